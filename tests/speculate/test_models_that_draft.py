@@ -77,6 +77,42 @@ def test_drawn_drafts_of_the_same_model_are_all_accepted(models: Callable[..., P
     assert again.outputs == found.outputs
 
 
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "draft_model", "width": 3},
+        {"method": "self", "width": 2, "quantization": "rtn:group=32,bits=3"},
+        {"method": "self", "width": 3, "skip_layers": "1", "quantization": None},
+    ],
+    ids=str,
+)
+def test_siblings_give_the_tokens_of_plain_decoding(
+    models: Callable[..., Path], method: dict[str, Any], size: int
+) -> None:
+    """Log probabilities after a sibling differ by rounding, which turns no choice here."""
+    params = [dataclasses.replace(GREEDY, max_tokens=60, logprobs=None)] * 3
+    plain = load(models()).generate(PROMPTS, params)
+    other = {"model": str(models(seed=7))} if method["method"] == "draft_model" else {}
+    accepted = {}
+    for width in (1, method["width"]):
+        llm = drafting(models(), method | other | {"width": width}, max_num_seqs=size)
+        found = llm.generate(PROMPTS, params)
+        assert [each.outputs for each in found] == [each.outputs for each in plain]
+        assert runner_of(llm).arena.used == 0
+        accepted[width] = sum(each.speculation.num_accepted_tokens for each in found)
+    assert accepted[method["width"]] > accepted[1] >= 0
+
+
+def test_drawn_siblings_follow_from_the_seed(models: Callable[..., Path]) -> None:
+    draft = {"method": "draft_model", "model": str(models(seed=7)), "width": 3}
+    params = [dataclasses.replace(DRAWN, seed=seed) for seed in range(3)]
+    alone = drafting(models(), draft, max_num_seqs=1).generate(PROMPTS, params)
+    batch = drafting(models(), draft, max_num_seqs=3).generate(PROMPTS, params)
+    assert [each.outputs for each in batch] == [each.outputs for each in alone]
+    assert sum(each.speculation.num_accepted_tokens for each in batch) > 1
+
+
 def test_drawn_results_do_not_depend_on_the_batch(models: Callable[..., Path]) -> None:
     draft = {"method": "draft_model", "model": str(models(seed=7))}
     params = [dataclasses.replace(DRAWN, seed=seed) for seed in range(3)]

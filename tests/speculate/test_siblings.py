@@ -17,8 +17,9 @@ import pytest
 from fake_engine import V, fake_llm, mixed, runner_of
 from suffice import SamplingParams
 from suffice.errors import InputError
-from suffice.sampling import SamplingState, probabilities
+from suffice.sampling import SamplingState, draw, probabilities
 from suffice.speculate import SPECULATORS, DraftingSample, Tree, Widths
+from suffice.speculate.acceptance import draft_number
 from suffice.speculate.budget import Budget
 from suffice.speculate.proposers import Drafting
 from suffice.speculate.rates import Rates
@@ -123,6 +124,17 @@ def test_drawn_siblings_are_drawn_without_replacement() -> None:
     assert likely.sum() > 20 and statistic < likely.sum() + 4 * np.sqrt(2 * likely.sum())
 
 
+def test_drawn_siblings_are_all_that_can_come_and_the_first_is_that_of_a_chain() -> None:
+    for seed in range(200):
+        params = SamplingParams(top_k=seed % 7 + 1)
+        state = SamplingState(params, seed, prompt=[3])
+        tree = drafted(state, (5,))
+        probs = probabilities(other([3]), state)
+        assert len(set(tree.tokens)) == len(tree) == min(5, np.count_nonzero(probs))
+        assert all(probs[token] > 0 for token in tree.tokens)
+        assert tree.tokens[0] == draw(probs, draft_number(state, 0))
+
+
 @pytest.mark.parametrize("width", [2, 3, 5])
 def test_greedy_texts_are_those_without_drafts(width: int) -> None:
     prompts = [[3], [4, 5], [6, 7, 8]]
@@ -136,7 +148,7 @@ def test_greedy_texts_are_those_without_drafts(width: int) -> None:
 
 def statistic_of(draft: Draft, width: int) -> tuple[float, int]:
     """Return chi-squared of the third token over many seeds, and the accepted drafts."""
-    trials, counts, accepted = 1500, np.zeros(V), 0
+    trials, counts, accepted = 1000, np.zeros(V), 0
     llm = speculating(width, draft=draft)
     for seed in range(trials):
         (output,) = llm.generate([[3]], dataclasses.replace(DRAWN, seed=seed))

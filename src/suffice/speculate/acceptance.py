@@ -47,6 +47,8 @@ def choose(
         rest = np.maximum(np.subtract(left, draft, dtype=np.float64), 0)
         # If nothing is left, both are equal up to rounding, and the draft would be accepted.
         left = rest / _sum(rest) if rest.any() else left
+        if at + 1 == len(drafts):
+            break
         others = draft.astype(np.float64)
         others[token] = 0
         if not others.any():  # no other token could have been drafted

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.errors import InputError
-from suffice.sampling import SamplingState, draw, probabilities, sample
+from suffice.sampling import SamplingState, probabilities, sample
 from suffice.speculate import DraftingSample
 from suffice.speculate.acceptance import draft_number
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
@@ -123,13 +123,24 @@ def _most_likely(logits: NDArray[np.float32], state: SamplingState, count: int) 
 
 
 def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:
-    """Return up to `count` tokens drawn from `probs` [V] without replacement."""
+    """Return up to `count` tokens drawn from `probs` [V] without replacement.
+
+    All are found in one running sum, as `sampling.draw` finds the first: each later one by its
+    place in what is left, moved beyond the tokens that are gone.
+    """
+    sums = probs.cumsum(dtype=np.float64)
+    last = int(np.searchsorted(sums, sums[-1]))
     found: list[int] = []
+    gone: list[tuple[float, float]] = []  # where they begin and end in the sum, ascending
     for rank in range(count):
-        if found:
-            probs = probs.copy() if rank == 1 else probs
-            probs[found[-1]] = 0
-            if not probs.any():
-                break
-        found.append(draw(probs, draft_number(state, len(state.output), rank)))
+        left = float(sums[-1]) - sum(end - begin for begin, end in gone)
+        place = draft_number(state, len(state.output), rank) * left
+        for begin, end in gone:
+            if place >= begin:
+                place = max(place + (end - begin), end)
+        token = min(int(np.searchsorted(sums, place, side="right")), last)
+        if token in found:  # no other can be drawn
+            break
+        found.append(token)
+        gone = sorted([*gone, (float(sums[token - 1]) if token else 0.0, float(sums[token]))])
     return found

@@ -54,6 +54,15 @@ def shapes_that_pay(
             (others if rank else chain).append((negative, depth, tree))
     chain.sort()
     others.sort()
+    if not others:  # chains
+        count = count_that_pays(
+            [-negative for negative, _, _ in chain],
+            samples,
+            lambda drafts: seconds(drafts) + drafts * draft,
+        )
+        return [
+            (1,) * sum(own == tree for _, _, own in chain[:count]) for tree in range(len(trees))
+        ]
     place = {(tree, depth): at for at, (_, depth, tree) in enumerate(chain)}
     # A sibling may be drafted if the chain is. Row c of these tables: the first c of all chains.
     needs = np.array([place[tree, depth] for _, depth, tree in others], np.int64)

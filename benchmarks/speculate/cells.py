@@ -12,11 +12,14 @@ from benchmarks.harness.tables import Cell
 from suffice import LLM, SamplingParams
 from suffice.cache import GROWTHS, Growth
 from suffice.engine.config import Config
+from suffice.engine.drafting import DraftModels
 from suffice.engine.inputs import RequestMaker, split
+from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.eval.texts import json_value, read
+from suffice.models.shelf import Shelf
 from suffice.models.tokenizer import Tokenizer
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
@@ -105,6 +108,10 @@ def engines(
             "growth": growth or config.growth,
         }
     runners, prompts = shared_prompts.runners(config, base, techniques)
+    shelf = Shelf()  # weights of drafts are stored once for all settings
+    for runner in runners.values():
+        models = DraftModels(runner, load, shelf)
+        runner.proposer = runner.config.speculative_config.proposer(models)
     return {
         setting: LLM.from_parts(runner.config, runner, tokenizer)
         for setting, runner in runners.items()

@@ -18,7 +18,7 @@ from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
 from benchmarks.serve import bars, disconnects, exactness, soak
-from benchmarks.speculate import speed
+from benchmarks.speculate import speed, trees_report
 
 Draw = Callable[[Path, dict[str, Any]], str]
 
@@ -51,6 +51,7 @@ DRAWN: dict[str, Draw] = {
     "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
     "speculate/results/peers_*.json": of_cells(speed.table),
+    "speculate/results/trees_*.json": of_cells(trees_report.table),
 }
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 
 Rates = Sequence[Sequence[float]]
 
@@ -49,17 +48,17 @@ def best_chains(rates: Rates, most: int) -> list[float]:
 
 def best_with_siblings(rates: Rates, most: int) -> list[float]:
     """Return the most for a chain with siblings beside it, which have no children themselves."""
-    chains = best_chains(rates, most)
-    paths = [after - before for before, after in pairwise(chains)]
-    best = [0.0] * (most + 1)
-    beside: list[float] = []
-    for depth in range(most):
+
+    @cache
+    def chain(depth: int, count: int) -> float:
         level = rates[min(depth, len(rates) - 1)]
-        before = paths[depth - 1] if depth else 1.0
-        beside = sorted([*beside, *(before * rate for rate in level[1:])], reverse=True)
-        gained = chains[depth + 1]
-        best[depth + 1] = max(best[depth + 1], gained)
-        for count, chance in enumerate(beside[: most - depth - 1], depth + 2):
-            gained += chance
-            best[count] = max(best[count], gained)
-    return best
+        following = min(depth + 1, len(rates) - 1)
+        return max(
+            (
+                level[0] * (1 + chain(following, count - width)) + sum(level[1:width])
+                for width in range(1, min(count, len(level)) + 1)
+            ),
+            default=0.0,
+        )
+
+    return [chain(0, count) for count in range(most + 1)]

@@ -126,8 +126,14 @@ class Answers(Protocol):
         ...
 
 
-def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
-    """Return a function that decodes with an engine, timed from the first token to the last."""
+def answering(
+    llm: LLM, temperature: float, most: int, clock: Clock, seeded: bool = True
+) -> Answers:
+    """Return a function that decodes with an engine, timed from the first token to the last.
+
+    Requests have their questions' numbers as seeds. A seeded request that samples gets no drafts of
+    a model whose number depends on times.
+    """
     context = llm.config.max_model_len
     assert context is not None, "an engine's config is resolved"
     maker = RequestMaker(llm.config, llm.tokenizer, llm.runner)
@@ -136,7 +142,8 @@ def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
     )
 
     def answer(question: Question) -> tuple[list[int], int, float, DraftStats]:
-        params = SamplingParams(temperature=temperature, max_tokens=most, seed=question.ident)
+        seed = question.ident if seeded else None
+        params = SamplingParams(temperature=temperature, max_tokens=most, seed=seed)
         request = maker.make(split(question.tokens)[0], params)
         loop.add(request)
         try:

@@ -9,7 +9,8 @@ A family is a chain and its trees. Each prompt is decoded without drafts and in 
 family, one after the other, so that other load slows all; the order rotates from prompt to prompt.
 Times begin with the first token; a prompt is run once for all ways. A way keeps its acceptance
 rates from prompt to prompt. Each cell is stored as soon as it is measured; it is measured again if
-more prompts are asked for.
+more prompts are asked for. Where tokens are drawn, requests have seeds only if drafts come from the
+text, or there are none: a seeded one gets no drafts of a model that adapts.
 
 One more way, which is not timed, always drafts six depths of five siblings: how often each was
 right gives the expected tokens of a step by the shape of the drafts, and Sequoia's best trees.
@@ -26,7 +27,7 @@ from typing import Any
 from benchmarks.harness import record
 from benchmarks.harness.tables import Cell, CellStore
 from benchmarks.speculate import step_cost, trees_report
-from benchmarks.speculate.cells import CATEGORIES, Answers, Question, answering, engines
+from benchmarks.speculate.cells import CATEGORIES, Answers, Question, answering, engines, parsed
 from benchmarks.speculate.speed import PLAIN, missing, place_of, prompts_of
 from suffice import LLM
 from suffice.engine.config import Config
@@ -217,7 +218,9 @@ def measure(flags: argparse.Namespace) -> CellStore:
     families = {
         family: {
             temperature: {
-                way: answering(llms[way], temperature, flags.max_tokens, clock)
+                way: answering(
+                    llms[way], temperature, flags.max_tokens, clock, seeded=parsed(way)[0].from_text
+                )
                 for way in ([PLAIN, *own] if family != COUNTED else own)
             }
             for temperature in flags.temperatures

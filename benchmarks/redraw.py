@@ -34,6 +34,13 @@ def of_cells(table: Callable[[CellStore], str]) -> Draw:
     return draw
 
 
+def of_drafts(path: Path, data: dict[str, Any]) -> str:
+    """Return the table of drafts compared with peers', or of trees compared with chains."""
+    return of_cells(trees_report.table if path.stem.startswith("trees") else speed.table)(
+        path, data
+    )
+
+
 DRAWN: dict[str, Draw] = {
     "attention/results/quality*.json": lambda _, data: quality_table.table(
         data["records"], data["refused"]
@@ -50,8 +57,7 @@ DRAWN: dict[str, Draw] = {
     "serve/results/exactness.json": lambda _, data: exactness.table(data),
     "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
-    "speculate/results/peers_*.json": of_cells(speed.table),
-    "speculate/results/trees_*.json": of_cells(trees_report.table),
+    "speculate/results/[pt]*_*.json": of_drafts,
 }
 
 

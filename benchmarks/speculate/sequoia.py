@@ -47,7 +47,7 @@ def best_chains(rates: Rates, most: int) -> list[float]:
 
 
 def best_with_siblings(rates: Rates, most: int) -> list[float]:
-    """Return the most for a chain with siblings beside it, which have no children themselves."""
+    """Return the most for a chain with siblings next to it, which have no children themselves."""
 
     @cache
     def chain(depth: int, count: int) -> float:

@@ -180,7 +180,7 @@ def test_drawn_siblings_keep_the_distribution() -> None:
     assert accepted > 1.03 * of_chains
 
 
-def likeliest(state: SamplingState, shape: Widths) -> Tree:
+def argmax_tokens(state: SamplingState, shape: Widths) -> Tree:
     """Broken on purpose: drafts the most likely tokens, as if they had been drawn."""
     drawn = drafted(state, shape)
     greedy = SamplingState(GREEDY, 0, prompt=state.prompt)
@@ -190,7 +190,7 @@ def likeliest(state: SamplingState, shape: Widths) -> Tree:
 
 
 def test_the_law_bites() -> None:
-    assert statistic_of(likeliest, 3)[0] > 10 * CRITICAL
+    assert statistic_of(argmax_tokens, 3)[0] > 10 * CRITICAL
 
 
 def brute_force(
@@ -262,7 +262,7 @@ def test_a_shape_keeps_to_its_room() -> None:
         (shape,) = shapes_that_pay([levels], [room], 1, lambda drafts: 1 + 1e-6 * drafts, 0.0)
         assert sum(shape) == room
     (shape,) = shapes_that_pay([levels], [4], 1, lambda drafts: 1.0 + 1e-6 * drafts, 0.0)
-    assert shape == (2, 1, 1), "the likeliest of all"
+    assert shape == (2, 1, 1), "the most likely of all"
     assert shapes_that_pay([[]], [0], 1, lambda drafts: 1.0, 0.0) == [()]
     (shape,) = shapes_that_pay([levels], [9], 1, lambda drafts: 1.0 + 1e-6 * drafts, 0.7)
     assert shape == (3,), "a step of the draft model for what is left is too dear"

@@ -5,7 +5,7 @@ Source   Chen et al., "Sequoia": the expected number of accepted tokens is the s
          cost of a step. Sequoia finds the best tree of a size by a dynamic program, before it
          knows the tokens. Here drafts from the text exist already. Probabilities fall along every
          path, so the best tree of n drafts consists of the n most likely drafts. A model's tree is
-         a chain with siblings beside it: see `shapes.py`.
+         a chain with siblings next to it: see `shapes.py`.
 Exact    always: every draft is checked. Measured times decide the number of drafts, hence the
          speed. They affect which tokens come only where drafts are sampled (see `Budget`).
 """
@@ -36,7 +36,7 @@ class Budget:
 
     Drafts from the text cost next to nothing: all are made, and only those that save time are
     checked. The following tokens show which of the others were right, so no trials are needed.
-    Drafts of a model are a chain and siblings beside it, whose shape is chosen before any token is
+    Drafts of a model are a chain and siblings next to it, whose shape is chosen before any token is
     known: it depends on what was accepted before, so the text keeps its distribution. While no
     shape saves time, one draft with its siblings is tried now and then; trials take at most 2 % of
     the time. An `Account` stops drafts that were expected to save time but do not.

@@ -3,7 +3,7 @@
 Source   Chen et al., "Sequoia", section 3.1: the expected tokens of a step are one and, for each
          draft of the tree, the probability of the path to it.
 Differs  Sequoia's trees may branch everywhere, so that a draft model runs once for each depth with
-         all of its nodes. Here a model's tree is a chain with siblings beside it: its first draft
+         all of its nodes. Here a model's tree is a chain with siblings next to it: its first draft
          of each depth costs a step of the model and a row, another only the row.
 """
 

@@ -62,7 +62,7 @@ class Tree:
         levels: Sequence[Sequence[int]],
         draft_probs: Sequence[NDArray[np.floating]] | None = None,
     ) -> Tree:
-        """Return the tree with these siblings at each depth, of which the first has children.
+        """Return the tree with these siblings at each depth; the first of them has children.
 
         The chain of first siblings is in front, so that a step runs it as it runs a chain.
         """

@@ -21,6 +21,7 @@ from suffice.speculate.ngram import NGram
 from suffice.speculate.rates import Rates
 from suffice.speculate.self import SelfDraft
 from suffice.speculate.shapes import count_that_pays
+from suffice.speculate.suffix import Suffix, SuffixAutomaton
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -95,6 +96,23 @@ def test_the_likeliest_drafts_are_the_best_of_all_subtrees(seed: int) -> None:
     own = next(n for n in speeds if tuple(BRANCHED.tokens[i] for i in n) == kept.tokens)
     assert speeds[own] == pytest.approx(best)
     assert len(subtrees(BRANCHED)) > 20
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_tree_from_the_text_is_never_expected_to_be_slower_than_the_chain(seed: int) -> None:
+    rng = random.Random(seed)
+    rates = rates_of(rng.random(), seed=seed)
+    table = [0.0, *itertools.accumulate([1.0, *(rng.random() * 0.15 for _ in range(20))])]
+    text, speeds = rng.choices(range(3), k=80), {}
+    for tree in (False, True):
+        options = Suffix(tree=tree, max_spec_factor=5.0)
+        drafts = SuffixAutomaton(options)
+        drafts.extend(text)
+        budget = settled(options, Table(table))
+        (kept,) = budget.cut([Known(rates=rates)], [drafts.propose(8)], [8])
+        assert len(kept) <= 8
+        speeds[tree] = (1 + sum(rates.chances(kept))) / table[1 + len(kept)]
+    assert speeds[True] >= speeds[False] - 1e-12
 
 
 def test_a_cut_tree_keeps_its_order_and_its_parents() -> None:

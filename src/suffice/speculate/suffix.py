@@ -78,9 +78,8 @@ class Suffix:
         return FromText(lambda: SuffixAutomaton(self))
 
 
-_Offer = tuple[
-    float, int, int, int
-]  # a token: minus its probability, itself, its parent, its state
+# A token that may come next: minus its probability, the token, its parent, its state.
+_Offer = tuple[float, int, int, int]
 
 
 @dataclass

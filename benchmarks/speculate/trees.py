@@ -40,7 +40,8 @@ from suffice.speculate.budget import Budget
 
 NAME = "trees"
 DRAFT = "draft_model:model={model},quantization=(rtn:group=64,act_bits=8),kv_cache_dtype=kmeans4"
-SELF = "self:recent=0"  # all keys: a short window would cost acceptance, and prompts are short
+SELF = "self:recent={recent}"
+RECENT, DEEP_RECENT = 0, 512  # all keys, as prompts are short; deep in a text they cost too much
 FAMILIES = {
     "suffix": ("suffix", "suffix:tree=true"),
     "suffix, all checked": ("suffix:adaptive=false", "suffix:tree=true,adaptive=false"),
@@ -202,18 +203,19 @@ def measure(flags: argparse.Namespace) -> CellStore:
     name = f"{NAME}_{Path(flags.model).name}{deep}"
     store = CellStore(flags.out, name, shown, record.facts(), trees_report.table)
     store.read()
-    asked = prompts_of(flags, tokenizer)
+    asked, recent = prompts_of(flags, tokenizer), DEEP_RECENT if flags.deep else RECENT
     ways = {
-        family: [way.format(model=flags.model) for way in FAMILIES[family]]
+        family: [way.format(model=flags.model, recent=recent) for way in FAMILIES[family]]
         for family in flags.families
     }
+    counted = RATES.format(recent=recent)
     if not flags.no_rates:
-        ways[COUNTED] = [RATES]
+        ways[COUNTED] = [counted]
     settings = list(dict.fromkeys([PLAIN, *(way for family in ways.values() for way in family)]))
     llms, prompts = engines(config, base, tokenizer, settings)
     counting = None
     if COUNTED in ways:
-        llms[RATES].budget = counting = Counting(llms[RATES])
+        llms[counted].budget = counting = Counting(llms[counted])
     clock = step_cost.CLOCKS[flags.clock]
     families = {
         family: {

@@ -341,6 +341,16 @@ def test_siblings_that_are_not_drafted_are_tried_again() -> None:
     assert rates.rate(0, 1) > 0.2, "half of what the first leaves"
 
 
+def test_siblings_of_a_tree_share_what_is_left() -> None:
+    rates = Rates(memory=1e9)
+    for _ in range(100):
+        rates.learn(Tree.chain([1], match=2), [1])  # a first without others is always right
+        rates.learn(Tree((1, 2), (-1, -1), match=2), [2])
+    first, second = rates.chances(Tree((1, 2), (-1, -1), match=2))
+    assert first == rates.rate(2, 0) > 0.4 and rates.rate(2, 1) > 0.9
+    assert first + second == pytest.approx(1)
+
+
 def test_ranks_count_as_no_more_likely_than_those_before() -> None:
     rates = Rates(memory=1e9)
     for _ in range(100):

@@ -69,13 +69,20 @@ class Rates:
         self._counts[match, rank] = (self._kept * seen, self._kept * good)
 
     def chances(self, tree: Tree) -> list[float]:
-        """Return the probability of each draft of a tree to become part of the text."""
+        """Return the probability of each draft of a tree to become part of the text.
+
+        Rates of ranks are means over places with fewer and more siblings, so those of one place may
+        sum to more than 1: a sibling gets no more than those before it leave.
+        """
         found: list[float] = []
         siblings: dict[int, int] = {}
+        left: dict[int, float] = {}
         for parent, depth in zip(tree.parents, tree.depths, strict=True):
             rank = siblings[parent] = siblings.get(parent, -1) + 1
             path = found[parent] if parent >= 0 else 1.0
-            found.append(path * self.rate(tree.match + depth - 1, rank))
+            rate = min(self.rate(tree.match + depth - 1, rank), left.get(parent, 1.0))
+            left[parent] = left.get(parent, 1.0) - rate
+            found.append(path * rate)
         return found
 
     def levels(self, shape: Widths) -> list[list[float]]:

@@ -184,7 +184,8 @@ def draw(store: CellStore) -> None:
     parts = [*((name, [cells]) for name, cells in greedy.items()), ("all", list(greedy.values()))]
     for category, chosen in parts:
         for family in shown:
-            ways = summed([cells[family] for cells in chosen if family in cells])
+            own_cells = [cells[family] for cells in chosen if family in cells]
+            ways = summed(own_cells) if len(own_cells) == len(chosen) else {}
             for way, own in ways.items():
                 if way != PLAIN:
                     label = way if len(way) < 30 else way.partition(":")[0] + ending(way)

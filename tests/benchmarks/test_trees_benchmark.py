@@ -131,6 +131,14 @@ def test_trees_and_chains_of_a_tiny_model(
     again = data["cells"]
     assert run(monkeypatch, model, tmp_path, "--temperatures", "0", "--families", *families) == 0
     assert found(tmp_path / "out")[0]["cells"] == again, "nothing is measured twice"
+    more = ["--temperatures", "0", "1", "--families", "suffix", "--categories", "qa", "--no-rates"]
+    assert run(monkeypatch, model, tmp_path, *more) == 0
+    data, drawn = found(tmp_path / "out")
+    assert (
+        "Temperature 1, suffix:" in drawn and "suffix" not in data["cells"]["rag at temperature 0"]
+    )
+    sampled = data["cells"]["qa at temperature 1"]["suffix"]["ways"]
+    assert all(way["same"] == 1 for way in sampled.values()), "the same seed"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from benchmarks.speculate.speed import PLAIN
 COUNTS = (1, 2, 4, 6, 8, 12, 16, 26, 31)  # drafts; the BMC paper's trees have 26
 MOST = 31
 COUNTED = "rates"
+LEAST = 30  # times that a depth was reached, for its rates to count
 BAR = 0.97  # least speed of an adaptive tree over its chain's
 Ways = dict[str, dict[str, float]]
 
@@ -112,7 +113,10 @@ def counted_in(categories: dict[str, dict[str, Cell]]) -> list[Cell]:
 
 
 def rates_of(cells: Sequence[Cell]) -> list[list[float]]:
-    """Return how often each sibling was right, by depth and rank, over all cells."""
+    """Return how often each sibling was right, by depth and rank, over all cells.
+
+    Depths after the first that were reached less than 30 times are left out.
+    """
     depths = max(len(cell["ranks"]) for cell in cells)
     found: list[list[float]] = []
     for depth in range(depths):
@@ -122,6 +126,8 @@ def rates_of(cells: Sequence[Cell]) -> list[list[float]]:
             [sum(level[rank][part] for level in levels if rank < len(level)) for part in (0, 1)]
             for rank in range(ranks)
         ]
+        if depth and sums[0][0] < LEAST:
+            break
         found.append([right / seen for seen, right in sums])
     return found
 

@@ -179,5 +179,5 @@ def test_every_way_answers_every_prompt_and_the_order_rotates() -> None:
 
 
 def test_rates_are_those_of_all_cells_together() -> None:
-    parts = [{"ranks": [[(4, 2), (4, 1)], [(2, 2)]]}, {"ranks": [[(6, 3)]]}]
-    assert trees_report.rates_of(parts) == [[0.5, 0.25], [1.0]]
+    parts = [{"ranks": [[(40, 20), (40, 10)], [(30, 30)], [(29, 29)]]}, {"ranks": [[(60, 30)]]}]
+    assert trees_report.rates_of(parts) == [[0.5, 0.25], [1.0]], "the third depth is too rare"

@@ -58,6 +58,7 @@ SCRIPTS = (
         "quant.rotated_model", "SmolLM2 with weights off the grid, for quant.quality", "seconds"
     ),
     Script("speculate.speed", "speculative decoding by category of Spec-Bench", "an hour"),
+    Script("speculate.trees", "trees of drafts against chains, and Sequoia's", "10 minutes"),
     Script(
         "serve.speed", "suffice's server, vLLM's and llama.cpp's, by the same client", "an hour"
     ),

@@ -18,7 +18,7 @@ from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
 from benchmarks.serve import bars, disconnects, exactness, soak
-from benchmarks.speculate import speed
+from benchmarks.speculate import speed, trees_report
 
 Draw = Callable[[Path, dict[str, Any]], str]
 
@@ -32,6 +32,13 @@ def of_cells(table: Callable[[CellStore], str]) -> Draw:
         return store.drawn(store)
 
     return draw
+
+
+def of_drafts(path: Path, data: dict[str, Any]) -> str:
+    """Return the table of drafts compared with peers', or of trees compared with chains."""
+    return of_cells(trees_report.table if path.stem.startswith("trees") else speed.table)(
+        path, data
+    )
 
 
 DRAWN: dict[str, Draw] = {
@@ -50,7 +57,7 @@ DRAWN: dict[str, Draw] = {
     "serve/results/exactness.json": lambda _, data: exactness.table(data),
     "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
-    "speculate/results/peers_*.json": of_cells(speed.table),
+    "speculate/results/[pt]*_*.json": of_drafts,
 }
 
 

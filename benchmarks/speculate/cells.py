@@ -12,11 +12,14 @@ from benchmarks.harness.tables import Cell
 from suffice import LLM, SamplingParams
 from suffice.cache import GROWTHS, Growth
 from suffice.engine.config import Config
+from suffice.engine.drafting import DraftModels
 from suffice.engine.inputs import RequestMaker, split
+from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.eval.texts import json_value, read
+from suffice.models.shelf import Shelf
 from suffice.models.tokenizer import Tokenizer
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
@@ -105,6 +108,10 @@ def engines(
             "growth": growth or config.growth,
         }
     runners, prompts = shared_prompts.runners(config, base, techniques)
+    shelf = Shelf()  # weights of drafts are stored once for all settings
+    for runner in runners.values():
+        models = DraftModels(runner, load, shelf)
+        runner.proposer = runner.config.speculative_config.proposer(models)
     return {
         setting: LLM.from_parts(runner.config, runner, tokenizer)
         for setting, runner in runners.items()
@@ -119,8 +126,14 @@ class Answers(Protocol):
         ...
 
 
-def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
-    """Return a function that decodes with an engine, timed from the first token to the last."""
+def answering(
+    llm: LLM, temperature: float, most: int, clock: Clock, seeded: bool = True
+) -> Answers:
+    """Return a function that decodes with an engine, timed from the first token to the last.
+
+    Requests have their questions' numbers as seeds. A seeded request that samples gets no drafts of
+    a model whose number depends on times.
+    """
     context = llm.config.max_model_len
     assert context is not None, "an engine's config is resolved"
     maker = RequestMaker(llm.config, llm.tokenizer, llm.runner)
@@ -129,7 +142,8 @@ def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
     )
 
     def answer(question: Question) -> tuple[list[int], int, float, DraftStats]:
-        params = SamplingParams(temperature=temperature, max_tokens=most, seed=question.ident)
+        seed = question.ident if seeded else None
+        params = SamplingParams(temperature=temperature, max_tokens=most, seed=seed)
         request = maker.make(split(question.tokens)[0], params)
         loop.add(request)
         try:

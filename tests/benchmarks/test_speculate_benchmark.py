@@ -69,7 +69,7 @@ def test_a_run_goes_on_where_it_stopped(
     assert prompt["question"] == 0 and prompt["same"] and cell["prompts"] == cell["same"] == 1
     assert cell["plain"] == prompt["plain"] and cell["other"] == prompt["other"]
     assert cell["plain"]["tokens"] == cell["other"]["tokens"] <= 23
-    assert cell["accepted"] <= cell["drafted"] and cell["steps"] > 0
+    assert cell["accepted"] <= cell["drafted"] > 0 < cell["steps"]
     assert "| qa | 1 |" in drawn and "Temperature 0:" in drawn
     more = [*settings, "suffix + iterative", "--limit", "2", "--temperatures", "0", "1"]
     assert run(monkeypatch, model, folder, *more) == 0
@@ -101,6 +101,7 @@ def test_prompts_deep_in_a_text(
     (prompts,) = [cell["self"] for cell in details(asked / "out").values()]
     assert cell["prompts"] == cell["same"] == len(prompts) == 2
     assert prompts[0]["question"] == 0 < prompts[1]["question"], "they begin at different places"
+    assert cell["drafted"] > 0
     assert "| WikiText-2, 100 | 2 |" in drawn
     (asked / "wikitext2-test-raw.txt").write_text("a b c")
     assert run(monkeypatch, model, asked / "out", *settings, "--deep", "99") == 2

@@ -13,7 +13,7 @@ import pytest
 from fake_engine import EOS, FakeRunner, V, fake_llm, mixed, runner_of, scripted
 from suffice import LLM, SamplingParams, sampling
 from suffice.sampling import SamplingState, draw, probabilities
-from suffice.speculate import SPECULATORS, DraftingSample, Tree
+from suffice.speculate import SPECULATORS, DraftingSample, Tree, Widths
 from suffice.speculate.acceptance import draft_number
 
 Guess = Callable[[list[int], int], Tree]
@@ -26,9 +26,9 @@ class Guesses:
         self.guess = guess
         self.forgotten = 0
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
         texts = [[*sample.state.prompt, *sample.state.output] for sample in samples]
-        return [self.guess(text, count) for text, count in zip(texts, most, strict=True)]
+        return [self.guess(text, sum(shape)) for text, shape in zip(texts, shapes, strict=True)]
 
     def forget(self, sample: DraftingSample) -> None:
         self.forgotten += 1
@@ -228,8 +228,8 @@ class Drawn(Guesses):
     def __init__(self) -> None:
         super().__init__(right_until(0))
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        return [self._chain(sample.state, count) for sample, count in zip(samples, most)]  # noqa: B905
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        return [self._chain(s.state, sum(shape)) for s, shape in zip(samples, shapes, strict=True)]
 
     def _chain(self, state: SamplingState, count: int) -> Tree:
         tokens: list[int] = []

@@ -17,7 +17,7 @@ from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
-from suffice.speculate import DraftingSample, Tree
+from suffice.speculate import DraftingSample, Tree, Widths
 
 ALWAYS = "ngram:6,adaptive=false"  # whether drafts pay or not
 FEW = 200  # token ids that every model here has
@@ -34,8 +34,8 @@ class Known:
         self.texts = [[*out.prompt_token_ids, *out.outputs[0].token_ids] for out in outputs]
         self.branch = branch
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        return [self._tree(s, count) for s, count in zip(samples, most, strict=True)]
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        return [self._tree(s, sum(shape)) for s, shape in zip(samples, shapes, strict=True)]
 
     def _tree(self, sample: DraftingSample, most: int) -> Tree:
         text = [*sample.state.prompt, *sample.state.output]

@@ -15,12 +15,14 @@ import pytest
 from fake_engine import fake_llm, mixed, runner_of
 from suffice import LLM, SamplingParams
 from suffice.engine.loop import Loop
-from suffice.speculate.budget import Budget, count_that_pays
+from suffice.speculate.budget import Budget
 from suffice.speculate.costs import StepCosts
 from suffice.speculate.ngram import NGram
 from suffice.speculate.rates import Rates
 from suffice.speculate.self import SelfDraft
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate.shapes import count_that_pays
+from suffice.speculate.suffix import Suffix, SuffixAutomaton
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 BRANCHED = Tree((1, 2, 3, 4, 5, 6, 7), (-1, 0, 0, -1, 3, 3, 5), match=2)
@@ -84,7 +86,7 @@ def test_the_likeliest_drafts_are_the_best_of_all_subtrees(seed: int) -> None:
     table = list(itertools.accumulate([1.0] + [rng.random() * 0.4 for _ in range(8)]))
     budget = settled(NGram(7), Table([0.0, *table]))
     sample = Known(rates=rates)
-    (kept,) = budget.cut([sample], [BRANCHED])
+    (kept,) = budget.cut([sample], [BRANCHED], [7])
     chances = rates.chances(BRANCHED)
     speeds = {
         nodes: (1 + sum(chances[n] for n in nodes)) / table[len(nodes)]
@@ -94,6 +96,23 @@ def test_the_likeliest_drafts_are_the_best_of_all_subtrees(seed: int) -> None:
     own = next(n for n in speeds if tuple(BRANCHED.tokens[i] for i in n) == kept.tokens)
     assert speeds[own] == pytest.approx(best)
     assert len(subtrees(BRANCHED)) > 20
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_tree_from_the_text_is_never_expected_to_be_slower_than_the_chain(seed: int) -> None:
+    rng = random.Random(seed)
+    rates = rates_of(rng.random(), seed=seed)
+    table = [0.0, *itertools.accumulate([1.0, *(rng.random() * 0.15 for _ in range(20))])]
+    text, speeds = rng.choices(range(3), k=80), {}
+    for tree in (False, True):
+        options = Suffix(tree=tree, max_spec_factor=5.0)
+        drafts = SuffixAutomaton(options)
+        drafts.extend(text)
+        budget = settled(options, Table(table))
+        (kept,) = budget.cut([Known(rates=rates)], [drafts.propose(8)], [8])
+        assert len(kept) <= 8
+        speeds[tree] = (1 + sum(rates.chances(kept))) / table[1 + len(kept)]
+    assert speeds[True] >= speeds[False] - 1e-12
 
 
 def test_a_cut_tree_keeps_its_order_and_its_parents() -> None:
@@ -106,7 +125,7 @@ def test_two_samples_share_the_rows_that_pay() -> None:
     good, bad = rates_of(1.0), rates_of(0.0)
     budget = settled(NGram(7), Table([1 + 0.1 * rows for rows in range(20)]))
     chain = Tree.chain([1, 2, 3], match=2)
-    first, second = budget.cut([Known(rates=good), Known(rates=bad)], [chain, chain])
+    first, second = budget.cut([Known(rates=good), Known(rates=bad)], [chain, chain], [7, 7])
     assert len(first) > len(second) == 0
 
 
@@ -118,7 +137,7 @@ def test_rates_of_none_and_of_all(right: float, kept: int) -> None:
     rates = Rates(memory=1e9)
     for _ in range(500):
         rates.learn(chain, list(range(10)) if right else [99])
-    (tree,) = settled(NGram(10), Table(table)).cut([Known(rates=rates)], [chain])
+    (tree,) = settled(NGram(10), Table(table)).cut([Known(rates=rates)], [chain], [10])
     assert len(tree) == kept
 
 
@@ -142,7 +161,7 @@ def test_rates_go_on_where_a_longer_match_was_seen() -> None:
     assert rates.rate(7, 0) < 0.05, "what is not known is as what is a token shorter"
     found = rates.chances(chain)
     assert found[0] > found[1] > 0.9 > 0.1 > found[2]
-    assert rates.chain(2) == [0.5, pytest.approx(0.5 * 0.5)]
+    assert rates.levels((1, 1)) == [[0.5], [pytest.approx(0.5 * 0.5)]]
 
 
 def test_siblings_share_what_is_left() -> None:
@@ -206,7 +225,7 @@ def drafts_of_one(
     sample, made = Known(), []
     for step in range(steps):
         before(step)
-        (length,) = budget.lengths([sample], [4])
+        length = len(budget.shapes([sample], [4])[0])
         made.append(length)
         budget.learn(sample, Tree.chain([1] * length), [1] * (length + 1))
     return made
@@ -243,18 +262,18 @@ def test_what_is_drawn_for_a_seed_does_not_depend_on_times(cost: float) -> None:
         Known(SamplingParams()),
         Known(SamplingParams(temperature=0, seed=3)),
     )
-    found = [budget.lengths([seeded, unseeded, greedy], [4, 4, 4]) for _ in range(2000)]
-    assert {lengths[0] for lengths in found} == {0}
-    assert any(lengths[1] and lengths[2] for lengths in found)
-    assert not any(map(sum, (budget.lengths([seeded], [4]) for _ in range(2000))))
+    found = [budget.shapes([seeded, unseeded, greedy], [4, 4, 4]) for _ in range(2000)]
+    assert {shapes[0] for shapes in found} == {()}
+    assert any(shapes[1] and shapes[2] for shapes in found)
+    assert not any(budget.shapes([seeded], [4])[0] for _ in range(2000))
     budget = Budget(SelfDraft(4, adaptive=False))
-    assert budget.lengths([seeded, greedy], [4, 4]) == [4, 4]
+    assert budget.shapes([seeded, greedy], [4, 4]) == [(1,) * 4] * 2
 
 
 def test_what_is_not_adaptive_is_left_alone() -> None:
     budget = Budget(NGram(4, adaptive=False), Table([9.0**rows for rows in range(9)]))
-    assert budget.cut([Known()], [BRANCHED]) == [BRANCHED]
-    assert Budget(SelfDraft(4, adaptive=False)).lengths([Known()], [3]) == [3]
+    assert budget.cut([Known()], [BRANCHED], [7]) == [BRANCHED]
+    assert Budget(SelfDraft(4, adaptive=False)).shapes([Known()], [3]) == [(1, 1, 1)]
 
 
 class Wrong:
@@ -263,10 +282,10 @@ class Wrong:
     def __init__(self, right: bool) -> None:
         self.right = right
 
-    def propose(self, samples: Sequence[Any], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[Any], shapes: Sequence[Widths]) -> list[Tree]:
         return [
-            self._tree([*s.state.prompt, *s.state.output], m)
-            for s, m in zip(samples, most, strict=True)
+            self._tree([*s.state.prompt, *s.state.output], sum(shape))
+            for s, shape in zip(samples, shapes, strict=True)
         ]
 
     def _tree(self, text: list[int], most: int) -> Tree:
@@ -328,7 +347,7 @@ def test_a_step_without_drafts_is_timed_now_and_then() -> None:
     sample = Known(rates=rates_of(1.0))
     sizes = []
     for _ in range(300):
-        trees = budget.cut([sample], [BRANCHED])
+        trees = budget.cut([sample], [BRANCHED], [7])
         sizes.append(len(trees[0]))
         budget.learn(Known(), NO_DRAFTS, [1])
         budget.checked(trees, 1.0)
@@ -342,7 +361,7 @@ def test_drafts_that_were_thought_to_pay_lose_next_to_nothing(clock: str) -> Non
     budget = settled(SelfDraft(4), Table([1.0] * 40, draft=0.01))
     sample, spent, made = Known(rates=rates_of(1.0)), 0.0, 0
     for _ in range(4000):
-        (length,) = budget.lengths([sample], [4])
+        length = len(budget.shapes([sample], [4])[0])
         tree = Tree.chain([1] * length) if length else NO_DRAFTS
         more = 2.0 if length else 0.0
         budget.drafted([sample], [tree], more if clock == "drafts" else 0.0)
@@ -357,7 +376,7 @@ def test_drafts_that_bring_tokens_are_never_stopped() -> None:
     budget = settled(SelfDraft(4), Table([1.0] * 40, draft=0.01))
     sample, made = Known(rates=rates_of(1.0)), []
     for _ in range(130):
-        made += budget.lengths([sample], [4])
+        made.append(len(budget.shapes([sample], [4])[0]))
         tree = Tree.chain([1] * made[-1]) if made[-1] else NO_DRAFTS
         budget.drafted([sample], [tree], 0.1)
         budget.learn(Known(), NO_DRAFTS, [1] * (made[-1] + 1))
@@ -371,7 +390,7 @@ def test_a_step_right_after_drafts_does_not_say_what_one_without_costs() -> None
     budget = settled(SelfDraft(4), costs)
     sample, before, made = Known(rates=rates_of(1.0)), 0, 0
     for _ in range(400):
-        (length,) = budget.lengths([sample], [4])
+        length = len(budget.shapes([sample], [4])[0])
         tree = Tree.chain([1] * length) if length else NO_DRAFTS
         budget.drafted([sample], [tree], 0.2 * length)
         budget.learn(Known(), NO_DRAFTS, [1] * (length + 1))

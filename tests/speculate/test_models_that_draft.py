@@ -17,7 +17,7 @@ import tiny
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.speculate import SPECULATORS, DraftingSample
+from suffice.speculate import SPECULATORS, DraftingSample, Widths
 from suffice.speculate.budget import Budget
 from suffice.speculate.self import SelfDraft
 
@@ -77,8 +77,36 @@ def test_drawn_drafts_of_the_same_model_are_all_accepted(models: Callable[..., P
     assert again.outputs == found.outputs
 
 
-def test_drawn_results_do_not_depend_on_the_batch(models: Callable[..., Path]) -> None:
-    draft = {"method": "draft_model", "model": str(models(seed=7))}
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "draft_model", "width": 3},
+        {"method": "self", "width": 2, "quantization": "rtn:group=32,bits=3"},
+        {"method": "self", "width": 3, "skip_layers": "1", "quantization": None},
+    ],
+    ids=str,
+)
+def test_siblings_give_the_tokens_of_plain_decoding(
+    models: Callable[..., Path], method: dict[str, Any], size: int
+) -> None:
+    """Log probabilities after a sibling differ by rounding, which turns no choice here."""
+    params = [dataclasses.replace(GREEDY, max_tokens=60, logprobs=None)] * 3
+    plain = load(models()).generate(PROMPTS, params)
+    other = {"model": str(models(seed=7))} if method["method"] == "draft_model" else {}
+    accepted = {}
+    for width in (1, method["width"]):
+        llm = drafting(models(), method | other | {"width": width}, max_num_seqs=size)
+        found = llm.generate(PROMPTS, params)
+        assert [each.outputs for each in found] == [each.outputs for each in plain]
+        assert runner_of(llm).arena.used == 0
+        accepted[width] = sum(each.speculation.num_accepted_tokens for each in found)
+    assert accepted[method["width"]] > accepted[1] >= 0
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_drawn_results_do_not_depend_on_the_batch(models: Callable[..., Path], width: int) -> None:
+    draft = {"method": "draft_model", "model": str(models(seed=7)), "width": width}
     params = [dataclasses.replace(DRAWN, seed=seed) for seed in range(3)]
     alone = drafting(models(), draft, max_num_seqs=1).generate(PROMPTS, params)
     batch = drafting(models(), draft, max_num_seqs=3).generate(PROMPTS, params)
@@ -100,9 +128,9 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     made: list[int] = []
 
     class Pausing(Budget):
-        def lengths(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[int]:
+        def shapes(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[Widths]:
             made.append(0 if 2 <= len(made) < 45 else min(room[0], 3))
-            return [made[-1]]
+            return [(1,) * made[-1]]
 
     params = dataclasses.replace(GREEDY, max_tokens=62)
     plain = load(models()).generate(PROMPTS[:1], params)
@@ -228,7 +256,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {"method": "self", "kv_cache_dtype": "kmeans4"},
             {},
             "speculator 'self' has no option 'kv_cache_dtype'. Options: adaptive, attention, "
-            "num_speculative_tokens, quantization, recent, sinks, skip_layers",
+            "num_speculative_tokens, quantization, recent, sinks, skip_layers, width",
         ),
         (
             {"method": "self", "attention": "aet"},

@@ -41,7 +41,8 @@ def test_a_tree_is_in_order_with_its_first_branch_first() -> None:
     branched = 0
     for _ in range(200):
         text = rng.choices(range(3), k=60)
-        tree = automaton(text, tree=True, min_token_prob=0, max_spec_factor=9).propose(10)
+        options = {"min_token_prob": 0, "max_spec_factor": 9}
+        tree = automaton(text, tree=True, adaptive=False, **options).propose(10)
         assert len(tree) <= 10
         assert all(parent < node for node, parent in enumerate(tree.parents))
         chain = next((i for i, parent in enumerate(tree.parents) if parent != i - 1), len(tree))
@@ -50,9 +51,23 @@ def test_a_tree_is_in_order_with_its_first_branch_first() -> None:
             tokens = [tree.tokens[child] for child in tree.children(node)]
             assert len(set(tokens)) == len(tokens), "siblings differ"
         branched += tree != Tree.chain(tree.tokens, match=tree.match)
-        own = automaton(text, min_token_prob=0, max_spec_factor=9).propose(10)
+        own = automaton(text, **options).propose(10)
         assert own == Tree.chain(own.tokens, match=own.match), "without branches unless asked for"
     assert branched > 50
+
+
+def test_a_tree_to_select_from_has_the_whole_chain() -> None:
+    rng = random.Random(4)
+    more = 0
+    for _ in range(200):
+        text = rng.choices(range(3), k=60)
+        chain = automaton(text, max_spec_factor=4).propose(6)
+        tree = automaton(text, max_spec_factor=4, tree=True).propose(6)
+        assert tree.tokens[: len(chain)] == chain.tokens and tree.match == chain.match
+        assert tree.parents[: len(chain)] == chain.parents
+        assert len(tree) <= 12
+        more += len(tree) > len(chain)
+    assert more > 100
 
 
 def test_drafts_reach_as_far_as_the_match_is_long() -> None:

@@ -12,7 +12,7 @@ from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.protocol import Rows
 from suffice.errors import InputError, OutOfMemory
-from suffice.speculate import Proposer, Tree
+from suffice.speculate import Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
@@ -208,10 +208,8 @@ class FakeRunner:
         self._take(sequence, sequence.cache.length + rows + most)
         return most
 
-    def propose(self, samples: list[Any], most: list[int]) -> list[Tree]:
-        trees = self.proposer.propose(samples, most)
-        assert all(len(tree) <= count for tree, count in zip(trees, most, strict=True))
-        return trees
+    def propose(self, samples: list[Any], shapes: list[Widths]) -> list[Tree]:
+        return self.proposer.propose(samples, shapes)
 
     def forget(self, sample: Any) -> None:
         self.proposer.forget(sample)
@@ -224,7 +222,7 @@ class FakeRunner:
         logits = []
         for sequence, token, tree in zip(sequences, tokens, drafts, strict=True):
             assert sequence in self.open_sequences
-            assert sequence.cache.bytes > sequence.cache.length, "not reserved"
+            assert sequence.cache.bytes > sequence.cache.length + len(tree), "not reserved"
             sequence.tentative = [token, *tree.tokens]
             texts = [[*sequence.cache.tokens, token]]
             for draft, parent in zip(tree.tokens, tree.parents, strict=True):

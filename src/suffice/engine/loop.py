@@ -265,8 +265,8 @@ class Loop:
         if not samples:
             return [], []
         began = self._clock()
-        proposed = self.runner.propose(samples, self.budget.lengths(samples, room))
-        drafts = self.budget.cut(samples, proposed)
+        proposed = self.runner.propose(samples, self.budget.shapes(samples, room))
+        drafts = self.budget.cut(samples, proposed, room)
         self.budget.drafted(samples, proposed, self._clock() - began)
         return proposed, drafts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from suffice.speculate import NO_DRAFTS, DraftingSample, Tree
+from suffice.speculate import NO_DRAFTS, DraftingSample, Tree, Widths
 from suffice.trace import Reads, Trace
 
 if TYPE_CHECKING:
@@ -113,8 +113,11 @@ class LoopRunner(Protocol):
         """
         ...
 
-    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
-        """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
+    def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
+        """Return drafts for each sample, in these shapes, for which memory is reserved.
+
+        See `speculate.Proposer`.
+        """
         ...
 
     def begin(self, sequence: Any, rows: int) -> None:

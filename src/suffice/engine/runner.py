@@ -22,7 +22,7 @@ from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import StepRows
 from suffice.native import core
 from suffice.policy import QueryObserver
-from suffice.speculate import DraftingSample, Proposer, Tree
+from suffice.speculate import DraftingSample, Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
@@ -243,7 +243,8 @@ class Runner(ModelWithTechniques):
     @property
     def most_drafts(self) -> int:
         """The largest number of tokens drafted for a step; 0 if there are no drafts."""
-        return self.config.speculative_config.num_speculative_tokens
+        speculator = self.config.speculative_config
+        return speculator.num_speculative_tokens * speculator.width
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -293,9 +294,9 @@ class Runner(ModelWithTechniques):
         if cache.capacity > before > 0:
             self.trace.growth_bytes_copied += held * cache.length // before
 
-    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
-        """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
-        return self.proposer.propose(samples, most)
+    def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
+        """Return drafts for each sample, in these shapes, for which memory is reserved."""
+        return self.proposer.propose(samples, shapes)
 
     def forget(self, sample: DraftingSample) -> None:
         """Sum up the run of a sample that has ended, and free its drafting state."""

@@ -18,7 +18,7 @@ from suffice.engine.protocol import Rows
 from suffice.errors import InputError, OutOfMemory
 from suffice.plan.costs import Call, Hardware, StepCosts
 from suffice.plan.stored import Model
-from suffice.speculate import NO_DRAFTS, DraftingSample, Tree
+from suffice.speculate import NO_DRAFTS, DraftingSample, Tree, Widths
 from suffice.trace import Reads, Trace
 
 VOCABULARY = 1 << 31  # so that every prompt can have tokens of its own
@@ -234,7 +234,7 @@ class SimulatedRunner:
         self._copied(cache.reserve(rows))
         return max(min(drafts, cache.capacity - cache.length - rows), 0)
 
-    def propose(self, samples: Sequence[DraftingSample], most: list[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return no drafts."""
         return [NO_DRAFTS for _ in samples]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.registry import Table
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,7 @@ __all__ = [
     "Proposer",
     "Speculator",
     "Tree",
+    "Widths",
 ]
 
 
@@ -56,8 +57,12 @@ class DraftingSample(Protocol):
 class Proposer(Protocol):
     """Makes drafts."""
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        """Return drafts that continue each sample's text.
+
+        A model drafts a tree of shape `shapes[i]` for sample i, or less of it. Drafts from the text
+        are of any shape, and at most as many.
+        """
         ...
 
     def forget(self, sample: DraftingSample) -> None:
@@ -138,7 +143,12 @@ class Speculator(Protocol):
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The largest number of tokens drafted for a step."""
+        """The largest number of drafts of a chain, or of a tree from the text."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """The largest number of siblings that a model drafts; 1 for drafts from the text."""
         ...
 
     @property

@@ -24,9 +24,9 @@ _ACCEPT = 1  # streams of random numbers: 0 is that of tokens, these accept the 
 _DRAFT = 1 << 32
 
 
-def draft_number(state: SamplingState, position: int) -> float:
-    """Return the random number in [0, 1) by which the token at a position is drafted."""
-    return uniform(state.seed, state.index, position, _DRAFT)
+def draft_number(state: SamplingState, position: int, rank: int = 0) -> float:
+    """Return the random number in [0, 1) by which sibling `rank` at a position is drafted."""
+    return uniform(state.seed, state.index, position, _DRAFT + rank)
 
 
 def choose(
@@ -47,6 +47,8 @@ def choose(
         rest = np.maximum(np.subtract(left, draft, dtype=np.float64), 0)
         # If nothing is left, both are equal up to rounding, and the draft would be accepted.
         left = rest / _sum(rest) if rest.any() else left
+        if at + 1 == len(drafts):
+            break
         others = draft.astype(np.float64)
         others[token] = 0
         if not others.any():  # no other token could have been drafted

@@ -3,8 +3,9 @@
 Source   Chen et al., "Sequoia": the expected number of accepted tokens is the sum, over a tree's
          drafts, of the probability of the path to each; the best size follows from the measured
          cost of a step. Sequoia finds the best tree of a size by a dynamic program, before it
-         knows the tokens. Here the drafts exist already, or are chains. Probabilities fall along
-         every path, so the best tree of n drafts consists of the n most likely drafts.
+         knows the tokens. Here drafts from the text exist already. Probabilities fall along every
+         path, so the best tree of n drafts consists of the n most likely drafts. A model's tree is
+         a chain with siblings next to it: see `shapes.py`.
 Exact    always: every draft is checked. Measured times decide the number of drafts, hence the
          speed. They affect which tokens come only where drafts are sampled (see `Budget`).
 """
@@ -12,16 +13,17 @@ Exact    always: every draft is checked. Measured times decide the number of dra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from suffice.speculate.costs import Account, StepCosts
 from suffice.speculate.rates import Rates
+from suffice.speculate.shapes import count_that_pays, shapes_that_pay
+from suffice.speculate.tree import MOST_DRAFTS, Tree, Widths, filled
 
 if TYPE_CHECKING:
     from suffice.speculate import DraftingSample, Speculator
-    from suffice.speculate.tree import Tree
 
 _PROBING = 0.02  # share of the time for trial drafts that are not expected to save time
 _PLAIN = 64  # steps with drafts in a row before one without is timed
@@ -29,25 +31,15 @@ _LOOK = 16  # steps without drafts between two checks of whether drafts save tim
 _MEMORY = 200.0  # observations of all samples; a sample's own rates change faster
 
 
-def count_that_pays(chances: Sequence[float], samples: int, seconds: Callable[[int], float]) -> int:
-    """Return how many of the most likely drafts maximize the expected tokens per second.
-
-    `chances` are in descending order. A step gives a token for each of `samples` and for each
-    accepted draft, and takes `seconds(number of drafts)`.
-    """
-    tokens = accumulate(chances, initial=float(samples))
-    speeds = [count / seconds(drafts) for drafts, count in enumerate(tokens)]
-    return speeds.index(max(speeds))
-
-
 class Budget:
     """Decides for each step how many drafts to make and which of them to check.
 
     Drafts from the text cost next to nothing: all are made, and only those that save time are
     checked. The following tokens show which of the others were right, so no trials are needed.
-    Drafts of a model are a chain, whose length is chosen first. While no length saves time, one
-    draft is tried now and then; trials take at most 2 % of the time. An `Account` stops drafts
-    that were expected to save time but do not.
+    Drafts of a model are a chain and siblings next to it, whose shape is chosen before any token is
+    known: it depends on what was accepted before, so the text keeps its distribution. While no
+    shape saves time, one draft with its siblings is tried now and then; trials take at most 2 % of
+    the time. An `Account` stops drafts that were expected to save time but do not.
 
     A request that samples with a seed gets no drafts of a model: its tokens would depend on which
     drafts were sampled, hence on measured times. With `adaptive=False` the number of drafts is
@@ -56,6 +48,7 @@ class Budget:
 
     def __init__(self, speculator: Speculator, costs: StepCosts | None = None) -> None:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
+        self._depths, self._width = speculator.num_speculative_tokens, speculator.width
         self._costs = costs or StepCosts()
         self._all = Rates(memory=_MEMORY)
         self._account = Account()
@@ -64,22 +57,42 @@ class Budget:
         self._streak = 0  # steps with drafts in a row
         self._since_plain = _PLAIN
 
-    def lengths(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[int]:
-        """Return how many drafts to make for each sample, at most `room[i]` for sample i."""
-        if not self._adaptive or self._from_text:
-            return list(room)
+    def shapes(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[Widths]:
+        """Return the drafts to make for each sample, at most `room[i]` for sample i.
+
+        Drafts from the text may have another shape.
+        """
+        if self._from_text:
+            return [(1,) * most for most in room]
+        if not self._adaptive:
+            return [filled(self._depths, self._width, most) for most in room]
         free = [at for at, sample in enumerate(samples) if not _seeded(sample)]
-        lengths = [0] * len(room)
-        if self._is_due():
-            chains = [self._rates(samples[at]).chain(room[at]) for at in free]
-            for at, kept in zip(free, self._best(chains, len(samples)), strict=True):
-                lengths[at] = len(kept)
-        if free and not any(lengths) and self._is_time(len(samples)):
+        shapes: list[Widths] = [()] * len(room)
+        if self._is_due() and self._may_draft:
+            for at, shape in zip(free, self._best_shapes(samples, room, free), strict=True):
+                shapes[at] = shape
+        if free and not any(shapes) and self._is_time(len(samples)):
             for at in free:
-                lengths[at] = min(room[at], 1)
-        self._streak = self._streak + 1 if any(lengths) else 0
+                shapes[at] = filled(1, self._width, room[at])
+        self._streak = self._streak + 1 if any(shapes) else 0
         self._idle = 0 if self._streak else self._idle + 1
-        return lengths
+        return shapes
+
+    def _best_shapes(
+        self, samples: Sequence[DraftingSample], room: Sequence[int], free: Sequence[int]
+    ) -> list[Widths]:
+        wholes = [filled(min(self._depths, room[at]), self._width, MOST_DRAFTS) for at in free]
+        levels = [
+            self._rates(samples[at]).levels(whole) for at, whole in zip(free, wholes, strict=True)
+        ]
+        step = partial(self._costs.step, len(samples))
+        return shapes_that_pay(
+            levels, [room[at] for at in free], len(samples), step, self._costs.draft
+        )
+
+    @property
+    def _may_draft(self) -> bool:
+        return self._since_plain < _PLAIN and self._account.open
 
     def _is_due(self) -> bool:
         """Whether to compute which drafts save time: rarely while there are none."""
@@ -88,37 +101,41 @@ class Budget:
 
     def _is_time(self, samples: int) -> bool:
         """Whether to try a draft although none saves time: in two steps in a row, see `drafted`."""
-        if self._since_plain >= _PLAIN or not self._account.open:
+        if not self._may_draft:
             return False
         plain = self._costs.step(samples, 0)
-        more = self._costs.step(samples, samples) - plain + samples * self._costs.draft
+        more = self._costs.step(samples, samples * self._width) - plain
+        more += samples * self._costs.draft
         return self._streak == 1 or self._idle * _PROBING * plain >= 2 * more
 
-    def cut(self, samples: Sequence[DraftingSample], trees: Sequence[Tree]) -> list[Tree]:
-        """Return the subset of the drafts to check."""
+    def cut(
+        self, samples: Sequence[DraftingSample], trees: Sequence[Tree], room: Sequence[int]
+    ) -> list[Tree]:
+        """Return the subset of the drafts to check, at most `room[i]` for sample i."""
         if not self._adaptive or not self._from_text:
             return list(trees)
         chances = [
             self._rates(sample).chances(tree) for sample, tree in zip(samples, trees, strict=True)
         ]
-        kept = self._best(chances, len(samples))
+        kept = self._best(chances, room)
         return [tree.only(nodes) for tree, nodes in zip(trees, kept, strict=True)]
 
-    def _best(self, chances: Sequence[Sequence[float]], samples: int) -> list[list[int]]:
+    def _best(self, chances: Sequence[Sequence[float]], room: Sequence[int]) -> list[list[int]]:
         """Return the nodes of each tree that save time, from the `chances` of all nodes."""
         kept: list[list[int]] = [[] for _ in chances]
-        if self._since_plain >= _PLAIN or not self._account.open:
+        if not self._may_draft:
             return kept
-        draft = 0.0 if self._from_text else self._costs.draft
         order = sorted(
-            (-chance, tree, node)
+            (negative, tree, node)
             for tree, each in enumerate(chances)
-            for node, chance in enumerate(each)
+            for negative, node in sorted((-chance, node) for node, chance in enumerate(each))[
+                : room[tree]
+            ]
         )
         count = count_that_pays(
             [-negative for negative, _, _ in order],
-            samples,
-            lambda drafts: self._costs.step(samples, drafts) + drafts * draft,
+            len(chances),
+            partial(self._costs.step, len(chances)),
         )
         for _, tree, node in order[:count]:
             kept[tree].append(node)
@@ -135,7 +152,7 @@ class Budget:
         A sample's first drafts, or the first after a pause, do not count: they may have included
         running all the text before them.
         """
-        count = sum(map(len, trees))
+        count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
         self._proposing = seconds
         known = all(sample.rates is not None for sample in samples)
         if self._adaptive and not self._from_text and count and known and self._streak > 1:
@@ -167,7 +184,7 @@ class Budget:
         self._tokens += len(tokens)
         sample.rates = sample.rates or Rates(self._all)
         for rates in (sample.rates, self._all):
-            rates.learn(tree, tokens)
+            rates.learn(tree, tokens, self._width)
 
 
 def _seeded(sample: DraftingSample) -> bool:

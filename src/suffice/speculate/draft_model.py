@@ -2,12 +2,17 @@
 
 Source   Leviathan et al., "Fast Inference from Transformers via Speculative Decoding". Drafts are
          chosen by the request's own parameters: argmax for greedy requests, else sampled.
-Exact    always: every draft is checked.
-Cost     a step of the second model for each draft, and a cache of its own for each sample.
+         Siblings (`width`) are the most likely tokens, or drawn without replacement as in Chen et
+         al., "Sequoia".
+Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
+         do so up to rounding, which may decide between tokens of nearly equal probability.
+Cost     a step of the second model for each draft of the chain, and a cache of its own for each
+         sample. A sibling costs its row in the step that checks it.
 Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4
 Options
     model                   the second model: a known name, a folder, a hub id or a file
-    num_speculative_tokens  maximum number of drafts in a step
+    num_speculative_tokens  maximum length of the chain of drafts in a step
+    width                   maximum number of siblings: tokens drafted for the same place
     adaptive                draft fewer, or none, while drafts do not save time
     quantization            how its weights are stored; none: as in its file
     kv_cache_dtype          type of its keys and values
@@ -23,10 +28,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from suffice.errors import InputError, OutOfMemory
 from suffice.registry import spelling
 from suffice.speculate import DraftingSample, DraftRunner, DraftSource
-from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
+from suffice.speculate.tree import MOST_DRAFTS, Tree, Widths, check_drafts
 
 if TYPE_CHECKING:
-    from suffice.speculate.proposers import Chains
+    from suffice.speculate.proposers import Drafting
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class DraftModel:
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
+    width: int = 1
     adaptive: bool = True  # make only as many drafts as save time
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
@@ -54,7 +60,7 @@ class DraftModel:
                 "speculator 'draft_model': needs 'model': a known name, a folder, a hub id or a "
                 "file of the model that drafts"
             )
-        check_drafts("draft_model", self.num_speculative_tokens)
+        check_drafts("draft_model", self.num_speculative_tokens, self.width)
 
     @classmethod
     def exact_limit(cls) -> None:
@@ -88,19 +94,19 @@ class ByModel:
         self._runner = runner
         self._limit = min(runner.longest_prompt, runner.context)
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
-        from suffice.speculate.proposers import Chains
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        """Return drafts that continue each sample's text, in shape i or less of it."""
+        from suffice.speculate.proposers import Drafting
 
         waiting = {
             at: chain
-            for at, (sample, count) in enumerate(zip(samples, most, strict=True))
-            if count > 0 and (chain := self._caught_up(sample, count))
+            for at, (sample, shape) in enumerate(zip(samples, shapes, strict=True))
+            if shape and (chain := self._caught_up(sample, len(shape)))
         }
-        chains = Chains([sample.state for sample in samples], most)
+        drafting = Drafting([sample.state for sample in samples], shapes)
         while waiting:
-            self._step(samples, waiting, chains)
-        return chains.trees()
+            self._step(samples, waiting, drafting)
+        return drafting.trees()
 
     def forget(self, sample: DraftingSample) -> None:
         """Free the sequence's memory."""
@@ -109,9 +115,9 @@ class ByModel:
             sample.drafter = None
 
     def _step(
-        self, samples: Sequence[DraftingSample], waiting: dict[int, list[int]], chains: Chains
+        self, samples: Sequence[DraftingSample], waiting: dict[int, list[int]], drafting: Drafting
     ) -> None:
-        """Run the waiting tokens and draft one more after each chain; the drafts wait next."""
+        """Run the waiting tokens and draft one more depth; the first token of each waits next."""
         drafters = {at: samples[at].drafter for at in waiting}
         logits = self._runner.advance(
             [drafter.sequence for drafter in drafters.values()], list(waiting.values())
@@ -120,7 +126,7 @@ class ByModel:
         for at, chain in list(waiting.items()):
             end += len(chain)
             drafters[at].held += chain
-            token = chains.draft(at, logits[end - 1])
+            token = drafting.draft(at, logits[end - 1])
             del waiting[at]
             if token is not None:
                 with contextlib.suppress(OutOfMemory):  # then the chain ends here

@@ -34,6 +34,7 @@ class NGram:
     sketched: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
+    width: ClassVar[int] = 1
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that save time

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from suffice.speculate import DraftingSample, DraftSource
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class NoDrafts:
     """One new token per step."""
 
     num_speculative_tokens: ClassVar[int] = 0
+    width: ClassVar[int] = 1
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
@@ -32,7 +33,7 @@ class NoDrafts:
         """Return itself; there is no state."""
         return self
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
         """Return no drafts."""
         return [NO_DRAFTS for _ in samples]
 

@@ -1,4 +1,4 @@
-"""Proposers that several speculators share: indices of texts, and chains of a model's tokens."""
+"""Proposers that several speculators share: indices of texts, and trees of a model's tokens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.errors import InputError
-from suffice.sampling import SamplingState, draw, probabilities, sample
+from suffice.sampling import SamplingState, probabilities, sample
 from suffice.speculate import DraftingSample
 from suffice.speculate.acceptance import draft_number
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 
 class Index(Protocol):
@@ -38,11 +38,11 @@ class FromText:
     def __init__(self, new: Callable[[], Index]) -> None:
         self._new = new
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        """Return drafts that continue each sample's text, as many as shape i has or fewer."""
         return [
-            self._index(sample).propose(count) if count > 0 else NO_DRAFTS
-            for sample, count in zip(samples, most, strict=True)
+            self._index(sample).propose(sum(shape)) if shape else NO_DRAFTS
+            for sample, shape in zip(samples, shapes, strict=True)
         ]
 
     def forget(self, sample: DraftingSample) -> None:
@@ -59,38 +59,88 @@ class FromText:
         return index
 
 
-class Chains:
-    """Chains that a model drafts token by token, one for each sample.
+class Drafting:
+    """Trees that a model drafts depth by depth, one for each sample.
 
-    Chain i has at most `most[i]` tokens, chosen by the sample's own sampling parameters.
+    Tree i has `shapes[i][d]` siblings at depth d, all from the logits after the first siblings of
+    the depths before: the most likely tokens, or tokens drawn without replacement, by the sample's
+    own sampling parameters.
     """
 
-    def __init__(self, states: Sequence[SamplingState], most: Sequence[int]) -> None:
+    def __init__(self, states: Sequence[SamplingState], shapes: Sequence[Widths]) -> None:
         self._states = states
-        self._most = most
-        self._tokens: list[list[int]] = [[] for _ in states]
+        self._shapes = shapes
+        self._levels: list[list[list[int]]] = [[] for _ in states]
+        self._chains: list[list[int]] = [[] for _ in states]
         self._probs: list[list[NDArray[np.float32]]] = [[] for _ in states]
 
     def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
-        """Add a token to chain `at` from logits float32 [V]; return it unless the chain is full."""
-        state = self._states[at].ahead(self._tokens[at])
+        """Add a depth to tree `at` from logits float32 [V].
+
+        Returns the token whose logits the next depth needs; None if there is no next depth.
+        """
+        chain, shape = self._chains[at], self._shapes[at]
+        state = self._states[at].ahead(chain)
         if state.params.greedy:
-            token = sample(logits[None], [state])[0]
-            if isinstance(token, InputError):  # no draft; the target model reports its own errors
-                return None
+            tokens = _most_likely(logits, state, shape[len(chain)])
         else:
             try:
                 probs = probabilities(logits, state)
             except InputError:
                 return None
-            token = draw(probs, draft_number(state, len(state.output)))
+            tokens = _drawn(probs, state, shape[len(chain)])
             self._probs[at].append(probs)
-        self._tokens[at].append(token)
-        return token if len(self._tokens[at]) < self._most[at] else None
+        if not tokens:
+            return None
+        self._levels[at].append(tokens)
+        chain.append(tokens[0])
+        return tokens[0] if len(chain) < len(shape) else None
 
     def trees(self) -> list[Tree]:
-        """Return the chains."""
+        """Return the trees."""
         return [
-            Tree.chain(tokens, probs or None)
-            for tokens, probs in zip(self._tokens, self._probs, strict=True)
+            Tree.levels(levels, probs or None)
+            for levels, probs in zip(self._levels, self._probs, strict=True)
         ]
+
+
+def _most_likely(logits: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:
+    """Return up to `count` tokens, each as greedy sampling would choose it without those before.
+
+    There are fewer if no other is allowed, or the logits are no numbers: the target model reports
+    its own errors.
+    """
+    found: list[int] = []
+    for _ in range(count):
+        if found:
+            logits = logits.copy() if len(found) == 1 else logits
+            logits[found[-1]] = -np.inf
+        token = sample(logits[None], [state])[0]
+        if isinstance(token, InputError):
+            break
+        found.append(token)
+    return found
+
+
+def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:
+    """Return up to `count` tokens drawn from `probs` [V] without replacement.
+
+    All are found in one running sum, as `sampling.draw` finds the first: each later one by its
+    place in what is left, moved beyond the tokens that are gone.
+    """
+    sums = probs.cumsum(dtype=np.float64)
+    last = int(np.searchsorted(sums, sums[-1]))
+    found: list[int] = []
+    gone: list[tuple[float, float]] = []  # where they begin and end in the sum, ascending
+    for rank in range(count):
+        left = float(sums[-1]) - sum(end - begin for begin, end in gone)
+        place = draft_number(state, len(state.output), rank) * left
+        for begin, end in gone:
+            if place >= begin:
+                place = max(place + (end - begin), end)
+        token = min(int(np.searchsorted(sums, place, side="right")), last)
+        if token in found:  # no other can be drawn
+            break
+        found.append(token)
+        gone = sorted([*gone, (float(sums[token - 1]) if token else 0.0, float(sums[token]))])
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-from suffice.speculate.tree import Tree
+from suffice.speculate.tree import Tree, Widths
 
 _FIRST = 0.5  # rate before any observation
 _WEIGHT = 4.0  # weight of the prior rate, in observations
@@ -41,14 +42,20 @@ class Rates:
             return (1 - self.rate(match, 0)) * 0.5**rank
         return self.rate(match - 1, 0) if match else _FIRST
 
-    def learn(self, tree: Tree, tokens: Sequence[int]) -> None:
-        """Update the rates with the tokens that were chosen; drafts need not have been checked."""
+    def learn(self, tree: Tree, tokens: Sequence[int], width: int = 1) -> None:
+        """Update the rates with the tokens that were chosen; drafts need not have been checked.
+
+        Rates of siblings that a model could have drafted, up to `width`, but has not are slowly
+        forgotten: so they are tried again.
+        """
         node = -1
         for depth, token in enumerate(tokens):
             children = tree.children(node)
             right = tree.child(node, token)
             for rank, child in enumerate(children):
                 self._add(min(tree.match + depth, _LONGEST), rank, child == right)
+            for rank in range(len(children), width if children else 0):
+                self._forget(min(depth, _LONGEST), rank)
             if right is None:
                 return
             node = right
@@ -57,19 +64,35 @@ class Rates:
         seen, good = self._counts.get((match, rank), (0.0, 0.0))
         self._counts[match, rank] = (self._kept * seen + 1, self._kept * good + right)
 
+    def _forget(self, match: int, rank: int) -> None:
+        seen, good = self._counts.get((match, rank), (0.0, 0.0))
+        self._counts[match, rank] = (self._kept * seen, self._kept * good)
+
     def chances(self, tree: Tree) -> list[float]:
-        """Return the probability of each draft of a tree to become part of the text."""
+        """Return the probability of each draft of a tree to become part of the text.
+
+        Rates of ranks are means over places with fewer and more siblings, so those of one place may
+        sum to more than 1: a sibling gets no more than those before it leave.
+        """
         found: list[float] = []
         siblings: dict[int, int] = {}
+        left: dict[int, float] = {}
         for parent, depth in zip(tree.parents, tree.depths, strict=True):
             rank = siblings[parent] = siblings.get(parent, -1) + 1
             path = found[parent] if parent >= 0 else 1.0
-            found.append(path * self.rate(tree.match + depth - 1, rank))
+            rate = min(self.rate(tree.match + depth - 1, rank), left.get(parent, 1.0))
+            left[parent] = left.get(parent, 1.0) - rate
+            found.append(path * rate)
         return found
 
-    def chain(self, count: int) -> list[float]:
-        """Return the same for a chain of `count` drafts yet to be made, without a match."""
-        found: list[float] = []
-        for depth in range(count):
-            found.append((found[-1] if found else 1.0) * self.rate(depth, 0))
+    def levels(self, shape: Widths) -> list[list[float]]:
+        """Return the same for a tree of that shape yet to be made, by depth and rank.
+
+        No sibling counts as more likely than those before it, which must be drafted first.
+        """
+        found: list[list[float]] = []
+        for depth, width in enumerate(shape):
+            path = found[-1][0] if found else 1.0
+            rates = accumulate((self.rate(depth, rank) for rank in range(width)), min)
+            found.append([path * rate for rate in rates])
         return found

@@ -2,12 +2,16 @@
 
 Source   Weights and cache are those of the model, as in QuantSpec (4-bit weights) and MagicDec (the
          first and the newest keys, as in StreamingLLM): drafts read less, and the model checks them
-         with its own setting.
-Exact    always: every draft is checked.
-Cost     a step of the model for each draft. Drafts write to the rows in which they are checked
-         later. Weights of fewer bits are held in addition to the model's.
+         with its own setting. Siblings (`width`) are the most likely tokens, or drawn without
+         replacement as in Chen et al., "Sequoia".
+Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
+         do so up to rounding, which may decide between tokens of nearly equal probability.
+Cost     a step of the cheaper setting for each draft of the chain, which writes to the row in which
+         it is checked later. A sibling costs its row in the step that checks it. Weights of fewer
+         bits are held in addition to the model's.
 Options
-    num_speculative_tokens  maximum number of drafts in a step
+    num_speculative_tokens  maximum length of the chain of drafts in a step
+    width                   maximum number of siblings: tokens drafted for the same place
     adaptive                draft fewer, or none, while drafts do not save time
     attention               how drafts attend to the tokens they see
     recent                  newest tokens that drafts see; 0: all
@@ -28,7 +32,7 @@ from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
 from suffice.registry import spelling
 from suffice.speculate import DraftingSample, DraftSetting, DraftSource
-from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths, check_drafts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +60,7 @@ class SelfDraft:
     drafts_with_own_model: ClassVar[bool] = True
 
     num_speculative_tokens: int = field(default=4, metadata=spelling(alone=True))
+    width: int = 1
     adaptive: bool = True  # make only as many drafts as save time
     attention: str = "exact"
     recent: int = 512
@@ -64,7 +69,7 @@ class SelfDraft:
     skip_layers: str | None = None
 
     def __post_init__(self) -> None:
-        check_drafts("self", self.num_speculative_tokens)
+        check_drafts("self", self.num_speculative_tokens, self.width)
         for option in ("recent", "sinks"):
             if (given := getattr(self, option)) < 0:
                 raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
@@ -147,26 +152,26 @@ class ByItself:
     def __init__(self, step: Callable[[list[Any], list[int]], NDArray[np.float32]]) -> None:
         self._step = step
 
-    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
-        from suffice.speculate.proposers import Chains
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        """Return drafts that continue each sample's text, in shape i or less of it."""
+        from suffice.speculate.proposers import Drafting
 
-        if not any(most):  # as in most steps where drafts do not save time
+        if not any(shapes):  # as in most steps where drafts do not save time
             return [NO_DRAFTS] * len(samples)
-        chains = Chains([sample.state for sample in samples], most)
-        waiting = {at: s.state.output[-1] for at, s in enumerate(samples) if most[at] > 0}
+        drafting = Drafting([sample.state for sample in samples], shapes)
+        waiting = {at: s.state.output[-1] for at, s in enumerate(samples) if shapes[at]}
         lengths = {at: samples[at].sequence.cache.length for at in waiting}
         try:
             while waiting:
                 logits = self._step([samples[at].sequence for at in waiting], [*waiting.values()])
                 drafted = {
-                    at: chains.draft(at, row) for at, row in zip(waiting, logits, strict=True)
+                    at: drafting.draft(at, row) for at, row in zip(waiting, logits, strict=True)
                 }
                 waiting = {at: token for at, token in drafted.items() if token is not None}
         finally:
             for at, length in lengths.items():
                 samples[at].sequence.cache.truncate(length)
-        return chains.trees()
+        return drafting.trees()
 
     def forget(self, sample: DraftingSample) -> None:
         """Do nothing; there is no state."""

@@ -45,6 +45,7 @@ class Suffix:
     sketched: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
+    width: ClassVar[int] = 1
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that save time
@@ -75,6 +76,26 @@ class Suffix:
         from suffice.speculate.proposers import FromText
 
         return FromText(lambda: SuffixAutomaton(self))
+
+
+# A token that may come next: minus its probability, the token, its parent, its state.
+_Offer = tuple[float, int, int, int]
+
+
+@dataclass
+class _Growth:
+    """A tree while it grows, no deeper than `depth`, from a match of `match` tokens.
+
+    Nodes (parent, token) have the number in which they came, and `reached` their depths, after that
+    of the root. `waiting` are tokens that may come next, a heap.
+    """
+
+    match: int
+    depth: int
+    nodes: list[tuple[int, int]] = field(default_factory=list)
+    reached: list[int] = field(default_factory=lambda: [0])
+    waiting: list[_Offer] = field(default_factory=list)
+    expected: float = 0.0  # accepted tokens, by the text's own counts
 
 
 class SuffixAutomaton:
@@ -145,41 +166,44 @@ class SuffixAutomaton:
     def propose(self, most: int) -> Tree:
         """Return the continuations of a suffix that occurred before.
 
-        Of the longest such suffixes, it is the one with the most expected accepted tokens.
+        Of the longest such suffixes, it is the one with the most expected accepted tokens. There
+        are at most `most`. But if a budget selects from a tree, that is the whole chain and as many
+        other tokens again: a selection from both is no worse than one from the chain.
         """
-        best, expected = NO_DRAFTS, 0.0
+        selected = self._options.tree and self._options.adaptive
+        best = _Growth(0, 0)
         state = self._links[self._last]
         for _ in range(_MATCHES):
             if state <= 0:
                 break
-            depth = max(int(self._options.max_spec_factor * self._lengths[state]), 1)
-            tree, sum_of_probs = self._most_likely(state, most, depth)
-            if sum_of_probs > expected:
-                best, expected = tree, sum_of_probs
+            match = self._lengths[state]
+            growth = _Growth(match, max(int(self._options.max_spec_factor * match), 1))
+            self._offer(growth, state, 1.0, -1)
+            self._grow(growth, most, chain=selected or not self._options.tree)
+            if growth.expected > best.expected:
+                best = growth
             state = self._links[state]
-        return best
+        if selected:
+            heapq.heapify(best.waiting)
+            self._grow(best, 2 * most, chain=False)
+        return _first_branch_first(best.nodes, best.match) if best.nodes else NO_DRAFTS
 
-    def _most_likely(self, state: int, most: int, depth: int) -> tuple[Tree, float]:
-        """Return the most likely continuations of a state and the sum of their probabilities."""
-        found: list[tuple[int, int]] = []  # (parent, token), the most likely first
-        reached, match = [0], self._lengths[state]
-        waiting: list[tuple[float, int, int, int]] = []
-        expected = 0.0
-        self._offer(waiting, state, 1.0, -1)
-        while waiting and len(found) < most:
-            negative, token, parent, state = heapq.heappop(waiting)
-            found.append((parent, token))
-            reached.append(reached[parent + 1] + 1)
-            expected -= negative
-            if not self._options.tree:
-                waiting.clear()
-            if reached[-1] < depth:
-                self._offer(waiting, state, -negative, len(found) - 1)
-        return _first_branch_first(found, match), expected
+    def _grow(self, growth: _Growth, most: int, chain: bool) -> None:
+        """Add the most likely tokens, up to `most` in all; in a chain, each continues the last."""
+        aside: list[_Offer] = []
+        while growth.waiting and len(growth.nodes) < most:
+            negative, token, parent, state = heapq.heappop(growth.waiting)
+            growth.nodes.append((parent, token))
+            growth.reached.append(growth.reached[parent + 1] + 1)
+            growth.expected -= negative
+            if chain:
+                aside += growth.waiting
+                growth.waiting.clear()
+            if growth.reached[-1] < growth.depth:
+                self._offer(growth, state, -negative, len(growth.nodes) - 1)
+        growth.waiting += aside
 
-    def _offer(
-        self, waiting: list[tuple[float, int, int, int]], state: int, prob: float, node: int
-    ) -> None:
+    def _offer(self, growth: _Growth, state: int, prob: float, node: int) -> None:
         """Add the successors of a state, which node `node` reaches with probability `prob`."""
         while state > 0 and not self._next[state]:  # the text's end: go on at earlier occurrences
             state = self._links[state]
@@ -188,7 +212,7 @@ class SuffixAutomaton:
         for token, after in following.items():
             share = prob * self._counts[after] / max(total, 1)
             if share >= self._options.min_token_prob and share > 0:
-                heapq.heappush(waiting, (-share, token, node, after))
+                heapq.heappush(growth.waiting, (-share, token, node, after))
 
 
 def _first_branch_first(nodes: list[tuple[int, int]], match: int) -> Tree:

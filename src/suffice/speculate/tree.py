@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
 MOST_DRAFTS = 31  # a decode step takes 32 tokens of a sample: the drafts and the one before them
 
+# The shape of a model's tree before it is drafted: how many siblings at each depth. The first of
+# them has the next depth's as children, the others are leaves; a chain has one at each depth.
+Widths = tuple[int, ...]
+
+
+def filled(depths: int, width: int, most: int) -> Widths:
+    """Return the shape of `most` drafts: the chain first, then other siblings, rank by rank."""
+    depths = min(depths, most)
+    more, left = divmod(min(most, depths * width) - depths, depths) if depths else (0, 0)
+    return (2 + more,) * left + (1 + more,) * (depths - left)
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -44,6 +55,26 @@ class Tree:
         """Return a tree without branches: each token continues the one before."""
         probs = None if draft_probs is None else (*draft_probs, None)
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, match)
+
+    @classmethod
+    def levels(
+        cls,
+        levels: Sequence[Sequence[int]],
+        draft_probs: Sequence[NDArray[np.floating]] | None = None,
+    ) -> Tree:
+        """Return the tree with these siblings at each depth; the first of them has children.
+
+        The chain of first siblings is in front, so that a step runs it as it runs a chain.
+        """
+        leaves = [(depth - 1, each) for depth, level in enumerate(levels) for each in level[1:]]
+        probs = None
+        if draft_probs is not None:
+            probs = (*draft_probs, *[None] * (len(leaves) + 1))
+        return cls(
+            (*(level[0] for level in levels), *(token for _, token in leaves)),
+            (*range(-1, len(levels) - 1), *(parent for parent, _ in leaves)),
+            probs,
+        )
 
     def only(self, nodes: Sequence[int]) -> Tree:
         """Return the tree of `nodes`, in order, parents included; drafts must not be sampled."""
@@ -77,8 +108,8 @@ class Tree:
 NO_DRAFTS = Tree()
 
 
-def check_drafts(method: str, drafts: int) -> None:
-    """Require a number of drafts that a step can check.
+def check_drafts(method: str, drafts: int, width: int = 1) -> None:
+    """Require a number of drafts that a step can check, with `width` siblings at each depth.
 
     Raises:
         InputError: A step cannot check this number.
@@ -87,4 +118,9 @@ def check_drafts(method: str, drafts: int) -> None:
         raise InputError(
             f"speculator '{method}': num_speculative_tokens={drafts}: must be between 1 and "
             f"{MOST_DRAFTS}"
+        )
+    if not 1 <= width <= MOST_DRAFTS // drafts:
+        raise InputError(
+            f"speculator '{method}': width={width} with num_speculative_tokens={drafts}: must be "
+            f"between 1 and {MOST_DRAFTS // drafts}, since a step checks {MOST_DRAFTS} drafts"
         )

@@ -72,7 +72,7 @@ def _case(engines: Engines, case: str, rounds: int) -> dict[str, list[float]]:
 
 
 def report(data: dict[str, Any]) -> str:
-    """Return the table: suffice over the peers, beside the paper's figures."""
+    """Return the table: suffice over the peers, and the figures of the paper."""
     lines = []
     for case, speeds in data["cases"].items():
         for ours in OURS:

@@ -37,7 +37,7 @@ PAPER = 1.36 / 1.23  # BMC_MI over BMC, by the speed-ups over vLLM
 
 
 def load(sizes: Sizes, together: int) -> Load:
-    """Return requests of which `together` are under way."""
+    """Return requests, `together` of them at a time."""
     sizes = dataclasses.replace(sizes, requests=TURNS * together)
     return dataclasses.replace(sizes.load(None, seed=11), concurrency=together)
 

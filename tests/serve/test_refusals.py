@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serving import Served, real
+from suffice.serve.talk import talk_of
 
 TALK = [{"role": "user", "content": "a"}]
 
@@ -209,3 +210,11 @@ def test_what_the_engine_refuses_is_of_its_field(words: Path) -> None:
             assert (error["code"], error["param"]) == (code, param) and part in error["message"]
         error = refusal(server, {"prompt": [99999]}, "/v1/completions")
         assert error["param"] == "prompt" and json.dumps(99999) in error["message"]
+
+
+def test_a_developer_is_the_system_where_the_template_has_none() -> None:
+    said = [{"role": "developer", "content": "a"}]
+    named = "{% if message['role'] == 'developer' %}"
+    assert talk_of(said, "{{ message['role'] }}") == [{"role": "system", "content": "a"}]
+    assert talk_of(said, named) == said
+    assert said == [{"role": "developer", "content": "a"}]

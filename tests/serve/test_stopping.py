@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import click
 import httpx2
 import pytest
 
-from commands import Cli
+from commands import Cli, complaint
 from serving import ENGINE, SUPPORT, events
 from suffice.cli.commands import app
 from suffice.cli.serve import ServerFlags
@@ -123,27 +122,29 @@ def test_time_to_stop_has_an_end(make: Any) -> None:
     assert events(found[0])[-2]["error"]["code"] == "draining"
 
 
-def test_a_second_signal_stops_at_once(make: Any, tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    server = make(options={"hold": str(hold)})
+def test_a_second_signal_ends_requests_with_an_error(make: Any) -> None:
+    server = make(options={"step_seconds": 0.1})
+    found: list[httpx2.Response] = []
 
-    def ask() -> None:
-        with contextlib.suppress(httpx2.HTTPError):  # whether there is an answer is left open
-            server.chat()
+    def ask(stream: bool) -> None:
+        found.append(server.chat(stream=stream, max_tokens=400))
 
-    thread = threading.Thread(target=ask)
-    thread.start()
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+    for thread in threads:
+        thread.start()
     while (
-        " 1.0" not in server.client.get("/metrics").text.partition("num_requests_running{")[2][:99]
+        " 2.0" not in server.client.get("/metrics").text.partition("num_requests_running{")[2][:99]
     ):
         pass
-    began = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
+    time.sleep(1)  # some tokens of both
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(25) == 0 and time.monotonic() - began < 25
-    thread.join()
+    assert server.process.wait(25) == 0
+    for thread in threads:
+        thread.join()
+    whole, stream = sorted(found, key=lambda answer: "text/event-stream" in str(answer.headers))
+    assert whole.status_code == 503 and whole.json()["error"]["code"] == "draining"
+    assert events(stream)[-2]["error"]["code"] == "draining" and events(stream)[-1] == "[DONE]"
 
 
 def test_no_engine_is_left_behind(make: Any) -> None:
@@ -299,9 +300,9 @@ def test_help_names_all_generation_configs(cli: Cli) -> None:
 
 def test_keys_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("one\n\ntwo\n")
+    file.write_text("# of the team\none\n\n  two\n")
     assert ServerFlags(api_key=["zero"], api_key_file=file).keys() == ("zero", "one", "two")
-    file.write_text("\n")
+    file.write_text("# none yet\n")
     with pytest.raises(InputError, match="has no key"):
         ServerFlags(api_key_file=file).keys()
 
@@ -327,3 +328,14 @@ def test_flags_have_both_spellings() -> None:
     parameters = program.get_params(click.Context(program))
     names = {name for each in parameters for name in each.opts}
     assert {"--parallel", "--max-num-seqs", "--alias", "--served-model-name", "-np"} <= names
+
+
+def test_a_model_is_named_once(cli: Cli) -> None:
+    said = complaint(cli("serve", "one", "-m", "other"))
+    assert said == "the model one and -m other contradict each other: give one"
+
+
+@pytest.mark.parametrize("name", ["host", "uds"])
+def test_an_empty_address_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}='': must be"):
+        Settings(model="m", **{name: ""})  # type: ignore[arg-type]

@@ -42,7 +42,12 @@ class ServerFlags(InstanceFlags):
         ),
     ] = None
     api_key_file: Annotated[
-        Path | None, flag("--api-key-file", help="A file with a key per line.", panel="Server")
+        Path | None,
+        flag(
+            "--api-key-file",
+            help="A file with a key per line; lines that begin with # are comments.",
+            panel="Server",
+        ),
     ] = None
     alias: Annotated[
         list[str] | None,
@@ -177,7 +182,7 @@ class ServerFlags(InstanceFlags):
         str,
         flag(
             "--metrics-prefix",
-            help="Prefix of the metrics' names: suffice or vllm.",
+            help="Prefix of the metrics' names, such as suffice or vllm.",
             panel="Server",
         ),
     ] = "suffice"
@@ -277,7 +282,8 @@ class ServerFlags(InstanceFlags):
                 raise InputError(f"--api-key-file {self.api_key_file}: {error.strerror}") from None
             except UnicodeDecodeError:
                 raise InputError(f"--api-key-file {self.api_key_file}: is not text") from None
-            own = [line.strip() for line in lines if line.strip()]
+            texts = map(str.strip, lines)
+            own = [text for text in texts if text and not text.startswith("#")]
             if not own:
                 raise InputError(f"--api-key-file {self.api_key_file}: it has no key")
             found += own
@@ -345,6 +351,20 @@ def engine_options(model: ModelFlags, most: int) -> dict[str, Any]:
     }
 
 
+def _check_named_once(given: str, flagged: str | os.PathLike[str]) -> None:
+    """Refuse a model as argument beside another of -m; a variable's is replaced.
+
+    Raises:
+        InputError: There are two.
+    """
+    import click
+    from click.core import ParameterSource
+
+    source = click.get_current_context().get_parameter_source("model")
+    if source is ParameterSource.COMMANDLINE and flagged != given:
+        raise InputError(f"the model {given} and -m {flagged} contradict each other: give one")
+
+
 def run(
     given: Annotated[str | None, argument(metavar="MODEL", help="The model, as with -m.")] = None,
     *,
@@ -359,6 +379,7 @@ def run(
     except ImportError as error:
         raise InputError(f"`suffice serve` needs {error.name}: {_EXTRA}") from None
     if given is not None:
+        _check_named_once(given, model.options.model)
         model = dataclasses.replace(model, options=dataclasses.replace(model.options, model=given))
     code = serve(settings(server, model))
     if code:

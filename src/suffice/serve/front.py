@@ -79,6 +79,7 @@ class Front:
         self.metrics.watch(self.instance.members)
         self.jobs: dict[str, Job] = {}
         self.draining = False
+        self.hurried = False  # requests do not end by themselves: see `drain`
         self._text = text
         self._keys: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
@@ -228,10 +229,10 @@ class Front:
         job.mailbox.fail(problem)
 
     async def drain(self) -> None:
-        """Take no more requests, and return when all have ended or their time is up."""
+        """Take no more requests; return when all have ended, or their time is up, or `hurried`."""
         self.draining = True
         end = time.monotonic() + self.settings.shutdown_seconds
-        while self.jobs and time.monotonic() < end:
+        while self.jobs and time.monotonic() < end and not self.hurried:
             await asyncio.sleep(0.02)
         for job in list(self.jobs.values()):
             self._fail(job, Problem("draining", "the server shut down", wait=5.0))

@@ -45,7 +45,7 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP."""
-        self._refuse(Problem("invalid_http", "the request is not HTTP/1.1"))
+        self._refuse(Problem("invalid_http", "the request is not valid HTTP/1.1"))
 
     def _refuse(self, problem: Problem) -> None:
         body = problem.encoded()

@@ -368,7 +368,7 @@ class Instance:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
         self._note_end()
-        LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
+        LOG.error("the engine died; requests that go on in another one: %d", len(self.tickets))
         for ticket in self.tickets.values():
             ticket.deaths += 1
         for ticket in self._blame.died():

@@ -109,7 +109,7 @@ class LocalFleet(Fleet):
                     LOG.error("engine %d was not replaced: the old ones go on from there", at)
                     break
             else:
-                LOG.warning("%d engines were replaced by new ones", len(self.members))
+                LOG.warning("engines replaced by new ones: %d", len(self.members))
             used = self._weights()
             for each in (self._known | set(fresh.values())) - used:
                 each.close()

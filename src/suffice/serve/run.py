@@ -31,7 +31,10 @@ BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
-    """A server that, told to stop, lets its requests end first; told again, it stops at once."""
+    """A server that, told to stop, lets its requests end first.
+
+    Told again, it ends them with an error; told a third time, it stops at once.
+    """
 
     def __init__(self, config: uvicorn.Config, front: Front) -> None:
         super().__init__(config)
@@ -49,9 +52,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop, or stop."""
-        if self._front.draining or self._loop is None:
+        """Begin to stop, hurry, or stop."""
+        if self._front.hurried or self._loop is None:
             self.should_exit = self.force_exit = True
+            return
+        if self._front.draining:
+            self._front.hurried = True
             return
         self._front.draining = True
         self._loop.call_soon_threadsafe(self._begin_to_stop)

@@ -121,6 +121,10 @@ class Settings:
             self._refuse(name, f"must be a whole number of at most {_MOST}")
 
     def _check_texts(self) -> None:
+        if not self.host:
+            self._refuse("host", "must be an address: 127.0.0.1, or 0.0.0.0 for all")
+        if self.uds == "":
+            self._refuse("uds", "must be a path")
         if not self.metrics_prefix.isidentifier():
             raise OptionError(
                 "metrics_prefix", self.metrics_prefix, "must be a word such as 'suffice' or 'vllm'"

@@ -20,7 +20,8 @@ def talk_of(
 ) -> list[dict[str, Any]]:
     """Return messages with contents as text and the arguments of their calls as objects.
 
-    Calls without a content get an empty one, which many templates add to a text.
+    Calls without a content get an empty one, which many templates add to a text. A developer's
+    message becomes a system's unless the template names developers.
 
     Raises:
         InputError: A message has another form, or a role that neither OpenAI's API nor the
@@ -31,7 +32,11 @@ def talk_of(
     source = template if isinstance(template, str) else " ".join((template or {}).values())
     for at, message in enumerate(found):
         role = message["role"]
-        if role not in ROLES and not re.search(f"""(['"]){re.escape(role)}\\1""", source):
+        if re.search(f"""(['"]){re.escape(role)}\\1""", source):
+            continue
+        if role == "developer":
+            message["role"] = "system"
+        if role not in ROLES:
             hint = nearest(role[:60], ROLES)
             raise InputError(
                 f"messages[{at}]: unknown role '{one_line(role, 60)}'.{hint} Known: "

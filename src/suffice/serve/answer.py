@@ -42,6 +42,12 @@ class Sample:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
+    @property
+    def reason(self) -> str | None:
+        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
+        called = self.reader is not None and self.reader.calls and not self.reader.broken
+        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
+
 
 class Reply:
     """The answer to one HTTP request.
@@ -124,19 +130,17 @@ class Reply:
     def _whole(self, sample: Sample, index: int) -> dict[str, Any]:
         text = "".join(sample.pieces)
         found: dict[str, Any] = {"index": index}
-        reason = sample.finish_reason
         if self.chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
             if sample.reader is not None and sample.reader.calls:
                 message |= {"content": text.strip() or None, "tool_calls": sample.reader.calls}
-                reason = "tool_calls" if reason == "stop" else reason
             found["message"] = message
         else:
             found["text"] = self._before(index) + text
         found["logprobs"] = self._logprobs(sample.entries, 0)
         if self.body.return_token_ids:
             found["token_ids"] = sample.tokens
-        return {**found, "finish_reason": reason, "stop_reason": sample.stop_reason}
+        return {**found, "finish_reason": sample.reason, "stop_reason": sample.stop_reason}
 
     def _before(self, index: int) -> str:
         return self.before[index // (self.body.n or 1)] if self.before else ""
@@ -240,9 +244,7 @@ class Reply:
     def end(self) -> tuple[str | None, int | str | None]:
         """Why the one sample has ended, and by which stop."""
         sample = self._sample(self.job.tickets[0], 0)
-        called = sample.reader is not None and bool(sample.reader.calls)
-        reason = "tool_calls" if called and sample.finish_reason == "stop" else sample.finish_reason
-        return reason, sample.stop_reason
+        return sample.reason, sample.stop_reason
 
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
@@ -285,12 +287,9 @@ class Reply:
         return {"usage": usage(self.job)} if continuous else {}
 
     def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
-        reason = delta.finish_reason
-        if reason == "stop" and sample.reader is not None and sample.reader.calls:
-            reason = "tool_calls"
         nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
         choice = self._choice(index, **nothing)
-        choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
+        choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
         return frames.choice(choice, costs(self.job) if whole else None)
 

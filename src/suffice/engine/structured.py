@@ -123,7 +123,9 @@ def _lark(text: str) -> str:
     except Exception as error:  # llguidance raises nothing narrower
         why = one_line(error, 200)
         if missing := _MISSING.fullmatch(str(error)):
-            why = f"line {_line_of(missing[1], text)}: there is no rule '{one_line(missing[1], 60)}'"
+            why = (
+                f"line {_line_of(missing[1], text)}: there is no rule '{one_line(missing[1], 60)}'"
+            )
         elif why == "No 'root' rule found":
             why = "there is no rule 'root' (of GBNF) or 'start' (of Lark)"
         raise InputError(f"grammar: {why}") from None

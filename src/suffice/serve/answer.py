@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,11 +180,9 @@ class Reply:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the stream, without the end mark."""
         mailbox, options = self.job.mailbox, self.body.stream_options
-        frames = self._frames
+        frames, idle, shown = self._frames, self.front.settings.keep_alive_seconds, time.monotonic()
         while mailbox.open:
-            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
-            if not batch:
-                yield KEEP_ALIVE
+            batch = await mailbox.take(idle)
             parts: list[bytes] = []
             for ticket, delta in batch:
                 calls = self._take(ticket, delta)
@@ -199,8 +198,9 @@ class Reply:
                     if delta.finish_reason is not None:
                         parts.append(self._last(frames, sample, delta, index))
                 sample.characters += len(sample.pieces[-1])
-            if parts:
-                yield b"".join(parts)
+            if part := b"".join(parts) or (b"" if time.monotonic() - shown < idle else KEEP_ALIVE):
+                yield part
+                shown = time.monotonic()
         if options and options.include_usage:
             yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
 
@@ -229,16 +229,18 @@ class Reply:
     async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the text and the calls of a request with one sample, as they come.
 
-        Nothing came for a while if both are empty.
+        Both are empty at the start, and when there was nothing to show for a while.
         """
-        mailbox = self.job.mailbox
+        mailbox, idle, shown = self.job.mailbox, self.front.settings.keep_alive_seconds, -math.inf
         while mailbox.open:
-            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
+            batch = await mailbox.take(idle)
             text, calls = "", []
             for ticket, delta in batch:
                 calls += self._take(ticket, delta)
                 text += self._sample(ticket, delta.sample).pieces[-1]
-            yield text, calls
+            if text or calls or time.monotonic() - shown >= idle:
+                yield text, calls
+                shown = time.monotonic()
 
     @property
     def end(self) -> tuple[str | None, int | str | None]:

@@ -196,7 +196,7 @@ def test_a_required_call_that_a_stop_cuts_is_not_whole(
     parts = [each["choices"][0]["delta" if stream else "message"] for each in found]
     ((call,),) = [each["tool_calls"] for each in parts if "tool_calls" in each]
     assert call["function"]["name"] == "time"
-    with pytest.raises(ValueError, match="Expecting|Unterminated"):
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
         json.loads(call["function"]["arguments"])
 
 
@@ -335,6 +335,18 @@ def test_a_template_without_tools_refuses_them(server: Served) -> None:
     assert answer.status_code == 400 and "takes no tools" in answer.json()["error"]["message"]
     assert server.chat(tools=[TOOL], tool_choice="none", max_tokens=1).status_code == 200
     assert server.chat(tools=[], max_tokens=1).status_code == 200
+
+
+def test_a_bad_schema_of_a_tool_shows_no_grammar_of_the_server(real: Served) -> None:
+    function = {
+        "name": "time",
+        "parameters": {"type": "object", "properties": {"a": {"type": "x"}}},
+    }
+    error = real.chat(
+        tools=[{"type": "function", "function": function}], tool_choice="required"
+    ).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_schema", "tools")
+    assert error["message"] == "the grammar is bad: Invalid type: x"
 
 
 def test_a_call_and_a_form_contradict_each_other(real: Served) -> None:

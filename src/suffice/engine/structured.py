@@ -29,7 +29,7 @@ _ERROR = "error: "  # begins what a regex's parser says
 _SCHEMA = "failed to compile JSON schema: "  # begins what is said of a schema within a grammar
 _QUOTED = re.compile(r"\d+ \| |\^$")  # begins lines that repeat the grammar
 _NO_ONE_OF = "oneOf is not supported; use anyOf"
-# Texts, classes of characters and comments, which name no rules. What is not closed ends with its line.
+# Texts, classes of characters and comments, which name no rules. An open one ends with its line.
 _UNUSED = re.compile(r'"(?:\\.|[^"\\\n])*"?|\[(?:\\.|[^\]\\\n])*\]?|#.*')
 _MISSING = re.compile(r"Rule '(.*)' not found", re.DOTALL)
 _EXTRA = "pip install 'suffice[serve]'"

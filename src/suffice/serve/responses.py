@@ -29,7 +29,7 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "conversation": ((None,), _STATE),
     "background": ((None, False), _STATE),
     "prompt": ((None,), "this server keeps no prompts"),
-    "max_tool_calls": ((None,), "it counts calls of built-in tools, of which there are none"),
+    "max_tool_calls": ((None,), "this server has no built-in tools"),
     "top_logprobs": ((None, 0), "/v1/chat/completions has log probabilities"),
     "truncation": ((None, "disabled"), "must be 'disabled'; a prompt that is too long is refused"),
 }

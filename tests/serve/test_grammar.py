@@ -168,7 +168,12 @@ def test_bad_grammars(server: Served, fields: dict[str, Any]) -> None:
         ("grammar", "é ::= x", "grammar: line 1: there is no rule 'x'"),
         ("grammar", 'foo ::= "a"', "grammar: there is no rule 'root' (of GBNF) or 'start'"),
         ("grammar", 'root ::= "\\', "grammar: it ends within a text"),
-        ("grammar", 'root ::= "a"{2,1}', "the grammar is bad: at 3(8): range end must be"),
+        (
+            "grammar",
+            'root ::= "a"{2,1}',
+            "is bad: range end must be >= start, got (2, 1) in: start:",
+        ),
+        ("grammar", "start: a\na: b\nc: d", 'is bad: at 2(4): unknown name: "b" in: a: b'),
         ("regex", "\\", "regex: it ends with a backslash that escapes nothing"),
         ("regex", "a\\\\\\", "regex: it ends with a backslash that escapes nothing"),
         ("json", {"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "bad: oneOf is not supported"),

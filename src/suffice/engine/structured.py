@@ -27,7 +27,9 @@ SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
 MOST_WORK, MOST_MASK_WORK = 100_000, 40_000
 _ERROR = "error: "  # begins what a regex's parser says
 _SCHEMA = "failed to compile JSON schema: "  # begins what is said of a schema within a grammar
-_QUOTED = re.compile(r"\d+ \| |\^$")  # begins lines that repeat the grammar
+# A line that repeats the grammar or marks a place in it, and the place that an error begins with.
+_QUOTED, _PLACE = re.compile(r"\d+ \|( |$)|\^$"), re.compile(r"at \d+\(\d+\): ")
+_CONVERTED = "%llguidance {}\n\n"  # begins Lark that was GBNF, with other lines
 _NO_ONE_OF = "oneOf is not supported; use anyOf"
 # Texts, classes of characters and comments, which name no rules. An open one ends with its line.
 _UNUSED = re.compile(r'"(?:\\.|[^"\\\n])*"?|\[(?:\\.|[^\]\\\n])*\]?|#.*')
@@ -143,7 +145,10 @@ def fault(grammar: str) -> str:
     from llguidance import LLMatcher
 
     bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
-    return _cause(str(messages[0])) if bad else ""
+    if not bad:
+        return ""
+    cause = _cause(str(messages[0]))
+    return _PLACE.sub("", cause, count=1) if grammar.startswith(_CONVERTED) else cause
 
 
 def _limits() -> Any:
@@ -162,9 +167,11 @@ def _cause(message: str) -> str:
     named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
     if named:
         return one_line(named[-1], 200)
-    if _SCHEMA in message:
-        own = message.partition(_SCHEMA)[2].splitlines()
-        message = " ".join(line for line in own if not _QUOTED.match(line.strip()))
+    own = " ".join(line for line in lines if not _QUOTED.match(line))
+    if _SCHEMA in own:
+        message = own.partition(_SCHEMA)[2]
+    elif "^" in lines[1:]:
+        message = f"{one_line(own, 130)} in: {_QUOTED.sub('', lines[lines.index('^') - 1])}"
     return one_line(_NO_ONE_OF if "coerce_one_of" in message else message, 200)
 
 

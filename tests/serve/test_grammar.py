@@ -155,6 +155,44 @@ def test_bad_grammars(server: Served, fields: dict[str, Any]) -> None:
     assert len(answer.content) < 4096 and "\\n" not in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("grammar", "", "grammar: it has no rule"),
+        ("grammar", "\n", "grammar: it has no rule"),
+        ("grammar", " ", "grammar: it has no rule"),
+        ("grammar", "# c", "grammar: it has no rule"),
+        ("grammar", 'root ::= "a foo"\n  foo', "grammar: Expected ::= at line 2"),
+        ("grammar", '# foo\nroot ::= "foo" foo', "grammar: line 2: there is no rule 'foo'"),
+        ("grammar", "root ::= a{2,1}", "grammar: line 1: there is no rule 'a'"),
+        ("grammar", "é ::= x", "grammar: line 1: there is no rule 'x'"),
+        ("grammar", 'foo ::= "a"', "grammar: there is no rule 'root' (of GBNF) or 'start'"),
+        ("grammar", 'root ::= "\\', "grammar: it ends within a text"),
+        (
+            "grammar",
+            'root ::= "a"{2,1}',
+            "is bad: range end must be >= start, got (2, 1) in: start:",
+        ),
+        ("grammar", "start: a\na: b\nc: d", 'is bad: at 2(4): unknown name: "b" in: a: b'),
+        ("regex", "\\", "regex: it ends with a backslash that escapes nothing"),
+        ("regex", "a\\\\\\", "regex: it ends with a backslash that escapes nothing"),
+        ("json", {"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "bad: oneOf is not supported"),
+    ],
+)
+def test_what_is_wrong_with_a_grammar_is_said(
+    server: Served, kind: str, value: Any, message: str
+) -> None:
+    answer = server.chat(structured_outputs={kind: value})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["code"] == "invalid_schema", error
+    assert message in error["message"] and error["param"] == "structured_outputs"
+    assert "coerce" not in error["message"]
+
+
+def test_a_regex_may_end_with_a_backslash() -> None:
+    assert structured.fault(structured.grammar_of("regex", "a\\\\")) == ""
+
+
 def test_a_check_has_an_end() -> None:
     async def run(work: Callable[[], str]) -> str:
         await asyncio.sleep(60)

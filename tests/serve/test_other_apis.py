@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ def test_tools_of_messages(real: Served) -> None:
         ({"messages": [{"role": "robot", "content": "a"}]}, "must be user or assistant"),
         ({"tools": [{"type": "bash_1", "name": "bash"}]}, "input_schema"),
         ({"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "x"}}, "auto, any, tool or none"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice 'any' needs tools"),
+        ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice 'tool' needs tools"),
+        ({"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": []}}, "none, not []"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "must be {'type': 'disabled'}"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: must be"),
         ({"max_tokns": 1}, "Did you mean 'max_tokens'?"),
     ],
 )
@@ -103,6 +109,29 @@ def test_bad_messages(server: Served, fields: dict[str, Any], part: str) -> None
     answer = server.post("/v1/messages", body)
     assert answer.status_code == 400 and answer.json()["type"] == "error"
     assert part in answer.json()["error"]["message"]
+
+
+def test_an_answer_goes_on_where_the_last_message_stops(real: Served) -> None:
+    talk = [*MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": "The answer"}]}]
+    asked = {"max_tokens": 6, "temperature": 0, "thinking": {"type": "disabled"}}
+    whole = real.post("/v1/messages", {"messages": talk, **asked}).json()
+    chat = {"messages": talk, "max_tokens": 6, "temperature": 0}
+    other = real.post("/v1/chat/completions", {**chat, "continue_final_message": True}).json()
+    assert whole["content"][0]["text"] == other["choices"][0]["message"]["content"]
+    counted = real.post("/v1/messages/count_tokens", {"messages": talk}).json()
+    assert counted["input_tokens"] == other["usage"]["prompt_tokens"]
+    turn = real.post("/v1/chat/completions", chat).json()
+    assert turn["usage"]["prompt_tokens"] > other["usage"]["prompt_tokens"]
+
+
+def test_the_form_of_an_answer_to_messages(real: Served) -> None:
+    form = {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}
+    body = {"messages": MESSAGES, "max_tokens": 200, "output_config": form}
+    (block,) = real.post("/v1/messages", body).json()["content"]
+    assert json.loads(block["text"])["zone"] in ("utc", "cet")
+    bad = {"format": {"type": "json_schema", "schema": {"type": "x"}}}
+    error = real.post("/v1/messages", {**body, "output_config": bad}).json()["error"]
+    assert error["param"] == "output_config" and "Invalid type: x" in error["message"]
 
 
 def test_anthropics_client_knows_the_errors(claude: anthropic.Anthropic) -> None:
@@ -167,9 +196,23 @@ def test_tools_and_forms_of_responses(real: Served) -> None:
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )
 def test_bad_responses(server: Served, fields: dict[str, Any], param: str) -> None:
     answer = server.post("/v1/responses", {"model": "scripted", "input": "a", **fields})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param
     assert answer.json()["error"]["code"] == "unsupported"
+
+
+def test_what_a_response_may_include(server: Served) -> None:
+    body = {"model": "scripted", "input": "a", "max_output_tokens": 1, "truncation": "disabled"}
+    taken = server.post("/v1/responses", {**body, "include": ["reasoning.encrypted_content"]})
+    assert taken.status_code == 200, taken.text
+    for bad in (["x"], "x", [[]]):
+        error = server.post("/v1/responses", {**body, "include": bad}).json()["error"]
+        assert error["param"] == "include" and "must be a list of" in error["message"]
+    error = server.post("/v1/responses", {**body, "top_logprobs": 1}).json()["error"]
+    assert "keeps no" not in error["message"] and "/v1/chat/completions" in error["message"]

@@ -109,6 +109,48 @@ def refusal(server: Served, fields: dict[str, Any], path: str = "/v1/chat/comple
             "structured_outputs",
             "the grammar is bad: unclosed group",
         ),
+        ({"suffice": 1}, "invalid_value", "suffice", "suffice: must be an object, not 1"),
+        (
+            {"structured_outputs": {"json": 1}},
+            "invalid_value",
+            "structured_outputs",
+            "structured_outputs.json: must be a text, an object or true or false, not 1",
+        ),
+        (
+            {"messages": []},
+            "invalid_value",
+            "messages",
+            "messages: must have at least 1 item, not []",
+        ),
+        (
+            {"seed": 2**64},
+            "invalid_value",
+            "seed",
+            "seed: a whole number does not fit into 64 bits",
+        ),
+        (
+            {"guided_json": {}},
+            "unknown_field",
+            "guided_json",
+            "unknown field 'guided_json'. Use 'structured_outputs.json'.",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "invalid_schema",
+            "response_format",
+            "response_format.json_schema.schema: must be an object, not None",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {}, "strict": "y"},
+                }
+            },
+            "invalid_schema",
+            "response_format",
+            "response_format.json_schema.strict: must be true or false, not 'y'",
+        ),
     ],
 )
 def test_a_field_of_a_chat_is_named_once(
@@ -136,6 +178,41 @@ def test_a_field_of_a_chat_is_named_once(
             "prompt",
             "prompt: must be a text, a list of whole numbers, a list of texts or a list of lists "
             "of whole numbers, not 5",
+        ),
+        ("/v1/responses", {"input": []}, "input", "input: must have at least 1 item, not []"),
+        (
+            "/v1/responses",
+            {"input": [{"role": "usr", "content": "a"}], "instructions": "b"},
+            "input",
+            "input[0]: unknown role 'usr'",
+        ),
+        (
+            "/v1/responses",
+            {"input": "a", "text": {"format": {"type": "x"}}},
+            "text",
+            "text.format: must",
+        ),
+        (
+            "/v1/responses",
+            {"input": "a", "text": {"format": {"type": "json_schema", "name": "a"}}},
+            "text",
+            "text.format: must be",
+        ),
+        (
+            "/v1/responses",
+            {
+                "input": "a",
+                "text": {"format": {"type": "json_schema", "schema": {}, "strict": "y"}},
+            },
+            "text",
+            "text.format: must be",
+        ),
+        ("/v1/responses", {"input": "a", "tool_choice": "required"}, "tool_choice", "needs tools"),
+        (
+            "/v1/messages",
+            {"messages": TALK, "max_tokens": 1, "stop_sequences": [""]},
+            "stop_sequences",
+            "stop_sequences=['']: every entry must be",
         ),
     ],
 )
@@ -193,6 +270,21 @@ def test_bytes_that_are_no_text_are_found(server: Served, body: bytes, byte: int
     assert answer.status_code == 400 and f"byte {byte})" in message
 
 
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"null", "must be a JSON object, not null"),
+        (b"[1]", "must be a JSON object, not a list"),
+        (b'{"prompt": [1e999]}', "Number out of range"),
+    ],
+)
+def test_a_body_of_another_kind_is_named_in_words(server: Served, body: bytes, part: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = server.client.post("/v1/completions", content=body, headers=headers)
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 400 and part in message and "$" not in message
+
+
 def schema(**fields: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": fields}}}
 
@@ -209,6 +301,7 @@ def test_what_the_engine_refuses_is_of_its_field(words: Path) -> None:
             error = refusal(server, fields)
             assert (error["code"], error["param"]) == (code, param) and part in error["message"]
         error = refusal(server, {"prompt": [99999]}, "/v1/completions")
+        assert error["message"].startswith("prompt") and "_ids" not in error["message"]
         assert error["param"] == "prompt" and json.dumps(99999) in error["message"]
 
 

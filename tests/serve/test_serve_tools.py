@@ -121,9 +121,12 @@ def test_calls_are_found_however_the_text_is_cut(
     [
         ([{"type": "x"}], None, "tools[0]: must be"),
         ([{"type": "function", "function": {}}], None, "has no name"),
-        ([TOOL], "sometimes", "must be one of none, auto, required, time"),
-        ([TOOL], {"type": "function", "function": {"name": "x"}}, "must be one of"),
-        ([], "required", "must be one of"),
+        ([TOOL], "sometimes", "must be none, auto or required, or {"),
+        ([TOOL], {"type": "function", "function": {"name": "x"}}, "{'name': ...}} of time"),
+        ([TOOL], {"type": "function", "function": "time"}, "{'name': ...}} of time"),
+        ([], "required", "tool_choice=required needs tools"),
+        ([], {"type": "function"}, "tool_choice={'type': 'function'} needs tools"),
+        ([], "sometimes", "tool_choice: must be none, auto or required"),
         ([TOOL] * 200, None, "at most 128"),
     ],
 )
@@ -177,6 +180,24 @@ def test_a_required_call_that_is_cut_has_no_content(real: Served) -> None:
         found = events(real.chat("hello", max_tokens=most, stream=True, **fields))
         assert not any(each["choices"][0]["delta"].get("content") for each in found[:-1])
         assert any("tool_calls" in each["choices"][0]["delta"] for each in found[:-1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop", ["ime", "name", "zone"])
+def test_a_required_call_that_a_stop_cuts_is_not_whole(
+    real: Served, stop: str, stream: bool
+) -> None:
+    named = {"type": "function", "function": {"name": "time"}}
+    asked = {"tools": [TOOL], "tool_choice": named, "stop": stop, "seed": 2, "stream": stream}
+    answer = real.chat("hello", **asked)
+    found = events(answer)[:-1] if stream else [answer.json()]
+    assert found[-1]["choices"][0]["finish_reason"] == "stop", answer.text
+    assert found[-1]["choices"][0]["stop_reason"] == stop
+    parts = [each["choices"][0]["delta" if stream else "message"] for each in found]
+    ((call,),) = [each["tool_calls"] for each in parts if "tool_calls" in each]
+    assert call["function"]["name"] == "time"
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
+        json.loads(call["function"]["arguments"])
 
 
 def with_template(words: Path, folder: Path, template: Any) -> Path:
@@ -314,6 +335,18 @@ def test_a_template_without_tools_refuses_them(server: Served) -> None:
     assert answer.status_code == 400 and "takes no tools" in answer.json()["error"]["message"]
     assert server.chat(tools=[TOOL], tool_choice="none", max_tokens=1).status_code == 200
     assert server.chat(tools=[], max_tokens=1).status_code == 200
+
+
+def test_a_bad_schema_of_a_tool_shows_no_grammar_of_the_server(real: Served) -> None:
+    function = {
+        "name": "time",
+        "parameters": {"type": "object", "properties": {"a": {"type": "x"}}},
+    }
+    error = real.chat(
+        tools=[{"type": "function", "function": function}], tool_choice="required"
+    ).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_schema", "tools")
+    assert error["message"] == "the grammar is bad: Invalid type: x"
 
 
 def test_a_call_and_a_form_contradict_each_other(real: Served) -> None:

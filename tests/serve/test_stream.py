@@ -18,6 +18,7 @@ from suffice.serve.front import Job
 from suffice.serve.link import Link
 from suffice.serve.pending import Mailbox, Ticket
 from suffice.serve.stream import KEEP_ALIVE, begun
+from suffice.serve.tools import READERS
 
 
 def test_a_write_that_does_not_wait_needs_no_task() -> None:
@@ -67,19 +68,21 @@ def test_messages_are_taken_however_their_bytes_come() -> None:
         assert asyncio.run(run(size)) == sent
 
 
-def replied(kind: str, samples: int, top: int | None) -> tuple[Any, Any, Job]:
+def replied(
+    kind: str, samples: int, top: int | None, *, idle: float = 60, reader: Any = None
+) -> tuple[Any, Any, Job]:
     """Return a stream's events and its quick path, without a server, and the request."""
     job = Job("x-1", "", stamp=1)
     params = {"n": samples, "max_tokens": 9}
     job.tickets.append(Ticket(wire.Submit("x-1", [1, 2], params), samples, 0, job.mailbox))
     front: Any = SimpleNamespace(
         facts=SimpleNamespace(fingerprint="fp"),
-        settings=SimpleNamespace(keep_alive_seconds=60),
+        settings=SimpleNamespace(keep_alive_seconds=idle),
         text=SimpleNamespace(token_bytes=lambda token, text: list(text.encode())),
     )
     chat = kind != "completion"
     body = Fields(n=samples, stream=True)
-    reply = Reply(front, job, body, model="m%b", chat=chat, top=top)
+    reply = Reply(front, job, body, model="m%b", chat=chat, top=top, reader=reader)
     if kind == "messages":
         parts: Any = messages._Parts(reply)
         return parts.events(), parts.quick, job
@@ -137,9 +140,40 @@ def test_the_quick_path_gives_the_same_bytes(kind: str, samples: int, top: int |
 
     slow, none = asyncio.run(run(quickly=False))
     quick, pushed = asyncio.run(run(quickly=True))
-    keep_alive = b"event: ping" if kind == "messages" else KEEP_ALIVE  # for a delta without text
     assert none == 0 and pushed == samples * (len(texts) - 2), "all but the first and the last"
-    assert b"".join(quick) == b"".join(each for each in slow if not each.startswith(keep_alive))
+    assert b"".join(quick) == b"".join(slow)
+
+
+@pytest.mark.parametrize("kind", ["chat", "messages", "responses"])
+@pytest.mark.parametrize(("idle", "beats"), [(60, 0), (0, 3)])
+def test_the_stream_beats_at_its_interval_while_a_call_is_formed(
+    kind: str, idle: float, beats: int
+) -> None:
+    texts = ["<tool_call>", '{"name": "time", ', '"arguments": {', "}}", "</tool_call>"]
+
+    async def run() -> list[bytes]:
+        events, _, job = replied(kind, 1, None, idle=idle, reader=READERS["hermes"])
+        found = list[bytes]()
+
+        async def read() -> None:
+            async for part in events:
+                found.append(part)
+
+        reader = asyncio.create_task(read())
+        for at, text in enumerate(texts):
+            await asyncio.sleep(0.001)
+            last = at == len(texts) - 1
+            final = Final(2, 0, 7) if last else None
+            job.tickets[0].take(
+                Delta("x-1", 0, text, (at,), None, "stop" if last else None, None, final)
+            )
+        await reader
+        return found
+
+    found = asyncio.run(run())
+    beat = b"event: ping" if kind == "messages" else KEEP_ALIVE
+    assert sum(each.startswith(beat) for each in found) == beats, found
+    assert b"time" in b"".join(found)
 
 
 def test_what_is_no_message_ends_the_link_with_an_error() -> None:

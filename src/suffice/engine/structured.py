@@ -6,6 +6,7 @@ llguidance compiles it for the model's tokens and says, before each token, which
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -25,6 +26,14 @@ SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
 # masks of half a second; an enumeration of 2,000 texts needs less than 20,000 for a mask.
 MOST_WORK, MOST_MASK_WORK = 100_000, 40_000
 _ERROR = "error: "  # begins what a regex's parser says
+_SCHEMA = "failed to compile JSON schema: "  # begins what is said of a schema within a grammar
+# A line that repeats the grammar or marks a place in it, and the place that an error begins with.
+_QUOTED, _PLACE = re.compile(r"\d+ \|( |$)|\^$"), re.compile(r"at \d+\(\d+\): ")
+_CONVERTED = "%llguidance {}\n\n"  # begins Lark that was GBNF, with other lines
+_NO_ONE_OF = "oneOf is not supported; use anyOf"
+# Texts, classes of characters and comments, which name no rules. An open one ends with its line.
+_UNUSED = re.compile(r'"(?:\\.|[^"\\\n])*"?|\[(?:\\.|[^\]\\\n])*\]?|#.*')
+_MISSING = re.compile(r"Rule '(.*)' not found", re.DOTALL)
 _EXTRA = "pip install 'suffice[serve]'"
 
 
@@ -71,7 +80,6 @@ def grammar_of(kind: str, value: Any) -> str:
         InputError: The value is no schema or grammar, or too long.
     """
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
     try:
         if kind == "json_object":
@@ -80,14 +88,18 @@ def grammar_of(kind: str, value: Any) -> str:
             text = value if isinstance(value, str) else json.dumps(value)
             found = LLMatcher.grammar_from_json_schema(text, SPACES)
         elif kind == "regex":
+            if (len(value) - len(value.rstrip("\\"))) % 2:  # llguidance would drop it
+                raise InputError("regex: it ends with a backslash that escapes nothing")
             found = LLMatcher.grammar_from_regex(value)
         elif kind == "choice":
             # A terminal: of a rule's alternatives, the parser takes no more than 2,000.
             texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in value)
             found = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}")
         else:
-            found = LLMatcher.grammar_from_lark(any_to_lark(value))
-    except (ValueError, TypeError, GbnfToLarkError, RecursionError) as error:
+            found = LLMatcher.grammar_from_lark(_lark(value))
+    except InputError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{kind}: {one_line(error, 200)}") from None
     if len(found) > LONGEST:
         raise InputError(
@@ -96,12 +108,47 @@ def grammar_of(kind: str, value: Any) -> str:
     return found
 
 
+def _lark(text: str) -> str:
+    """Return a grammar in Lark's or llama.cpp's syntax in Lark's.
+
+    Raises:
+        InputError: It is bad.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if not _UNUSED.sub("", text).strip():
+        raise InputError("grammar: it has no rule")
+    try:
+        return str(any_to_lark(text))
+    except IndexError:
+        raise InputError("grammar: it ends within a text or a class of characters") from None
+    except Exception as error:  # llguidance raises nothing narrower
+        why = one_line(error, 200)
+        if missing := _MISSING.fullmatch(str(error)):
+            why = (
+                f"line {_line_of(missing[1], text)}: there is no rule '{one_line(missing[1], 60)}'"
+            )
+        elif why == "No 'root' rule found":
+            why = "there is no rule 'root' (of GBNF) or 'start' (of Lark)"
+        raise InputError(f"grammar: {why}") from None
+
+
+def _line_of(name: str, text: str) -> int:
+    """Return the number of the first line of a grammar that uses a rule."""
+    blank = _UNUSED.sub(lambda found: " " * len(found[0]), text)
+    found = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", blank)
+    return text.count("\n", 0, found.start() if found else 0) + 1
+
+
 def fault(grammar: str) -> str:
     """Return why a grammar is bad; empty if it is not."""
     from llguidance import LLMatcher
 
     bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
-    return _cause(str(messages[0])) if bad else ""
+    if not bad:
+        return ""
+    cause = _cause(str(messages[0]))
+    return _PLACE.sub("", cause, count=1) if grammar.startswith(_CONVERTED) else cause
 
 
 def _limits() -> Any:
@@ -118,7 +165,14 @@ def _cause(message: str) -> str:
     message = message.replace("<non-verbose/>", "").replace("NoExtensionBias", "no text follows it")
     lines = [line.strip() for line in message.splitlines()]
     named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-    return one_line(named[-1] if named else message, 200)
+    if named:
+        return one_line(named[-1], 200)
+    own = " ".join(line for line in lines if not _QUOTED.match(line))
+    if _SCHEMA in own:
+        message = own.partition(_SCHEMA)[2]
+    elif "^" in lines[1:]:
+        message = f"{one_line(own, 130)} in: {_QUOTED.sub('', lines[lines.index('^') - 1])}"
+    return one_line(_NO_ONE_OF if "coerce_one_of" in message else message, 200)
 
 
 class Following:

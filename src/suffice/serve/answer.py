@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,12 @@ class Sample:
     characters: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
+        called = self.reader is not None and self.reader.calls and not self.reader.broken
+        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
 
 
 class Reply:
@@ -124,19 +131,17 @@ class Reply:
     def _whole(self, sample: Sample, index: int) -> dict[str, Any]:
         text = "".join(sample.pieces)
         found: dict[str, Any] = {"index": index}
-        reason = sample.finish_reason
         if self.chat:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
             if sample.reader is not None and sample.reader.calls:
                 message |= {"content": text.strip() or None, "tool_calls": sample.reader.calls}
-                reason = "tool_calls" if reason == "stop" else reason
             found["message"] = message
         else:
             found["text"] = self._before(index) + text
         found["logprobs"] = self._logprobs(sample.entries, 0)
         if self.body.return_token_ids:
             found["token_ids"] = sample.tokens
-        return {**found, "finish_reason": reason, "stop_reason": sample.stop_reason}
+        return {**found, "finish_reason": sample.reason, "stop_reason": sample.stop_reason}
 
     def _before(self, index: int) -> str:
         return self.before[index // (self.body.n or 1)] if self.before else ""
@@ -175,11 +180,9 @@ class Reply:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the stream, without the end mark."""
         mailbox, options = self.job.mailbox, self.body.stream_options
-        frames = self._frames
+        frames, idle, shown = self._frames, self.front.settings.keep_alive_seconds, time.monotonic()
         while mailbox.open:
-            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
-            if not batch:
-                yield KEEP_ALIVE
+            batch = await mailbox.take(idle)
             parts: list[bytes] = []
             for ticket, delta in batch:
                 calls = self._take(ticket, delta)
@@ -195,8 +198,9 @@ class Reply:
                     if delta.finish_reason is not None:
                         parts.append(self._last(frames, sample, delta, index))
                 sample.characters += len(sample.pieces[-1])
-            if parts:
-                yield b"".join(parts)
+            if part := b"".join(parts) or (b"" if time.monotonic() - shown < idle else KEEP_ALIVE):
+                yield part
+                shown = time.monotonic()
         if options and options.include_usage:
             yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
 
@@ -225,24 +229,24 @@ class Reply:
     async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the text and the calls of a request with one sample, as they come.
 
-        Nothing came for a while if both are empty.
+        Both are empty at the start, and when there was nothing to show for a while.
         """
-        mailbox = self.job.mailbox
+        mailbox, idle, shown = self.job.mailbox, self.front.settings.keep_alive_seconds, -math.inf
         while mailbox.open:
-            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
+            batch = await mailbox.take(idle)
             text, calls = "", []
             for ticket, delta in batch:
                 calls += self._take(ticket, delta)
                 text += self._sample(ticket, delta.sample).pieces[-1]
-            yield text, calls
+            if text or calls or time.monotonic() - shown >= idle:
+                yield text, calls
+                shown = time.monotonic()
 
     @property
     def end(self) -> tuple[str | None, int | str | None]:
         """Why the one sample has ended, and by which stop."""
         sample = self._sample(self.job.tickets[0], 0)
-        called = sample.reader is not None and bool(sample.reader.calls)
-        reason = "tool_calls" if called and sample.finish_reason == "stop" else sample.finish_reason
-        return reason, sample.stop_reason
+        return sample.reason, sample.stop_reason
 
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
@@ -285,12 +289,9 @@ class Reply:
         return {"usage": usage(self.job)} if continuous else {}
 
     def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
-        reason = delta.finish_reason
-        if reason == "stop" and sample.reader is not None and sample.reader.calls:
-            reason = "tool_calls"
         nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
         choice = self._choice(index, **nothing)
-        choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
+        choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
         return frames.choice(choice, costs(self.job) if whole else None)
 

@@ -38,6 +38,7 @@ _TYPES = {
 _REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", "timeout": "false"}
 
 _NAMED = re.compile(r"\w+")
+_LEADING = re.compile(r"(\w+)(?:\[(\d+)\])?(?=[:=.])")  # a field that begins a message
 _GRAMMAR = "the grammar "  # begins what is said of one
 # The fields of the parameters that begin messages of the engine.
 _PARAMS = {each.name: each.name for each in dataclasses.fields(SamplingParams)}
@@ -103,16 +104,31 @@ def of_engine(code: str, message: str, *, form: str | None, wait: float | None =
     `form` is the field that gave the request's grammar.
     """
     param = param_of(message)
+    message = renamed(message, _PARAMS)
     if code == "invalid_value" and message.startswith(_GRAMMAR):
         code, param = "invalid_schema", form
     return Problem(code, message, param=param, wait=wait)
 
 
+def renamed(message: str, names: Mapping[str, str], *, before: int = 0) -> str:
+    """Return a message with another API's name of the field that it begins with.
+
+    `before` are the messages of a chat that are no entries of that field.
+    """
+    found = _LEADING.match(message)
+    if found is None:
+        return message
+    at = "" if found[2] is None else f"[{int(found[2]) - before}]"
+    return f"{names.get(found[1], found[1])}{at}{message[found.end() :]}"
+
+
 @contextlib.contextmanager
-def blamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Give the fields that errors blame the names of another API."""
+def blamed(names: Mapping[str, str], *, before: int = 0) -> Iterator[None]:
+    """Give the fields that errors blame the names of another API; see `renamed`."""
     try:
         yield
     except Problem as problem:
+        own = before if problem.message.startswith("messages[") else 0
+        problem.message = renamed(problem.message, names, before=own)
         problem.param = names.get(problem.param or "", problem.param)
         raise

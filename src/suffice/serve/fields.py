@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -20,6 +21,7 @@ MOST_BIASES = 100_000
 MOST_TEMPERATURE = 100
 MOST_ENTRIES, MOST_NUMBERS = 1 << 16, 1 << 20  # of a list: of texts and objects, of numbers
 _DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else 0 for byte in range(256))
+_PLACE = re.compile(r" - at `.*`$")  # which msgspec adds, without the names of fields
 _LONG_NUMBER = b"0" * 19  # once all digits are 0; no regular expression is as fast
 
 
@@ -53,6 +55,11 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "prompt_logprobs": (None, 0),
     "use_beam_search": (None, False),
     "length_penalty": (None, 1.0),
+}
+_FORMERLY = {  # vLLM's former names, and llama.cpp's
+    **{f"guided_{form}": form for form in ("json", "regex", "choice", "grammar")},
+    "grammar": "grammar",
+    "json_schema": "json",
 }
 
 
@@ -137,16 +144,24 @@ def read_object(raw: bytes) -> dict[str, Any]:
         found = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = "is nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
+        why = _PLACE.sub("", why)
         if isinstance(error, UnicodeDecodeError):
             why = _no_text(raw) or why
         raise Problem("invalid_json", f"the body is not JSON: {why}") from None
     if _LONG_NUMBER in raw.translate(_DIGITS) and _is_large(found):
-        message = "a whole number of the body does not fit into 64 bits"
-        raise Problem("invalid_value", message)
+        fields = found.items() if isinstance(found, dict) else ()
+        name = next((one_line(name, 60) for name, value in fields if _is_large(value)), None)
+        message = f"{name or 'the body'}: a whole number does not fit into 64 bits"
+        raise Problem("invalid_value", message, param=name)
     if not isinstance(found, dict):
-        kind = type(found).__name__
-        raise Problem("invalid_json", f"the body must be a JSON object, not {kind}")
+        message = f"the body must be a JSON object, not {json_kind(found)}"
+        raise Problem("invalid_json", message)
     return found
+
+
+def json_kind(value: Any) -> str:
+    """Return what a JSON value is, in words."""
+    return "null" if value is None else _KINDS.get(type(value), "another value")
 
 
 def _no_text(raw: bytes) -> str:
@@ -188,6 +203,8 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
             del given[name]
             continue
         near = nearest(name[:MOST_SHOWN], sorted(known))
+        if name in _FORMERLY and "structured_outputs" in known:
+            near = f" Use 'structured_outputs.{_FORMERLY[name]}'."
         raise Problem(
             "unknown_field", f"unknown field '{one_line(name, 60)}'.{near}", param=name[:60]
         )
@@ -231,10 +248,12 @@ def _line(fault: Any, given: dict[str, Any], kind: type[BaseModel]) -> str:
     if fault["type"] == "extra_forbidden":
         where = where[:MOST_SHOWN]
         return f"unknown field '{where}'.{nearest(where, _known(kind, fault['loc']))}"
-    if (forms := _forms(kind, fault["loc"])) is not None:
-        name = str(fault["loc"][0])
-        return f"{name}: must be {forms}, not {brief(given.get(name))}"
+    if (found := _several(given, kind, fault["loc"])) is not None:
+        return found
     message = one_line(fault["msg"], 100).partition(", not ")[0]
+    message = message.partition(" after validation")[0].replace("List should", "must")
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "must be an object"
     return f"{where}: {message}, not {brief(fault.get('input'))}"[:MOST_SHOWN]
 
 
@@ -251,14 +270,25 @@ def _known(kind: type[BaseModel], path: Sequence[Any]) -> list[str]:
     return [".".join([*map(str, path[:-1]), name]) for name in names]
 
 
-def _forms(kind: type[BaseModel], path: Sequence[Any]) -> str | None:
-    """Return the forms of a field that has several: the value has a fault in each."""
-    field = kind.model_fields.get(str(path[0])) if len(path) > 1 else None
-    if field is None or get_origin(field.annotation) not in (Union, UnionType):
-        return None
-    kinds = [each for each in get_args(field.annotation) if each is not type(None)]
-    forms = [_form(each) for each in kinds]
-    return f"{', '.join(forms[:-1])} or {forms[-1]}" if len(forms) > 1 else None
+def _several(given: Any, kind: type[BaseModel], path: Sequence[Any]) -> str | None:
+    """Return the fault of a field that may have several forms: the value has a fault in each."""
+    for at, name in enumerate(path[:-1]):
+        fields = {field.alias or own: field for own, field in kind.model_fields.items()}
+        field = fields.get(str(name))
+        if field is None:
+            return None
+        given = given.get(name) if isinstance(given, dict) else None
+        several = get_origin(field.annotation) in (Union, UnionType)
+        parts = get_args(field.annotation) if several else [field.annotation]
+        kinds = [each for each in parts if each is not type(None)]
+        if len(kinds) > 1:
+            forms = [_form(each) for each in kinds]
+            where = ".".join(map(str, path[: at + 1]))
+            return f"{where}: must be {', '.join(forms[:-1])} or {forms[-1]}, not {brief(given)}"
+        if not (isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel)):
+            return None
+        kind = kinds[0]
+    return None
 
 
 def _form(kind: Any) -> str:
@@ -267,9 +297,17 @@ def _form(kind: Any) -> str:
         return _form(inner[0])
     if base is list:
         return f"a list of {_PLURALS.get(inner[0]) or _form(inner[0]).replace('a list', 'lists')}"
-    return {str: "a text", int: "a whole number", dict: "an object"}.get(base, "another value")
+    return _KINDS.get(base, "another value")
 
 
+_KINDS: Mapping[Any, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 _PLURALS = {str: "texts", int: "whole numbers", dict[str, Any]: "objects"}
 
 

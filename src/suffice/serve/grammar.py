@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from suffice.engine import structured
-from suffice.errors import InputError
+from suffice.errors import InputError, brief
 from suffice.sampling_params import STRUCTURES
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Texts
@@ -64,7 +65,15 @@ def of_format(given: Mapping[str, Any] | None) -> str | None:
             "{'type': 'json_schema', 'json_schema': {'name': ..., 'schema': {...}}}"
         )
         raise Problem("invalid_schema", message, param="response_format")
-    return grammar_of("json", own.get("schema", {}), "response_format")
+    faults = []
+    if not isinstance(own.get("schema"), (dict, bool)):
+        faults.append(f"schema: must be an object, not {brief(own.get('schema'))}")
+    if not isinstance(own.get("strict"), (bool, NoneType)):
+        faults.append(f"strict: must be true or false, not {brief(own['strict'])}")
+    if faults:
+        message = f"response_format.json_schema.{faults[0]}"
+        raise Problem("invalid_schema", message, param="response_format")
+    return grammar_of("json", own["schema"], "response_format")
 
 
 def grammar_of(kind: str, value: Any, param: str) -> str:

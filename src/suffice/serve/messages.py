@@ -12,18 +12,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.engine.work import Delta
+from suffice.errors import brief
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem, blamed
-from suffice.serve.fields import Extras, Objects, Texts, checked, read_object
+from suffice.serve.fields import Extras, Objects, Texts, checked, json_kind, read_object
 from suffice.serve.front import Front
 from suffice.serve.pending import Ticket
 from suffice.serve.stream import HOLE, EventStream, Prepared, event
 from suffice.serve.text import Room
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_IGNORED = ("metadata", "thinking", "service_tier", "betas", "context_management", "output_config")
-_NAMES = {"stop": "stop_sequences"}
+_IGNORED = ("metadata", "service_tier", "betas", "context_management")
+_NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -42,6 +43,7 @@ class Messages(BaseModel):
     stream: bool | None = False
     tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
 
@@ -55,8 +57,9 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     """Answer a request."""
     try:
         body = _read(front, raw, Create)
-        with blamed(_NAMES):
-            reply = await prepared(front, chat_of(body), key, "msg")
+        chat = chat_of(body)
+        with blamed(_NAMES, before=body.system is not None):
+            reply = await prepared(front, chat, key, "msg")
         if body.stream:
             parts = _Parts(reply)
             quick = parts.quick if reply.reader is None else None
@@ -79,7 +82,14 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
         facts = {"tools": body.tools} if body.tools else {}
         room = Room(front.facts.max_model_len, "messages", apart=True)
         tokens = await front.text.run(
-            lambda: front.text.chat(body.messages, room, facts=facts, form=front.tool_form),
+            lambda: front.text.chat(
+                body.messages,
+                room,
+                add_generation_prompt=not body.continue_final_message,
+                continue_last=body.continue_final_message,
+                facts=facts,
+                form=front.tool_form,
+            ),
             "messages",
         )
         return _json({"input_tokens": len(tokens)})
@@ -89,6 +99,13 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
 
 def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
     given = read_object(raw)
+    thinking = given.pop("thinking", None)
+    if thinking is not None and thinking != {"type": "disabled"}:
+        message = (
+            f"thinking: must be {{'type': 'disabled'}}, not {brief(thinking)}: this server has no "
+            "blocks of thinking"
+        )
+        raise Problem("unsupported", message, param="thinking")
     for name in _IGNORED:
         given.pop(name, None)
     return checked(given, kind, allow_unknown=front.settings.allow_unknown_fields)
@@ -96,6 +113,8 @@ def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
 
 def chat_of(body: Messages) -> Chat:
     """Return the chat request that a request stands for.
+
+    The answer goes on where an assistant's message at the end stops.
 
     Raises:
         Problem: A block or a choice is not supported.
@@ -115,11 +134,29 @@ def chat_of(body: Messages) -> Chat:
         "top_k": body.top_k,
         "stream": body.stream,
         "suffice": body.suffice.model_dump(),
+        "response_format": _format((body.output_config or {}).get("format")),
     }
+    last = messages[-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
+        fields["continue_final_message"] = True
+    kind = (body.tool_choice or {}).get("type")
+    if kind in ("any", "tool") and not body.tools:
+        raise Problem("invalid_value", f"tool_choice '{kind}' needs tools", param="tool_choice")
     if body.tools:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]
         fields["tool_choice"], fields["parallel_tool_calls"] = _choice(body.tool_choice or {})
     return checked(fields, Chat)
+
+
+def _format(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind != "json_schema" or not isinstance(given.get("schema"), (dict, bool)):
+        must = "must be {'type': 'json_schema', 'schema': {...}}"
+        message = f"output_config.format: {must}, not {brief(given)}"
+        raise Problem("invalid_schema", message, param="output_config")
+    return {"type": "json_schema", "json_schema": {"schema": given["schema"]}}
 
 
 def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +172,8 @@ def _choice(given: Mapping[str, Any]) -> tuple[Any, bool]:
     parallel = not given.get("disable_parallel_tool_use", False)
     if kind == "tool":
         return {"type": "function", "function": {"name": given.get("name")}}, parallel
-    if kind not in _CHOICES:
-        message = "tool_choice.type: must be auto, any, tool or none"
+    if not isinstance(kind, str) or kind not in _CHOICES:
+        message = f"tool_choice.type: must be auto, any, tool or none, not {brief(kind)}"
         raise Problem("invalid_value", message, param="tool_choice")
     return _CHOICES[kind], parallel
 
@@ -151,7 +188,7 @@ def _text(content: Any, where: str) -> str:
     for block in content:
         text = block.get("text") if isinstance(block, dict) else None
         if not isinstance(text, str) or block.get("type") != "text":
-            kind = block.get("type") if isinstance(block, dict) else type(block).__name__
+            kind = block.get("type") if isinstance(block, dict) else json_kind(block)
             message = f"{where}: a block of type '{str(kind)[:40]}' is not supported here"
             raise Problem("unsupported", message, param=where.partition("[")[0])
         parts.append(text)

@@ -12,23 +12,42 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.engine.work import Delta
+from suffice.errors import brief
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem, blamed
-from suffice.serve.fields import Extras, Objects, checked, read_object
+from suffice.serve.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.front import Front
 from suffice.serve.pending import Ticket
 from suffice.serve.stream import HOLE, KEEP_ALIVE, EventStream, Prepared, event
 
-_IGNORED = ("include", "reasoning", "truncation", "prompt_cache_options")
-_REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "previous_response_id": (None,),
-    "conversation": (None,),
-    "background": (None, False),
-    "prompt": (None,),
-    "max_tool_calls": (None,),
-    "top_logprobs": (None, 0),
+_IGNORED = ("reasoning", "prompt_cache_options")
+# Fields that would change the answer, with the values that ask for nothing, and why not.
+_STATE = "this server keeps no responses"
+_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "previous_response_id": ((None,), _STATE),
+    "conversation": ((None,), _STATE),
+    "background": ((None, False), _STATE),
+    "prompt": ((None,), "this server keeps no prompts"),
+    "max_tool_calls": ((None,), "this server has no built-in tools"),
+    "top_logprobs": ((None, 0), "/v1/chat/completions has log probabilities"),
+    "truncation": ((None, "disabled"), "must be 'disabled'; a prompt that is too long is refused"),
 }
+_LOGPROBS = "message.output_text.logprobs"
+# Of items that no answer here has: there is nothing to include.
+_INCLUDED = (
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+_FORMS = (
+    "text.format: must be {'type': 'text'}, {'type': 'json_object'} or {'type': 'json_schema', "
+    "'name': ..., 'schema': {...}, 'strict': True}"
+)
 
 _NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
 
@@ -58,14 +77,15 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         Problem: It cannot be answered.
     """
     given = read_object(raw)
-    for name, allowed in _REFUSED.items():
-        if given.pop(name, None) not in allowed:
-            message = f"'{name}' is not supported: this server keeps no responses"
+    for name, (allowed, why) in _REFUSED.items():
+        if (value := given.pop(name, None)) not in allowed:
+            message = f"{name}={brief(value)} is not supported: {why}"
             raise Problem("unsupported", message, param=name)
     for name in _IGNORED:
         given.pop(name, None)
+    _check_included(given.pop("include", None))
     body = checked(given, Responses, allow_unknown=front.settings.allow_unknown_fields)
-    with blamed(_NAMES):
+    with blamed(_NAMES, before=body.instructions is not None):
         reply = await prepared(front, chat_of(body), key, "resp")
     if body.stream:
         parts = _Parts(reply, body)
@@ -84,6 +104,18 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         items.append(_call_item(call, _ended(reply, last=at == len(calls))))
     found = _response(reply, body, items)
     return Response(msgspec.json.encode(found), 200, None, "application/json")
+
+
+def _check_included(given: Any) -> None:
+    """Refuse an `include` that asks for what answers do not have."""
+    for each in given if isinstance(given, list) else [] if given is None else [given]:
+        if each in _INCLUDED:
+            continue
+        if each == _LOGPROBS:
+            message = f"include: '{each}' is not supported: {_REFUSED['top_logprobs'][1]}"
+            raise Problem("unsupported", message, param="include")
+        message = f"include: must be a list of {', '.join(_INCLUDED)}, not {brief(each)}"
+        raise Problem("invalid_value", message, param="include")
 
 
 def chat_of(body: Responses) -> Chat:
@@ -109,12 +141,12 @@ def chat_of(body: Responses) -> Chat:
         "parallel_tool_calls": body.parallel_tool_calls,
         "suffice": body.suffice.model_dump(),
     }
+    choice = body.tool_choice
+    if isinstance(choice, dict):
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    fields["tool_choice"] = choice
     if body.tools:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]
-        choice = body.tool_choice
-        if isinstance(choice, dict):
-            choice = {"type": "function", "function": {"name": choice.get("name")}}
-        fields["tool_choice"] = choice
     return checked(fields, Chat)
 
 
@@ -139,7 +171,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    kind = part.get("type") if isinstance(part, dict) else json_kind(part)
     if kind not in ("input_text", "output_text", "text"):
         message = f"{where}: a part of type '{str(kind)[:40]}' is not supported here"
         raise Problem("unsupported", message, param="input")
@@ -147,9 +179,15 @@ def _part(part: Any, where: str) -> dict[str, Any]:
 
 
 def _format(given: Any) -> dict[str, Any] | None:
-    if not isinstance(given, dict) or given.get("type") != "json_schema":
-        return given  # type: ignore[no-any-return]
-    return {"type": "json_schema", "json_schema": {"schema": given.get("schema", {})}}
+    if given is None:
+        return None
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind in ("text", "json_object"):
+        return {"type": kind}
+    known = kind == "json_schema" and isinstance(given.get("schema"), (dict, bool))
+    if not known or given.get("strict") not in (None, True, False):
+        raise Problem("invalid_schema", f"{_FORMS}, not {brief(given)}", param="text")
+    return {"type": "json_schema", "json_schema": {"schema": given["schema"]}}
 
 
 def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:

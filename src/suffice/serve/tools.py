@@ -3,7 +3,8 @@
 Two forms: `hermes` (also Qwen's), <tool_call>{"name": ..., "arguments": {...}}</tool_call>, and
 `llama3`, {"name": ..., "parameters": {...}}. What cannot be parsed is content. A call is handed out
 once it is whole, since a part of one cannot be taken back. One that `max_tokens` has cut is handed
-out with the part of its arguments that there is, as OpenAI does it.
+out with the part of its arguments that there is, as OpenAI does it; so is one that must be made and
+that a stop has cut.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from suffice.engine.structured import SPACES
-from suffice.errors import unknown
+from suffice.errors import brief, unknown
 from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 
@@ -35,10 +36,11 @@ Call = dict[str, Any]
 class Reader(Protocol):
     """Finds the tool calls in one sample's text, as it comes.
 
-    `calls` are those found so far, in OpenAI's form.
+    `calls` are those found so far, in OpenAI's form; `broken` says that the last one was cut.
     """
 
     calls: list[Call]
+    broken: bool
 
     def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
         """Return what of the text so far is content, and new calls as they are streamed.
@@ -53,6 +55,7 @@ class Hermes:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.broken = False
         self._held = ""
 
     def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
@@ -75,6 +78,7 @@ class Hermes:
             found = parsed(inner, "arguments")
             if found is None and cut and end < 0:
                 found = begun(inner)
+                self.broken = found is not None
             if found is None:
                 content += self._held[: len(self._held) - len(rest)]
             else:
@@ -90,6 +94,7 @@ class Llama3:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.broken = False
         self._held = ""
         self._plain = False
 
@@ -103,7 +108,7 @@ class Llama3:
         if not last and begins:
             return "", []
         held, self._held = self._held, ""
-        found = _listed(start.removeprefix(_PYTHON), cut) if begins else None
+        found, self.broken = _listed(start.removeprefix(_PYTHON), cut) if begins else (None, False)
         if not found:
             self._plain = True
             return held, []
@@ -117,13 +122,14 @@ class Required:
     """
 
     def __init__(self, reader: Reader, names: Sequence[str]) -> None:
-        self.calls = reader.calls
+        self.calls, self.broken = reader.calls, False
         self._reader, self._names = reader, names
         self._rest = ""
 
     def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
         """See `Reader`."""
         rest, new = self._reader.push(text, last=last, cut=last)
+        self.broken = self._reader.broken
         self._rest += rest
         if last and self._rest.strip():
             found = _NAME.match(self._rest)
@@ -136,11 +142,12 @@ class Required:
             ]
             if len(fitting) == 1:
                 new += _added(self.calls, [(fitting[0], "")])
+                self.broken = True
         return "", new
 
 
-def _listed(text: str, cut: bool) -> list[tuple[str, str]] | None:
-    """Return the calls of a text that holds nothing else; the last one may be cut."""
+def _listed(text: str, cut: bool) -> tuple[list[tuple[str, str]] | None, bool]:
+    """Return the calls of a text that holds nothing else, and whether the last one is cut."""
     decoder, at = json.JSONDecoder(), 0
     found: list[tuple[str, str]] = []
     while at < len(text):
@@ -151,13 +158,13 @@ def _listed(text: str, cut: bool) -> list[tuple[str, str]] | None:
             _, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             last = begun(text[at:]) if cut else None
-            return None if last is None else [*found, last]
+            return (None, False) if last is None else ([*found, last], True)
         call = parsed(text[at:end], "parameters")
         if call is None:
-            return None
+            return None, False
         found.append(call)
         at = end
-    return found
+    return found, False
 
 
 def parsed(text: str, field: str) -> tuple[str, str] | None:
@@ -261,14 +268,19 @@ class Tools:
     def _choice(self, choice: Any) -> str:
         if choice is None:
             return "auto" if self.given else "none"
+        if not self.given and (choice == "required" or isinstance(choice, dict)):
+            own = "required" if choice == "required" else brief(choice)
+            raise Problem("invalid_value", f"tool_choice={own} needs tools", param="tool_choice")
         if isinstance(choice, dict):
-            name = (choice.get("function") or {}).get("name")
-            if name in self._functions:
+            function = choice.get("function")
+            name = function.get("name") if isinstance(function, dict) else None
+            if isinstance(name, str) and name in self._functions:
                 return str(name)
-        elif choice in ("none", "auto") or (choice == "required" and self.given):
+        elif choice in ("none", "auto", "required"):
             return str(choice)
-        known = ", ".join(["none", "auto", "required", *self._functions])[:200]
-        message = f"tool_choice: must be one of {known}, the last ones as a function's name"
+        message = "tool_choice: must be none, auto or required"
+        if known := ", ".join(self._functions)[:200]:
+            message += f", or {{'type': 'function', 'function': {{'name': ...}}}} of {known}"
         raise Problem("invalid_value", message, param="tool_choice")
 
     @property

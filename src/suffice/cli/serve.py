@@ -352,7 +352,7 @@ def engine_options(model: ModelFlags, most: int) -> dict[str, Any]:
 
 
 def _check_named_once(given: str, flagged: str | os.PathLike[str]) -> None:
-    """Refuse a model as argument beside another of -m; a variable's is replaced.
+    """Refuse a model as argument if -m gives another one; a variable's is replaced.
 
     Raises:
         InputError: There are two.

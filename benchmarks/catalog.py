@@ -66,7 +66,7 @@ SCRIPTS = (
     Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
     Script("serve.batch", "a batch killed ten times: what runs twice, what differs", "20 minutes"),
     Script("serve.front", "CPU time of the front and the router, by what they do", "2 minutes"),
-    Script("serve.simulated", "`suffice plan`'s simulator against real runs", "5 minutes"),
+    Script("serve.simulated", "`suffice plan`'s simulator against real runs", "20 minutes"),
     Script("serve.division", "one engine or several on the same cores", "6 minutes"),
     Script("serve.nodes", "up to a thousand simulated nodes behind one front", "10 minutes"),
     Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),

@@ -26,7 +26,7 @@ from benchmarks.serve.servers import Kind, Place, Server, cpu_seconds
 from suffice import pull
 from suffice.serve import wire
 from suffice.serve.fleet import load_of
-from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.pending import Mailbox, Ticket, Tickets
 from suffice.serve.router import BLOCK, Router
 
 MODEL = "smollm2-135m"
@@ -80,10 +80,12 @@ def measured(server: Server, data: bytes, count: int) -> dict[str, float]:
     return {"cpu": cpu / count, "reached": count / seconds}
 
 
-def tickets(count: int, prompt: int = 128) -> list[Ticket]:
+def tickets(count: int, prompt: int = 128) -> Tickets:
     """Return requests that wait for their first token."""
-    works = [wire.Submit(str(at), [at] * prompt, {}) for at in range(count)]
-    return [Ticket(work, 1, 0, Mailbox()) for work in works]
+    found = Tickets()
+    for at in range(count):
+        found[str(at)] = Ticket(wire.Submit(str(at), [at] * prompt, {}), 1, 0, Mailbox())
+    return found
 
 
 def seconds_of(act: Callable[[int], Any], repeats: int) -> float:

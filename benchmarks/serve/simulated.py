@@ -1,6 +1,6 @@
 """The simulator against real runs: times of 1 and 2 engines under the same arrivals.
 
-    python -m benchmarks.serve.simulated            (about 5 minutes)
+    python -m benchmarks.serve.simulated            (about 20 minutes)
     python -m benchmarks.serve.simulated --quick
 
 Steps are calibrated first, for the threads that an engine of each number has. Then a server of our

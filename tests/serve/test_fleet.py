@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_faults import until
 
@@ -20,7 +23,7 @@ from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError
 from suffice.serve import instances
 from suffice.serve.fleet import load_of, rates_of, summed, together
-from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.pending import Mailbox, Ticket, Tickets
 from suffice.serve.router import Load, Rates
 from suffice.serve.settings import Settings
 from suffice.serve.wire import Submit
@@ -161,10 +164,48 @@ def test_sums() -> None:
     assert (found.stats.steps, found.key_rows, found.value_rows) == (5, [[2, 3]], [[4, 5]])
     assert (found.rows_held, found.guarantee, found.missing) == ([[6, 7]], "bound", 0.1)
     assert found.audit == {"tokens": 9} and together([first]) is first
+
+
+def test_sums_of_tickets_follow_them() -> None:
+    """Whatever comes, begins and goes, in any order: the sums are those of what is there."""
+    draw, held = random.Random(0), Tickets()
+    for number in range(2000):
+        done = draw.random()
+        if done < 0.4 or not held:
+            name, tokens = str(draw.randrange(40)), draw.randrange(5)
+            work = Submit(name, [1] * tokens, {}, draw.randrange(2), key=draw.choice("ab"))
+            held[name] = Ticket(work, draw.randrange(1, 4), 0, Mailbox())
+        else:
+            name = draw.choice(sorted(held))
+            if done < 0.7 and held[name].first_at is None:
+                held.began(held[name], float(number))
+            elif done < 0.85:
+                del held[name]
+            else:
+                assert held.take(name) is not None and held.take(name) is None
+        gone = Ticket(Submit("gone", [1], {}), 1, 0, Mailbox())
+        held.began(gone, 1.0)
+        assert held.samples == sum(each.samples for each in held.values())
+        expected: Counter[tuple[int, str]] = Counter()
+        for each in held.values():
+            if each.first_at is None and each.work.prompt:
+                expected[each.work.priority, each.work.key] += len(each.work.prompt)
+        assert held.waiting == expected and set(held.waiting) == set(expected)
+
+
+def queue(*tickets: Ticket) -> Tickets:
+    found = Tickets()
+    for at, each in enumerate(tickets):
+        each.work = msgspec.structs.replace(each.work, id=str(at))
+        found[str(at)] = each
+    return found
+
+
+def test_the_load_of_an_engine() -> None:
     waiting = Ticket(Submit("a", [1] * 7, {}), 1, 0, Mailbox())
     runs = Ticket(Submit("b", [1] * 5, {}), 3, 0, Mailbox())
     runs.first_at = 1.0
-    assert load_of([waiting, runs], Submit("c", [1], {})) == Load(7, 4)
+    assert load_of(queue(waiting, runs), Submit("c", [1], {})) == Load(7, 4)
 
 
 def test_what_comes_before_a_request() -> None:
@@ -174,13 +215,13 @@ def test_what_comes_before_a_request() -> None:
         work = Submit("a", [1] * tokens, {}, key=key, priority=priority)
         return Ticket(work, 1, 0, Mailbox())
 
-    flood = [waiting("a", 50) for _ in range(20)]
+    flood = queue(*(waiting("a", 50) for _ in range(20)))
     assert load_of(flood, Submit("x", [1] * 10, {}, key="a")).prompts == 1000
     assert load_of(flood, Submit("x", [1] * 10, {}, key="b")).prompts == 10, "one turn of a's"
-    both = [*flood, waiting("b", 30), waiting("c", 5)]
+    both = queue(*flood.values(), waiting("b", 30), waiting("c", 5))
     assert load_of(both, Submit("x", [1] * 10, {}, key="b")).prompts == 30 + 40 + 5
     assert load_of(both, Submit("x", [1] * 10, {}, key="b", priority=-1)).prompts == 0
-    late = [waiting("a", 50, priority=3)]
+    late = queue(waiting("a", 50, priority=3))
     assert load_of(late, Submit("x", [1] * 10, {}, key="a")).prompts == 0
 
 

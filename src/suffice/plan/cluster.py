@@ -180,7 +180,7 @@ class Cluster:
         at = 0
         if len(self.instances) > 1:
             loads: list[Load | None] = [
-                load_of(each.tickets.values(), work, each.rates) for each in self.instances
+                load_of(each.tickets, work, each.rates) for each in self.instances
             ]
             at = self._router.choose(work, loads)
         self._outcomes[number].instance = at
@@ -231,7 +231,8 @@ class Cluster:
             written = self._front_work(now, costs.token * each.tokens, costs.client * each.tokens)
             outcome.chunks += [written] * each.tokens
             outcome.queued = each.queued
-            ticket.first_at = now if ticket.first_at is None and each.tokens else ticket.first_at
+            if ticket.first_at is None and each.tokens:
+                self.instances[at].tickets.began(ticket, now)
             if each.ended:
                 del self.instances[at].tickets[each.id]
                 if each.error is None and len(self.instances) > 1:

@@ -17,7 +17,7 @@ from suffice.plan.setting import Setting
 from suffice.plan.stored import Calibration
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
-from suffice.serve.pending import Ticket
+from suffice.serve.pending import Tickets
 from suffice.serve.router import Rates
 from suffice.speculate.budget import Budget
 from suffice.speculate.none import NoDrafts
@@ -59,7 +59,7 @@ class SimulatedInstance:
         self, calibration: Calibration, setting: Setting, hardware: Callable[[], Hardware]
     ) -> None:
         self.clock = Clock()
-        self.tickets: dict[str, Ticket] = {}
+        self.tickets = Tickets()
         self.at_work = False
         self.most_waiting = 0
         self._costs = calibration.costs

@@ -16,7 +16,7 @@ from suffice.attention.rule import weakest
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Look
 from suffice.serve import wire
-from suffice.serve.pending import Observer, Ticket
+from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.router import Load, Rates, Router
 from suffice.serve.settings import Settings
 
@@ -28,7 +28,7 @@ class Member(Protocol):
 
     facts: wire.Facts | None
     failovers: int
-    tickets: dict[str, Ticket]
+    tickets: Tickets
     gone: str | None
     seen: Callable[[Look], None]
     stepped: Callable[[list[int]], None]
@@ -92,6 +92,7 @@ class Fleet:
         step_seconds = settings.limits.get("step_ms", 1000 * STEP_SECONDS) / 1000
         self._router = Router(len(self.members), settings.max_num_seqs, step_seconds)
         self._looks: dict[int, Look] = {}
+        self._rates: list[tuple[Any, Rates | None]] = [(None, None)] * len(self.members)
         for at, member in enumerate(self.members):
             member.seen = partial(self._saw, at)
             member.left = partial(self._moved, at)
@@ -179,13 +180,19 @@ class Fleet:
         if len(self.members) == 1:
             return 0
         open_ = [member.usable for member in self.members]
+        some = any(open_)
         loads = [
-            load_of(member.tickets.values(), ticket.work, rates_of(member.stats))
-            if free or not any(open_)
-            else None
-            for member, free in zip(self.members, open_, strict=True)
+            load_of(member.tickets, ticket.work, self._rates_of(at)) if free or not some else None
+            for at, (member, free) in enumerate(zip(self.members, open_, strict=True))
         ]
         return self._router.choose(ticket.work, loads)
+
+    def _rates_of(self, at: int) -> Rates | None:
+        """Return how fast an engine is, by its last counts."""
+        stats = self.members[at].stats
+        if self._rates[at][0] is not stats:
+            self._rates[at] = stats, rates_of(stats)
+        return self._rates[at][1]
 
     def _observed(self, ticket: Ticket, delta: Delta, now: float) -> None:
         self._observe(ticket, delta, now)
@@ -219,21 +226,21 @@ class Fleet:
         self.seen(together(list(self._looks.values())))
 
 
-def load_of(tickets: Iterable[Ticket], work: wire.Submit, rates: Rates | None = None) -> Load:
-    """Return what an engine has to do for some tickets before another one's work, and with it.
+def load_of(tickets: Tickets, work: wire.Submit, rates: Rates | None = None) -> Load:
+    """Return what an engine has to do for its tickets before another one's work, and with it.
 
     Prompts of a lower priority come later. Engines share their time between API keys: while the
     work's own key gets as far as the work, each other key gets as many tokens, or all that it has.
     """
-    found = list(tickets)
     waiting: Counter[str] = Counter()
-    for ticket in found:
-        if ticket.first_at is None and ticket.work.priority <= work.priority:
-            waiting[ticket.work.key] += len(ticket.work.prompt)
-    own = waiting.pop(work.key, 0)
-    turn = own + len(work.prompt)
-    ahead = own + sum(min(tokens, turn) for tokens in waiting.values())
-    return Load(ahead, sum(ticket.samples for ticket in found), rates)
+    for (priority, key), tokens in tickets.waiting.items():
+        if priority <= work.priority:
+            waiting[key] += tokens
+    ahead = own = waiting.pop(work.key, 0)
+    if waiting:
+        turn = own + len(work.prompt)
+        ahead += sum(min(tokens, turn) for tokens in waiting.values())
+    return Load(ahead, tickets.samples, rates)
 
 
 def rates_of(stats: Mapping[str, float]) -> Rates | None:

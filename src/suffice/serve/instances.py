@@ -23,7 +23,7 @@ from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
 from suffice.serve.errors import Problem, of_engine
 from suffice.serve.life import Life, Weights, launched, room_for
-from suffice.serve.pending import Observer, Ticket
+from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
@@ -55,7 +55,7 @@ class Instance:
         self.stats: dict[str, Any] = {}
         self.past: Counter[str] = Counter()
         self.restarts = self.failovers = 0
-        self.tickets: dict[str, Ticket] = {}
+        self.tickets = Tickets()
         self._settings = settings
         self._observe = observe
         self.seen: Callable[[Look], None] = lambda look: None
@@ -150,7 +150,7 @@ class Instance:
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a ticket and have the engine end it; do nothing if it is over."""
-        if self.tickets.pop(ticket.work.id, None) is None:
+        if self.tickets.take(ticket.work.id) is None:
             return
         ticket.over = True
         self._tell(wire.Cancel(ticket.work.id))
@@ -331,7 +331,7 @@ class Instance:
             self._observe(ticket, delta, now)
             ticket.last_at = now
             if ticket.first_at is None:
-                ticket.first_at = now
+                self.tickets.began(ticket, now)
             ticket.take(delta)
             if ticket.over:
                 del self.tickets[delta.id]
@@ -340,7 +340,7 @@ class Instance:
                 self._blame.passed(ticket)
 
     def _refuse(self, message: wire.Refused) -> None:
-        ticket = self.tickets.pop(message.id, None)
+        ticket = self.tickets.take(message.id)
         if ticket is None:
             return
         ticket.over = True

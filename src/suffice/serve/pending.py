@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -59,6 +60,56 @@ class Ticket:
             self.final = delta.final
             self.over = True
         self.mailbox.put(self, delta)
+
+
+class Tickets(dict[str, Ticket]):
+    """What is under way in an engine, by id, with the sums that the router asks for.
+
+    Sums are kept as tickets come and go: with hundreds of engines, to add them up for each request
+    would take longer than all else that is done for it.
+
+    Attributes:
+        samples: Samples of all tickets.
+        waiting: Tokens of the prompts that have given nothing yet, by priority and API key.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = 0
+        self.waiting: Counter[tuple[int, str]] = Counter()
+
+    def __setitem__(self, name: str, ticket: Ticket) -> None:
+        self.take(name)
+        super().__setitem__(name, ticket)
+        self._count(ticket, 1)
+
+    def __delitem__(self, name: str) -> None:
+        self._count(self[name], -1)
+        super().__delitem__(name)
+
+    def take(self, name: str) -> Ticket | None:
+        """Remove a ticket and return it; None if there is none."""
+        ticket = self.get(name)
+        if ticket is not None:
+            del self[name]
+        return ticket
+
+    def began(self, ticket: Ticket, now: float) -> None:
+        """Note when the first token of a ticket came."""
+        if self.get(ticket.work.id) is ticket:
+            self._wait(ticket, -1)
+        ticket.first_at = now
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        self.samples += sign * ticket.samples
+        if ticket.first_at is None:
+            self._wait(ticket, sign)
+
+    def _wait(self, ticket: Ticket, sign: int) -> None:
+        where = ticket.work.priority, ticket.work.key
+        self.waiting[where] += sign * len(ticket.work.prompt)
+        if not self.waiting[where]:
+            del self.waiting[where]
 
 
 class Mailbox:

@@ -23,7 +23,7 @@ from suffice.serve import wire
 from suffice.serve.blame import MOST_BLAMED
 from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet, summed
-from suffice.serve.pending import Observer, Ticket
+from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.ray_engine import Told, encode, told
 from suffice.serve.settings import Settings
 
@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self, handle: Any, settings: Settings, observe: Observer) -> None:
         self.facts: wire.Facts | None = None
         self.failovers = 0
-        self.tickets: dict[str, Ticket] = {}
+        self.tickets = Tickets()
         self.gone: str | None = None
         self.seen: Callable[[Look], None] = lambda look: None
         self.stepped: Callable[[list[int]], None] = lambda tokens: None
@@ -112,13 +112,13 @@ class Cluster:
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a ticket and end its stream; do nothing if it is over."""
-        if self.tickets.pop(ticket.work.id, None) is not None:
+        if self.tickets.take(ticket.work.id) is not None:
             ticket.over = True
             self._tasks[ticket.work.id].cancel()
 
     def _ended(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
         del self._tasks[ticket.work.id]
-        self.tickets.pop(ticket.work.id, None)
+        self.tickets.take(ticket.work.id)
         if not task.cancelled() and (error := task.exception()) is not None:
             LOG.error("request %s", ticket.work.id, exc_info=error)
             ticket.over = True
@@ -190,7 +190,7 @@ class Cluster:
             self._observe(ticket, delta, now)
             ticket.last_at = now
             if ticket.first_at is None:
-                ticket.first_at = now
+                self.tickets.began(ticket, now)
             ticket.take(delta)
 
 

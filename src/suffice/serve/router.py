@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from suffice.serve import wire
 
@@ -22,8 +23,7 @@ LEAST_SHARE = 0.1  # of a step, that prompts get however long the others' part t
 _NEW_ANSWER = 0.1  # weight of a new answer's length in the mean
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, gc=False):
     """How fast an engine is, measured.
 
     Attributes:
@@ -36,8 +36,7 @@ class Rates:
     row: float
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """What an engine has to do.
 
     Attributes:
@@ -72,7 +71,7 @@ class Router:
         blocks = list(_blocks(work, work.prompt)) if work.reuse else []
         open_ = [(at, load) for at, load in enumerate(loads) if load is not None]
         measured = [load.rates for _, load in open_ if load.rates is not None]
-        usual = _mean(measured)
+        usual = measured[0] if len(measured) == len(open_) else _mean(measured)
         costs = {}
         for at, load in open_:
             left = len(work.prompt) - self._kept(at, blocks)

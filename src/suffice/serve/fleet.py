@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -232,10 +231,12 @@ def load_of(tickets: Tickets, work: wire.Submit, rates: Rates | None = None) -> 
     Prompts of a lower priority come later. Engines share their time between API keys: while the
     work's own key gets as far as the work, each other key gets as many tokens, or all that it has.
     """
-    waiting: Counter[str] = Counter()
+    if not tickets.waiting:
+        return Load(0, tickets.samples, rates)
+    waiting: dict[str, int] = {}
     for (priority, key), tokens in tickets.waiting.items():
         if priority <= work.priority:
-            waiting[key] += tokens
+            waiting[key] = waiting.get(key, 0) + tokens
     ahead = own = waiting.pop(work.key, 0)
     if waiting:
         turn = own + len(work.prompt)

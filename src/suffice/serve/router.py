@@ -72,9 +72,9 @@ class Router:
         open_ = [(at, load) for at, load in enumerate(loads) if load is not None]
         measured = [load.rates for _, load in open_ if load.rates is not None]
         usual = measured[0] if len(measured) == len(open_) else _mean(measured)
-        costs = {}
+        costs, prompt = {}, len(work.prompt)
         for at, load in open_:
-            left = len(work.prompt) - self._kept(at, blocks)
+            left = prompt - self._kept(at, blocks) if blocks else prompt
             rates = load.rates or usual
             if rates is None or self._answer is None:
                 costs[at] = float(load.prompts + left + SAMPLE_COST * load.samples)

@@ -4,7 +4,9 @@
     python -m benchmarks.serve.crosscheck --rounds 2
 
 Both send requests of random tokens, of the same number and lengths, to `suffice serve`, in turn.
-Results go to benchmarks/serve/results/crosscheck.json and crosscheck.md.
+Its engine gives each token at a fixed time after the request, so that a difference is one of the
+clients, not of a machine whose speed changes from one run to the next. Results go to
+benchmarks/serve/results/crosscheck.json and crosscheck.md.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from benchmarks.peers.client import EngineError, with_root
 from benchmarks.peers.install import BUILD, PACKAGES
 from benchmarks.peers.report import spread
 from benchmarks.serve import install
-from benchmarks.serve.servers import SUFFICE, Place, Server
+from benchmarks.serve.servers import SUFFICE, Kind, Place, Server
 from suffice import native, pull
 
 MODEL = "smollm2-135m"
 FIGURES = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms")
 AGREE = 0.03
 REQUESTS, STREAMS, INPUT, OUTPUT = 24, 8, 128, 128
+FIRST, PAUSE = 0.3, 0.02  # seconds until a request's first token, and between others
 _VLLM = """
 import argparse, sys
 from vllm.benchmarks.serve import add_cli_args, main
@@ -100,7 +103,8 @@ def table(data: dict[str, Any]) -> str:
     note = (
         f"Median (least to greatest) of {len(data['turns'])} rounds, in which both take turns; the "
         f"ratio is of the medians. {REQUESTS} requests of {INPUT} random tokens, {OUTPUT} to "
-        f"generate, {STREAMS} at a time, to `suffice serve` with {data['model']}."
+        f"generate, {STREAMS} at a time, to `suffice serve` with an engine whose first token comes "
+        f"after {1000 * FIRST:.0f} ms and the others every {1000 * PAUSE:.0f} ms."
     )
     return f"## The client next to vLLM's\n\n{markdown(head, rows)}\n\n{note}"
 
@@ -108,18 +112,22 @@ def table(data: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=native.cores())
     parser.add_argument("--output", type=Path, default=record.results(__file__))
     options = parser.parse_args()
     gguf, folder = pull.pull(MODEL), BUILD / "model"
     install.vllm(native.cores())
     peers.export(gguf, folder)
-    server = Server("default", Place(gguf, folder, options.threads))
+
+    def command(own: Place) -> list[str]:
+        module = [sys.executable, "-m", "benchmarks.serve.engines.instant"]
+        return [*module, str(own.gguf), str(own.port), str(PAUSE), str(FIRST)]
+
+    server = Server("paced", Place(gguf, folder, 0), Kind("paced", command))
     try:
         turns = [turn(server, folder, number) for number in range(options.rounds + 1)][1:]
     finally:
         server.close()
-    data = record.facts() | {"model": MODEL, "threads": options.threads, "turns": turns}
+    data = record.facts() | {"model": MODEL, "turns": turns}
     record.write(options.output, "crosscheck", data, table(data))
     print(table(data))
     return 0

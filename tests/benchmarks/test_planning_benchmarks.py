@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.serve import division, front, nodes, servers, simulated
+from benchmarks.serve.engines.instant import Paced
 from benchmarks.serve.servers import Place
 from planning import FREE, calibration, costs, engines
+from suffice import SamplingParams
+from suffice.engine.work import Delta, Work
 from suffice.eval import serving_load
 from suffice.eval.serving_client import Exchange, Target
 from suffice.plan.setting import FrontCosts
@@ -148,3 +152,21 @@ def test_the_front_is_measured(
     assert all(each["cpu"] > 0 and each["reached"] > 0 for each in found["cases"].values())
     table = front.table({"found": found})
     assert "requests/s of one front" in table and "64 engines with 4 requests each" in table
+
+
+def test_a_paced_engine_gives_all_tokens_of_each_request() -> None:
+    engine = Paced(pause=0.001, first=0.01)
+    given: dict[str, list[Delta]] = {"a": [], "b": []}
+    ended = threading.Semaphore(0)
+
+    def take(delta: Delta) -> None:
+        given[delta.id].append(delta)
+        if delta.final is not None:
+            ended.release()
+
+    for name, count in (("a", 30), ("b", 5)):
+        engine.submit(Work(name, (1, 2), SamplingParams(max_tokens=count)), take)
+    assert ended.acquire(timeout=30) and ended.acquire(timeout=30)
+    assert [len(each) for each in given.values()] == [30, 5]
+    assert all(each[-1].finish_reason == "length" for each in given.values())
+    assert not any(delta.finish_reason for each in given.values() for delta in each[:-1])

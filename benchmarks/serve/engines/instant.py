@@ -1,12 +1,14 @@
 """A server whose engine takes no time, so that the front's own work is what is measured.
 
-python -m benchmarks.serve.engines.instant MODEL PORT [PAUSE]
+python -m benchmarks.serve.engines.instant MODEL PORT [PAUSE [FIRST]]
 
-Answers come whole and at once, or a token at a time with PAUSE seconds between them.
+Answers come whole and at once, or a token at a time with PAUSE seconds between them: those of all
+requests together, or with FIRST each request's first token as long after it, whatever else runs.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
 import threading
 import time
@@ -79,6 +81,41 @@ class Instant:
     def close(self) -> None: ...
 
 
+class Paced(Instant):
+    """An engine that gives each request's tokens at times of its own: the first `first` seconds
+    after it came, each other one `pause` seconds after the one before."""
+
+    def __init__(self, pause: float, first: float) -> None:
+        super().__init__(0.0)
+        self._step, self._first = pause, first
+        self._due: list[tuple[float, int, Work, Callable[[Delta], None], int]] = []
+        self._news = threading.Condition()
+        self._count = 0
+        threading.Thread(target=self._keep_time, daemon=True).start()
+
+    def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
+        due = time.monotonic() + self._first
+        with self._news:
+            self._count += 1
+            heapq.heappush(
+                self._due, (due, self._count, work, on_delta, work.params.max_tokens or 1)
+            )
+            self._news.notify()
+
+    def _keep_time(self) -> None:
+        while True:
+            with self._news:
+                wait = self._due[0][0] - time.monotonic() if self._due else None
+                if wait is None or wait > 0:
+                    self._news.wait(wait)
+                    continue
+                due, number, work, on_delta, left = heapq.heappop(self._due)
+                if left > 1:
+                    after = (due + self._step, number, work, on_delta, left - 1)
+                    heapq.heappush(self._due, after)
+            self._give(work, on_delta, left)
+
+
 def _no_grammar(text: str) -> Any:
     raise InputError("this engine follows no grammar")
 
@@ -87,17 +124,17 @@ def opened(
     options: Mapping[str, Any], limits: Mapping[str, Any], memory: int | None = None
 ) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
-    return Opened(
-        Instant(float(options.get("pause", 0))), wire.Facts(CONTEXT, VOCABULARY, 16), _no_grammar
-    )
+    pause, first = float(options.get("pause", 0)), float(options.get("first", 0))
+    engine = Paced(pause, first) if first else Instant(pause)
+    return Opened(engine, wire.Facts(CONTEXT, VOCABULARY, 16), _no_grammar)
 
 
 def main(arguments: list[str]) -> int:
-    model, port, pause = (*arguments, "0")[:3]
+    model, port, pause, first = (*arguments, "0", "0")[:4]
     return serve(
         Settings(
             model=model,
-            options={"model": model, "pause": float(pause)},
+            options={"model": model, "pause": float(pause), "first": float(first)},
             port=int(port),
             max_queue=4096,
             page=False,

@@ -134,14 +134,13 @@ def sources(found: dict[str, Any]) -> str:
 def collected(results: dict[str, Any]) -> dict[str, Any]:
     """Return the table's data, and the facts of the results that it is drawn from, by name.
 
-    Its machine is that of the speeds, its date that of the newest result.
+    Its machine, commit and versions are those of the speeds, its date that of the newest result.
     """
     files, speed, quality = (results[name] for name in SOURCES)
     return {
-        "schema": speed["schema"],
+        **{fact: speed[fact] for fact in FACTS},
         "date": max(each["date"] for each in results.values()),
         "command": record.program(),
-        "machine": speed["machine"],
         "model": "SmolLM2 135M",
         "threads": files["threads"],
         "windows": quality["windows"],

@@ -170,40 +170,57 @@ def table(store: CellStore) -> str:
     return "\n\n".join(text)
 
 
-def options() -> argparse.Namespace:
-    """Return the parsed flags."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def of_prompts(about: str | None, **defaults: object) -> argparse.ArgumentParser:
+    """Return a parser with the flags of a script that times Spec-Bench's prompts."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--quantization", default="int8")
-    parser.add_argument("--kv-cache-dtype", default="int8")
+    parser.add_argument("--quantization")
+    parser.add_argument("--kv-cache-dtype")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
     parser.add_argument("--deep", type=int, help="prompts of N tokens of WikiText-2 instead")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--limit", type=int, default=80, help="prompts of a category")
-    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--limit", type=int, help="prompts of a category")
+    parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[], help="their look-up, too")
-    parser.add_argument("--rows", action="store_true", help="only the cost of steps by rows")
-    parser.add_argument("--weights", nargs="+", default=["int8", "rtn"], help="of --rows")
-    parser.add_argument("--depths", type=int, nargs="+", default=[1024], help="of --rows")
-    parser.add_argument("--rounds", type=int, default=30, help="of --rows")
     parser.add_argument("--clock", choices=step_cost.CLOCKS, default="wall")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
     parser.add_argument("--out", type=Path)
-    flags = parser.parse_args()
-    if flags.quick:
-        flags.limit, flags.max_tokens, flags.rounds, flags.depths = 1, 8, 2, [24]
-    for name, least in (("limit", 1), ("max_tokens", 2), ("rounds", 1), ("context", 64)):
-        if getattr(flags, name) < least:
-            raise InputError(f"--{name.replace('_', '-')}: must be at least {least}")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def check_sizes(flags: argparse.Namespace, **least: int) -> None:
+    """Refuse sizes that are too small, and depths beyond the context.
+
+    Raises:
+        InputError: There is one.
+    """
+    for name, value in {"limit": 1, "max_tokens": 2, "context": 64, **least}.items():
+        if getattr(flags, name) < value:
+            raise InputError(f"--{name.replace('_', '-')}: must be at least {value}")
     if flags.deep is not None and not 1 <= flags.deep <= flags.context - flags.max_tokens:
         raise InputError(
             f"--deep {flags.deep}: must be 1 to {flags.context - flags.max_tokens}, --context less "
             "--max-tokens"
         )
+
+
+def options() -> argparse.Namespace:
+    """Return the parsed flags."""
+    given = {"quantization": "int8", "kv_cache_dtype": "int8", "limit": 80, "max_tokens": 256}
+    parser = of_prompts(__doc__, **given)
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[], help="their look-up, too")
+    parser.add_argument("--rows", action="store_true", help="only the cost of steps by rows")
+    parser.add_argument("--weights", nargs="+", default=["int8", "rtn"], help="of --rows")
+    parser.add_argument("--depths", type=int, nargs="+", default=[1024], help="of --rows")
+    parser.add_argument("--rounds", type=int, default=30, help="of --rows")
+    flags = parser.parse_args()
+    if flags.quick:
+        flags.limit, flags.max_tokens, flags.rounds, flags.depths = 1, 8, 2, [24]
+    check_sizes(flags, rounds=1)
     if flags.clock == "cpu" and (flags.threads != 1 or flags.peers):
         raise InputError(
             "--clock cpu: counts the time of this process's one thread: give --threads 1 with it, "
@@ -244,26 +261,39 @@ def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, lis
     return {category: asked[category] for category in flags.categories if category in asked}
 
 
-def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
-    """Measure missing cells; return all."""
-    if flags.data_dir is None:
-        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
-    for setting in flags.settings:
-        parsed(setting)
-    wanted = Config.create(
+def wanted(flags: argparse.Namespace) -> Config:
+    """Return the options of the engine."""
+    return Config.create(
         flags.model,
         quantization=flags.quantization,
         kv_cache_dtype=flags.kv_cache_dtype,
         threads=flags.threads,
         max_model_len=flags.context,
     )
-    config, base, tokenizer = load(wanted)
+
+
+def shown_of(flags: argparse.Namespace, config: Config, weights: str) -> dict[str, Any]:
+    """Return what a result says of the engine; cells of other engines are measured again."""
     whole = settings_of(config)
-    names = ("model", "kv_cache_dtype", "threads", "max_model_len")
-    shown = {name: whole[name] for name in names}
-    shown |= {"weights": whole["quant"], "max_tokens": flags.max_tokens, "clock": flags.clock}
+    shown = {name: whole[name] for name in ("model", "kv_cache_dtype", "threads", "max_model_len")}
+    return shown | {"weights": weights, "max_tokens": flags.max_tokens, "clock": flags.clock}
+
+
+def named(script: str, flags: argparse.Namespace) -> str:
+    """Return the name of a script's results of a model."""
     deep = f"_{flags.deep}" if flags.deep else ""
-    store = CellStore(flags.out, f"{NAME}_{Path(flags.model).name}{deep}", shown, facts, table)
+    return f"{script}_{Path(flags.model).name}{deep}"
+
+
+def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
+    """Measure missing cells; return all."""
+    if flags.data_dir is None:
+        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    for setting in flags.settings:
+        parsed(setting)
+    config, base, tokenizer = load(wanted(flags))
+    shown = shown_of(flags, config, settings_of(config)["quant"])
+    store = CellStore(flags.out, named(NAME, flags), shown, facts, table)
     store.read()
     asked = prompts_of(flags, tokenizer)
     clock = step_cost.CLOCKS[flags.clock]

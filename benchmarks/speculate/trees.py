@@ -21,19 +21,26 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import Cell, CellStore
 from benchmarks.speculate import step_cost, trees_report
-from benchmarks.speculate.cells import CATEGORIES, Answers, Question, answering, engines, parsed
-from benchmarks.speculate.speed import PLAIN, missing, place_of, prompts_of
+from benchmarks.speculate.cells import Answers, Question, answering, engines, parsed
+from benchmarks.speculate.speed import (
+    PLAIN,
+    check_sizes,
+    missing,
+    named,
+    of_prompts,
+    place_of,
+    prompts_of,
+    shown_of,
+    wanted,
+)
 from suffice import LLM
-from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.errors import InputError
-from suffice.eval.record import settings as settings_of
 from suffice.progress import progress_bar
 from suffice.speculate import DraftingSample, Tree
 from suffice.speculate.budget import Budget
@@ -151,34 +158,16 @@ def run(
 
 def options() -> argparse.Namespace:
     """Return the parsed flags."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--quantization", default="none")
-    parser.add_argument("--kv-cache-dtype", default="bfloat16")
-    parser.add_argument("--data-dir", type=Path, required=True)
+    given = {"quantization": "none", "kv_cache_dtype": "bfloat16", "limit": 4, "max_tokens": 128}
+    parser = of_prompts(__doc__, **given)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--no-rates", action="store_true", help="leave out the way not timed")
-    parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
-    parser.add_argument("--deep", type=int, help="prompts of N tokens of WikiText-2 instead")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--limit", type=int, default=4, help="prompts of a category")
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--context", type=int, default=4096)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--clock", choices=step_cost.CLOCKS, default="wall")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
-    parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
     if flags.quick:
         flags.limit, flags.max_tokens = 1, 12
-    for name, least in (("limit", 1), ("max_tokens", 2), ("context", 64)):
-        if getattr(flags, name) < least:
-            raise InputError(f"--{name.replace('_', '-')}: must be at least {least}")
-    if flags.deep is not None and not 1 <= flags.deep <= flags.context - flags.max_tokens:
-        raise InputError(
-            f"--deep {flags.deep}: must be 1 to {flags.context - flags.max_tokens}, --context less "
-            "--max-tokens"
-        )
+    if flags.data_dir is None:
+        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    check_sizes(flags)
     if flags.clock == "cpu" and flags.threads != 1:
         raise InputError("--clock cpu: counts the time of one thread: give --threads 1 with it")
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
@@ -187,20 +176,9 @@ def options() -> argparse.Namespace:
 
 def measure(flags: argparse.Namespace) -> CellStore:
     """Measure missing cells; return all."""
-    wanted = Config.create(
-        flags.model,
-        quantization=flags.quantization,
-        kv_cache_dtype=flags.kv_cache_dtype,
-        threads=flags.threads,
-        max_model_len=flags.context,
-    )
-    config, base, tokenizer = load(wanted)
-    whole = settings_of(config)
-    names = ("model", "kv_cache_dtype", "threads", "max_model_len")
-    shown = {name: whole[name] for name in names}
-    shown |= {"weights": flags.quantization, "max_tokens": flags.max_tokens, "clock": flags.clock}
-    deep = f"_{flags.deep}" if flags.deep else ""
-    name = f"{NAME}_{Path(flags.model).name}{deep}"
+    config, base, tokenizer = load(wanted(flags))
+    shown = shown_of(flags, config, flags.quantization)
+    name = named(NAME, flags)
     store = CellStore(flags.out, name, shown, record.facts(), trees_report.table)
     store.read()
     asked, recent = prompts_of(flags, tokenizer), DEEP_RECENT if flags.deep else RECENT

@@ -305,6 +305,7 @@ def test_the_feed_is_read_only_while_somebody_looks(
             "document.dispatchEvent(new Event('visibilitychange'));"
         )
         until(lambda count=count: watchers.watchers == count)
+    assert watchers.watchers == 1, "it is seen again"
 
 
 def test_a_key_is_asked_for_and_kept_for_the_session(

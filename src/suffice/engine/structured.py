@@ -23,7 +23,7 @@ MOST_KEPT = 64  # compiled grammars
 # small model may write spaces until its tokens are used up.
 SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
 # For a regex and for a mask, in llguidance's units. Its own limits, a million and 200,000, allow
-# masks of half a second; an enumeration of 2,000 texts needs less than 20,000 for a mask.
+# masks of 0.2 s; an enumeration of 2,000 texts needs less than 20,000 for a mask.
 MOST_WORK, MOST_MASK_WORK = 100_000, 40_000
 _ERROR = "error: "  # begins what a regex's parser says
 _SCHEMA = "failed to compile JSON schema: "  # begins what is said of a schema within a grammar

@@ -1,31 +1,38 @@
 """The simulator against real runs: times of 1 and 2 engines under the same arrivals.
 
-    python -m benchmarks.serve.simulated            (about 20 minutes)
+    python -m benchmarks.serve.simulated            (about 25 minutes)
     python -m benchmarks.serve.simulated --quick
 
 Steps are calibrated first, for the threads that an engine of each number has. Then a server of our
 own gets requests at random times, at shares of the rate that the simulator says it can answer, by
 `suffice bench serve`'s client; the simulator gets the same lengths at the same times. The client
-runs on the server's cores: its CPU time a token is measured and given to the simulator. Results go
-to benchmarks/serve/results/simulated.json and simulated.md.
+runs on the server's cores: its CPU time a token is measured and given to the simulator.
+
+A machine that others share may be half as fast a minute later, which no simulator can know. So a
+prompt is timed on all cores during the calibration, and before and after each load. The simulated
+machine takes as much longer for a load as that prompt did then. Results go to
+benchmarks/serve/results/simulated.json and simulated.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.servers import Kind, Place, Server, suffice
-from suffice import native, pull
+from suffice import LLM, SamplingParams, native, pull
 from suffice.engine.config import Config
 from suffice.eval import serving_load, serving_report
 from suffice.eval.serving_client import Exchange
@@ -43,14 +50,17 @@ ENGINES = (1, 2)
 SHARES = (0.3, 0.6, 0.8)  # of the rate that can be answered
 BAR = 0.15
 SECONDS = 600.0  # longest time of a request
-FIGURES = [f"p{at}_{name}_ms" for name in ("ttft", "tpot") for at in (50, 95)]
+ROUNDS = 4
+PROBE_TOKENS, PROBES = 128, 5
+NAMES = ("ttft", "tpot")
+FIGURES = [f"p{at}_{name}_ms" for name in NAMES for at in (50, 95)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Requests of a load, and their tokens, which vary by half."""
+    """Requests of a load in a round, and their tokens, which vary by half."""
 
-    requests: int = 160
+    requests: int = 40
     prompt: int = 128
     output: int = 64
 
@@ -76,17 +86,53 @@ def arrivals(load: Load) -> list[Arrival]:
     return found
 
 
-def calibrated(threads: int) -> Calibration:
-    """Measure the steps of an engine with some threads."""
+class Probe:
+    """Says how long a prompt takes on all cores now, while nothing else runs."""
+
+    def __init__(self) -> None:
+        self._llm = LLM(MODEL, threads=native.cores(), prefix_cache_bytes=0)
+        self._one = SamplingParams(max_tokens=1, temperature=0)
+        self._next = 0
+
+    def seconds(self) -> float:
+        """Return the median seconds of some prompts."""
+        before = native.threads()
+        native.set_threads(native.cores())
+        found = [self._once() for _ in range(PROBES)]
+        native.set_threads(before)
+        return statistics.median(found)
+
+    def _once(self) -> float:
+        self._next += 1
+        prompt = [1000 + (self._next * 7919 + at) % 40000 for at in range(PROBE_TOKENS)]
+        began = time.perf_counter()
+        self._llm.generate([prompt], self._one)
+        return time.perf_counter() - began
+
+
+def calibrated(threads: int, tell: Callable[[], None] = lambda: None) -> Calibration:
+    """Measure the steps of an engine with some threads; `tell` is called now and then."""
     with Measuring(Config.create(MODEL, threads=threads), "") as measuring:
         for _ in measuring.steps():
-            pass
+            tell()
         return measuring.result()
 
 
-def simulated(load: Load, own: Setting, found: Calibration, most: int | None = None) -> Run:
-    """Simulate a load, at most `most` requests at a time."""
-    return Cluster(own, found).run(arrivals(load), concurrency=most)
+def simulated(
+    load: Load, own: Setting, found: Calibration, most: int | None = None, pace: float = 1.0
+) -> Run:
+    """Simulate a load, at most `most` requests at a time.
+
+    The machine takes `pace` times as long as in its calibration; times of the run are in units of
+    as many seconds.
+    """
+    own = dataclasses.replace(
+        own,
+        step_seconds=own.step_seconds / pace,
+        front=dataclasses.replace(own.front, client=own.front.client / pace),
+    )
+    sent = [msgspec.structs.replace(each, arrival=each.arrival / pace) for each in arrivals(load)]
+    return Cluster(own, found).run(sent, concurrency=most)
 
 
 def answerable(own: Setting, found: Calibration, sizes: Sizes) -> float:
@@ -106,54 +152,96 @@ async def sent(server: Server, load: Load) -> list[Exchange]:
     return found
 
 
-def measured(server: Server, load: Load) -> tuple[dict[str, float], float]:
-    """Return the figures of a real run, and the client's CPU seconds a token."""
+Times = dict[str, list[float]]  # milliseconds of requests, by figure
+
+
+def measured(server: Server, load: Load) -> tuple[Times, float]:
+    """Return the times of a real run, and the client's CPU seconds a token."""
     before = time.process_time()
     exchanges = asyncio.run(sent(server, load))
     cpu = time.process_time() - before
     tokens = sum(each.tokens for each in exchanges)
     own = [serving_report.times(each) for each in exchanges]
-    found = {}
-    for name in ("ttft", "tpot"):
-        values = [each[name] for each in own]
-        found |= {f"p{at}_{name}_ms": float(np.percentile(values, at)) for at in (50, 95)}
-    return found, cpu / tokens
+    return {name: [each[name] for each in own] for name in NAMES}, cpu / tokens
 
 
-def compared(engines: int, place: Place, shares: Sequence[float], sizes: Sizes) -> dict[str, Any]:
+def percentiles(rounds: Sequence[Times]) -> dict[str, float]:
+    """Return the figures of all requests of some rounds."""
+    return {
+        f"p{at}_{name}_ms": float(
+            np.percentile(np.concatenate([each[name] for each in rounds]), at)
+        )
+        for name in NAMES
+        for at in (50, 95)
+    }
+
+
+@dataclasses.dataclass
+class Compared:
+    """Real and simulated rounds of one load."""
+
+    rate: float
+    real: list[Times] = dataclasses.field(default_factory=list)
+    simulated: list[Times] = dataclasses.field(default_factory=list)
+    clients: list[float] = dataclasses.field(default_factory=list)
+    paces: list[float] = dataclasses.field(default_factory=list)
+    busy: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, run: Run, pace: float) -> None:
+        """Add a simulated round."""
+        own = [figures.times(each) for each in run.outcomes]
+        self.simulated.append({name: [1e3 * pace * each[name] for each in own] for name in NAMES})
+        self.paces.append(pace)
+        self.busy.append(float(np.mean(run.busy)) / run.seconds)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {
+            "rate": self.rate,
+            "client_us": 1e6 * statistics.fmean(self.clients),
+            "paces": self.paces,
+            "utilisation": statistics.fmean(self.busy),
+            "real": percentiles(self.real),
+            "simulated": percentiles(self.simulated),
+        }
+
+
+def compared(
+    engines: int, place: Place, shares: Sequence[float], sizes: Sizes, rounds: int, probe: Probe
+) -> dict[str, Any]:
     """Return real and simulated figures of some engines, load by load."""
     threads = max(native.cores() // engines, 1)
     native.set_threads(threads)
-    found = calibrated(threads)
+    probed: list[float] = []
+    found = calibrated(threads, lambda: probed.append(probe.seconds()))
+    usual = statistics.fmean(probed)
     own = setting(found, engines, threads, native.cores(), places=PARALLEL)
     native.set_threads(1)
     most = answerable(own, found, sizes)
     flags = ("--instances", str(engines), "-np", str(PARALLEL))
     place = dataclasses.replace(place, threads=threads)
     server = Server("simulated", place, Kind("simulated", suffice, flags))
-    loads = []
+    loads = [Compared(share * most) for share in shares]
     try:
-        for at, share in enumerate(shares):
-            load = sizes.load(share * most, seed=100 + at)
-            real, client = measured(server, load)
-            costs = FrontCosts(client=client)
-            run = simulated(load, dataclasses.replace(own, front=costs), found)
-            summary = figures.summary(run, {})
-            expected = {name: summary[name] for name in FIGURES}
-            loads.append(
-                {
-                    "share": share,
-                    "rate": load.rate,
-                    "client_us": 1e6 * client,
-                    "utilisation": summary["utilisation"],
-                    "real": real,
-                    "simulated": expected,
-                }
-            )
+        before = probe.seconds()
+        for number, load in itertools.product(range(rounds), loads):
+            asked = sizes.load(load.rate, seed=100 * number + loads.index(load))
+            real, client = measured(server, asked)
+            after = probe.seconds()
+            pace, before = (before + after) / 2 / usual, after
+            load.real.append(real)
+            load.clients.append(client)
+            costs = dataclasses.replace(own, front=FrontCosts(client=client))
+            load.add(simulated(asked, costs, found, pace=pace), pace)
     finally:
         server.close()
     residual = dataclasses.asdict(found.residual)
-    return {"threads": threads, "residual": residual, "answerable": most, "loads": loads}
+    return {
+        "threads": threads,
+        "residual": residual,
+        "answerable": most,
+        "loads": [load.figures() for load in loads],
+    }
 
 
 def beyond(found: dict[str, Any]) -> list[str]:
@@ -177,9 +265,11 @@ def table(data: dict[str, Any]) -> str:
             for name in FIGURES:
                 real, expected = load["real"][name], load["simulated"][name]
                 cells.append(f"{real:.3g} / {expected:.3g} / {expected / real:.2f}")
-            rows.append([engines, f"{load['rate']:.1f}", f"{load['utilisation']:.0%}", *cells])
+            paces = f"{min(load['paces']):.2f} to {max(load['paces']):.2f}"
+            at_work = f"{load['utilisation']:.0%}"
+            rows.append([engines, f"{load['rate']:.1f}", at_work, paces, *cells])
     shown = ["TTFT p50, ms: real / simulated / ratio", "TTFT p95", "TPOT p50", "TPOT p95"]
-    head = ["engines", "requests/s", "engines at work", *shown]
+    head = ["engines", "requests/s", "engines at work", "pace", *shown]
     late = beyond(found)
     count = sum(len(own["loads"]) for own in found.values()) * len(FIGURES)
     verdict = f"{count - len(late)} of {count} figures are within {BAR:.0%}"
@@ -187,7 +277,10 @@ def table(data: dict[str, Any]) -> str:
     fits = ", ".join(
         f"{own['threads']} threads {own['residual']['median']:.1%}" for own in found.values()
     )
-    note = f"{verdict}{missed}. Median error of a call's fitted seconds: {fits}."
+    note = (
+        f"{verdict}{missed}. Pace: how long a prompt on all cores took at the time of the load, "
+        f"over its time during the calibration. Median error of a call's fitted seconds: {fits}."
+    )
     return f"## Simulated and real\n\n{markdown(head, rows)}\n\n{note}"
 
 
@@ -198,7 +291,8 @@ def main() -> int:
     shares = SHARES[1:2] if options.quick else SHARES
     place = Place(gguf, gguf.parent, native.cores())
     engines = [each for each in ENGINES if each <= native.cores()]
-    found = {str(each): compared(each, place, shares, sizes) for each in engines}
+    rounds, probe = 1 if options.quick else ROUNDS, Probe()
+    found = {str(each): compared(each, place, shares, sizes, rounds, probe) for each in engines}
     script.store(options, __file__, {"model": MODEL, "bar": BAR, "found": found}, table)
     return 0
 

@@ -104,6 +104,8 @@ class SamplingParams:
     def _check_numbers(self) -> None:
         for name, rule in _RULES.items():
             value = getattr(self, name)
+            if value is getattr(SamplingParams, name):
+                continue  # the default, as in most requests
             if not rule.allows(value):
                 raise OptionError(name, value, f"must be {rule.text}", rule.none)
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serve import division, front, nodes, servers, simulated
+from benchmarks.serve import division, front, nodes, servers, sharing, simulated
 from benchmarks.serve.engines.instant import Paced
 from benchmarks.serve.servers import Place
 from planning import FREE, calibration, costs, engines
 from suffice import SamplingParams
 from suffice.engine.work import Delta, Work
+from suffice.errors import InputError
 from suffice.eval import serving_load
 from suffice.eval.serving_client import Exchange, Target
 from suffice.plan.setting import FrontCosts
@@ -65,7 +66,7 @@ def compared(factor: float) -> dict[str, Any]:
         "real": {name: real[name] for name in simulated.FIGURES},
         "simulated": {name: summary[name] for name in simulated.FIGURES},
     }
-    loads = [{"rate": 8.0, "utilisation": 0.5, **figures}]
+    loads = [{"rate": 8.0, "utilisation": 0.5, "paces": [1.0], **figures}]
     residual = {"median": 0.01, "p95": 0.02, "measured": 3}
     return {"1": {"threads": 1, "residual": residual, "loads": loads}}
 
@@ -76,6 +77,21 @@ def test_costs_that_are_wrong_are_caught() -> None:
     assert len(simulated.beyond(compared(0.7))) == 4
     table = simulated.table({"found": compared(1.3)})
     assert "0 of 4 figures are within 15%" in table
+
+
+def test_a_machine_at_another_pace_is_one_whose_clock_differs() -> None:
+    """Twice as slow: requests come twice as often by its clock, and steps are as long."""
+    sizes, own = simulated.Sizes(30, 50, 20), engines(1, front=FREE)
+    slow = simulated.simulated(sizes.load(4.0, 3), own, calibration(), pace=2.0)
+    own = dataclasses.replace(own, step_seconds=own.step_seconds / 2)
+    fast = simulated.simulated(sizes.load(8.0, 3), own, calibration())
+    assert [each.chunks for each in slow.outcomes] == [
+        pytest.approx(each.chunks) for each in fast.outcomes
+    ]
+    rounds = simulated.Compared(4.0)
+    rounds.add(slow, 2.0)
+    first = simulated.figures.times(fast.outcomes[0])["ttft"]
+    assert rounds.simulated[0]["ttft"][0] == pytest.approx(2e3 * first)
 
 
 def test_engines_that_are_always_busy_answer_the_most() -> None:
@@ -152,6 +168,19 @@ def test_the_front_is_measured(
     assert all(each["cpu"] > 0 and each["reached"] > 0 for each in found["cases"].values())
     table = front.table({"found": found})
     assert "requests/s of one front" in table and "64 engines with 4 requests each" in table
+
+
+def test_a_second_engine_shares_its_weights(checkpoint: Path) -> None:
+    found = sharing.run({"tiny": {"model": str(checkpoint)}}, rounds=1)["tiny"]
+    assert found["both"] > found["one"] > found["weights"] > 0
+    assert found["second"] > 0 and found["slowest"] == found["second"]
+    table = sharing.table({"found": {"tiny": found}})
+    assert "| tiny |" in table and "at most 150 MB" in table
+
+
+def test_an_engine_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing"):
+        asyncio.run(sharing.measured({"model": str(tmp_path / "nothing")}))
 
 
 def test_a_paced_engine_gives_all_tokens_of_each_request() -> None:

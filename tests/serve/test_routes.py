@@ -170,6 +170,34 @@ def test_pages_of_an_allowed_origin(locked: Served) -> None:
     assert answer.headers["access-control-allow-origin"] == "https://a.example"
 
 
+def test_what_is_refused_may_be_read_by_an_allowed_origin(locked: Served) -> None:
+    headers = {"origin": "https://a.example", "x-api-key": "first"}
+    answer = locked.client.post(CHAT, json={}, headers=headers)
+    assert answer.status_code == 400
+    assert answer.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_what_is_refused_is_counted(server: Served) -> None:
+    def count() -> float:
+        label = (
+            'admission_rejections_total{engine="0",model_name="scripted",reason="invalid_value"}'
+        )
+        lines = server.client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if label in line)
+
+    before = count()
+    assert server.chat(temperature=-1).status_code == 400
+    assert count() == before + 1
+
+
+def test_requests_under_the_path_of_a_proxy(serving: Callable[..., Any]) -> None:
+    with serving(root_path="/models/a") as server:
+        for prefix in ("", "/models/a"):
+            assert server.post(f"{prefix}/v1/completions", {"prompt": "a"}).status_code == 200
+            assert server.client.get(f"{prefix}/v1/completions").status_code == 405
+        assert server.post("/models/b/v1/completions", {"prompt": "a"}).status_code == 404
+
+
 def test_an_error_of_the_server_is_one_line(server: Served, monkeypatch: Any) -> None:
     def fail(*arguments: Any) -> None:
         raise RuntimeError("secret")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
 from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
@@ -19,6 +19,7 @@ from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
+Handle = Callable[[Request], Awaitable[Response]]
 _NOT_HERE = {
     "/v1/embeddings": "embeddings",
     "/v1/rerank": "reranking",
@@ -53,28 +54,68 @@ def build(front: Front) -> ASGIApp:
         redoc_url=None,
         redirect_slashes=False,
     )
+    posts = {}
     for path, route, kind, text in _POSTED:
-        _add(app, front, path, route, kind, text)
+        posts[path] = _handler(front, route)
+        _describe(app, path, posts[path], kind, text)
     _add_plain(app, front)
     if front.settings.page:
         app.router.routes.extend(browser.routes(front))
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
+    whole: ASGIApp = Posts(app, front, posts)
     if front.settings.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
+        whole = CORSMiddleware(
+            whole,
             allow_origins=list(front.settings.allowed_origins),
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    return Guard(app, front)
+    return Guard(whole, front)
 
 
-def _add(
-    app: FastAPI, front: Front, path: str, route: Route, kind: type[BaseModel], text: str
-) -> None:
-    """Add a route that takes a JSON body, which it reads itself."""
+class Posts:
+    """Answers the requests that generate; the application behind it describes them, and the rest.
+
+    A request's way through FastAPI's layers would take as long as all that the server does for it.
+    """
+
+    def __init__(self, app: ASGIApp, front: Front, handlers: Mapping[str, Handle]) -> None:
+        self._app, self._front, self._handlers = app, front, handlers
+        self._refused = _refuse(front)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        handle = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = scope["path"].removeprefix(scope["root_path"])
+            handle = self._handlers.get(path)
+        if handle is None:
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            response = await handle(request)
+            await response(scope, receive, sending)
+        except Exception as error:
+            if started:
+                note(scope, error)
+                raise
+            refused = isinstance(error, Problem)
+            response = self._refused(request, error) if refused else _broken(request, error)
+            await response(scope, receive, send)
+
+
+def _handler(front: Front, route: Route) -> Handle:
+    """Return what answers a request with a JSON body, which it reads itself."""
 
     async def handle(request: Request) -> Response:
         declared = request.headers.get("content-type", "application/json").partition(";")[0]
@@ -89,6 +130,11 @@ def _add(
         given = key_of(request.scope["headers"]).decode("latin-1")
         return await route(front, request, await request.body(), given)
 
+    return handle
+
+
+def _describe(app: FastAPI, path: str, handle: Handle, kind: type[BaseModel], text: str) -> None:
+    """Add a route to what `GET /openapi.json` lists."""
     schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     app.openapi_schema = None
     body = {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}

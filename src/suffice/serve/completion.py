@@ -76,8 +76,9 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
             for each in prompts
         ]
 
+    size = sum(len(each) for each in prompts if isinstance(each, str))
     with front.job("cmpl", key, body.request_id) as job:
-        encoded = await front.text.run(tokens, "prompt")
+        encoded = await front.text.run(tokens, "prompt", size)
         fitting = [fitted(front, each, body, "prompt") for each in encoded]
         most = body.max_tokens if "max_tokens" in body.model_fields_set else DEFAULT_TOKENS
         grammar = None

@@ -112,7 +112,7 @@ class Fields(BaseModel):
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     cache_prompt: bool = True
     cache_salt: str | None = Field(None, max_length=256)
-    suffice: Extras = Extras()
+    suffice: Extras = Field(default_factory=Extras)
 
 
 SAMPLING = frozenset(

@@ -100,9 +100,9 @@ class Front:
     @property
     def facts(self) -> wire.Facts:
         """What the engine said of its model."""
-        if self.instance.facts is None:
+        if (found := self.instance.facts) is None:
             raise Problem("loading", "the model is being loaded", wait=1.0)
-        return self.instance.facts
+        return found
 
     async def start(self) -> None:
         """Start the engine and load the tokenizer, and return when both are there.

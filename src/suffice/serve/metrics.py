@@ -6,17 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from suffice.engine.work import Delta, Final
+from suffice.serve.tally import Counter, Histogram
 
 if TYPE_CHECKING:
     from suffice.serve.pending import Ticket
@@ -26,7 +20,6 @@ _SECONDS = (
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 _BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.75, 1.0, 2.5, 10.0)
-MOST_GAPS = 256
 _COUNTS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 _HISTOGRAMS = {
     "time_to_first_token_seconds": ("Time to the first token.", _SECONDS),
@@ -101,58 +94,39 @@ class Watched(Protocol):
 
 
 class Metrics:
-    """The registry of one server."""
+    """The metrics of one server."""
 
     def __init__(self, prefix: str, model: str) -> None:
-        # Of each counter there would be a series more, which nobody asks for.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
         self._prefix = prefix
         self._labels = {"model_name": model, "engine": "0"}
-        self._histograms = {
-            name: Histogram(
-                f"{prefix}:{name}",
-                text,
-                tuple(self._labels),
-                buckets=buckets,
-                registry=self.registry,
-            ).labels(**self._labels)
-            for name, (text, buckets) in _HISTOGRAMS.items()
-        }
-        self._counters = {
-            name: Counter(
-                f"{prefix}:{name}", text, (*self._labels, *labels), registry=self.registry
-            )
-            for name, (text, labels) in _COUNTERS.items()
-        }
-        for name, (_, labels) in _COUNTERS.items():
-            if not labels:  # so that they are shown as 0
-                self._counters[name].labels(**self._labels)
-        self._of_labels: dict[tuple[str, ...], Counter] = {}
-        self._tokens = self._counters["generation_tokens"].labels(**self._labels)
-        self._counted = 0  # tokens since the last page
-        self._gaps: list[float] = []  # between tokens, not counted yet: many at once cost less
+        self._histograms = {name: Histogram(buckets) for name, (_, buckets) in _HISTOGRAMS.items()}
+        self._counters = {name: Counter(labels) for name, (_, labels) in _COUNTERS.items()}
         self._between = self._histograms["inter_token_latency_seconds"]
         self._first = self._histograms["time_to_first_token_seconds"]
         self._bound = 0.0
-        text = "Largest share of a softmax that was left unread, where attention bounds it."
-        bound = Gauge(
-            f"{prefix}:missing_bound_max", text, tuple(self._labels), registry=self.registry
-        )
-        bound.labels(**self._labels).set_function(lambda: self._bound)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
     def watch(self, instances: Sequence[Watched]) -> None:
         """Show the counts of engines, each under its number."""
         for each in instances:
             each.stepped = self.steps
-        self.registry.register(_Counts(self._prefix, self._labels, instances))
+        self._registry.register(_Counts(self._prefix, self._labels, instances))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of requests."""
+        for name, (text, _) in _HISTOGRAMS.items():
+            yield self._histograms[name].family(f"{self._prefix}:{name}", text, self._labels)
+        for name, (text, _) in _COUNTERS.items():
+            yield self._counters[name].family(f"{self._prefix}:{name}", text, self._labels)
+        text = "Largest share of a softmax that was left unread, where attention bounds it."
+        bound = GaugeMetricFamily(f"{self._prefix}:missing_bound_max", text, labels=[*self._labels])
+        bound.add_metric([*self._labels.values()], self._bound)
+        yield bound
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text form."""
-        self._tokens.inc(self._counted)
-        self._counted = 0
-        self._count_gaps()
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)
 
     def steps(self, tokens: Sequence[int]) -> None:
         """Count steps by the tokens that they ran."""
@@ -161,30 +135,23 @@ class Metrics:
 
     def refused(self, reason: str) -> None:
         """Count a request that was refused."""
-        self._count("admission_rejections", 1, reason=reason)
+        self._count("admission_rejections", 1, reason)
 
     def delta(self, ticket: Ticket, delta: Delta, now: float) -> None:
         """Count the tokens of a delta that came now, and the time since the last one."""
         if not delta.tokens:
             return
-        self._counted += len(delta.tokens)
+        self._count("generation_tokens", len(delta.tokens))
         if ticket.first_at is None:
             self._first.observe(now - ticket.created)
-            return
-        self._gaps.append(now - ticket.last_at)
-        if len(self._gaps) >= MOST_GAPS:
-            self._count_gaps()
-
-    def _count_gaps(self) -> None:
-        gaps, self._gaps = self._gaps, []
-        for each in gaps:
-            self._between.observe(each)
+        else:
+            self._between.observe(now - ticket.last_at)
 
     def finished(self, ticket: Ticket) -> None:
         """Count a request that ended, or was ended."""
         now, seen = time.monotonic(), self._histograms
         reason = "abort" if ticket.final is None else ticket.reason
-        self._count("request_success", 1, finished_reason=reason)
+        self._count("request_success", 1, reason)
         seen["e2e_request_latency_seconds"].observe(now - ticket.created)
         seen["request_prompt_tokens"].observe(len(ticket.work.prompt))
         seen["request_generation_tokens"].observe(ticket.generated)
@@ -209,27 +176,23 @@ class Metrics:
         seen["request_prefill_kv_computed_tokens"].observe(computed)
         seen["request_num_preemptions"].observe(final.preemptions)
         self._count("prompt_tokens_cached", final.cached_tokens)
-        self._count("prompt_tokens_by_source", computed, source="local_compute")
-        self._count("prompt_tokens_by_source", final.cached_tokens, source="local_cache_hit")
+        self._count("prompt_tokens_by_source", computed, "local_compute")
+        self._count("prompt_tokens_by_source", final.cached_tokens, "local_cache_hit")
         self._count("spec_decode_num_drafts", final.draft_steps)
         for position, accepted in enumerate(final.accepted_at):
-            at = str(position)
-            self._count("spec_decode_num_accepted_tokens_per_pos", accepted, position=at)
+            self._count("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
         if final.guarantee == "bound" and final.missing is not None:
             self._bound = max(self._bound, final.missing)
         self._count("spec_decode_num_draft_tokens", final.drafts)
         self._count("spec_decode_num_accepted_tokens", final.accepted)
-        self._count("kv_rows_read", final.key_rows_read, what="key")
-        self._count("kv_rows_read", final.value_rows_read, what="value")
+        self._count("kv_rows_read", final.key_rows_read, "key")
+        self._count("kv_rows_read", final.value_rows_read, "value")
         self._count("kv_rows_held", final.rows_held)
         self._count("kv_bytes_read", final.bytes_read)
         self._count("kv_bytes_held", final.bytes_held)
 
-    def _count(self, name: str, by: float, **labels: str) -> None:
-        key = (name, *labels.values())
-        if (counter := self._of_labels.get(key)) is None:
-            counter = self._of_labels[key] = self._counters[name].labels(**self._labels, **labels)
-        counter.inc(by)
+    def _count(self, name: str, by: float, *labels: str) -> None:
+        self._counters[name].add(by, *labels)
 
 
 class _Counts:

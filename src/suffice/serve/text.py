@@ -17,6 +17,7 @@ from suffice.serve.tool_prompt import taught
 
 Result = TypeVar("Result")
 WORKERS = 2
+SHORT = 1000  # characters: a text that is no longer has its tokens sooner than a worker would begin
 MOST_APART = 1 << 20  # bytes or characters of a text that need not fit the context
 
 
@@ -48,15 +49,14 @@ class Text:
         """End the workers."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, work: Callable[[], Result], param: str) -> Result:
-        """Return what `work` gives in a worker.
+    async def run(self, work: Callable[[], Result], param: str, size: int = SHORT + 1) -> Result:
+        """Return what `work` gives, in a worker unless it is for a short text, by its `size`.
 
         Raises:
             Problem: It raised `InputError`; `param` is the field to blame.
         """
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._workers, work)
+            return work() if size <= SHORT else await self.elsewhere(work)
         except InputError as error:
             raise Problem("invalid_value", str(error), param=param) from None
 

@@ -9,113 +9,34 @@
 #include <tuple>
 #include <utility>
 
-#include "bind/bind.h"
-#include "linear/inputs.h"
+#include "bind/py_model.h"
 #include "runtime/parallel.h"
 
 namespace suffice::bind {
 namespace {
 
-// A model built part by part from Python; keeps alive every array it points into.
-struct PyModel {
-  ModelSpec spec;
-  std::vector<nb::object> keep;
-  std::unique_ptr<Model> model;
-
-  const Linear* linear(nb::handle object) {
-    if (object.is_none()) return nullptr;
-    keep.push_back(nb::borrow(object));
-    return &nb::cast<const PyLinear&>(object).linear;
-  }
-  void set(Linear& to, const nb::dict& parts, const char* name) {
-    if (!parts.contains(name)) return;
-    if (const Linear* from = linear(parts[name])) to = *from;
-  }
-  const float* vector(nb::handle object, size_t expected) {
-    const auto array = nb::cast<ConstFloats>(object);
-    require(array.size() == expected, "a vector has " + std::to_string(array.size()) +
-                                          " entries; " + std::to_string(expected) + " expected");
-    keep.push_back(nb::borrow(object));
-    return array.data();
-  }
-  void set(Norm& to, const nb::dict& parts, const std::string& name, size_t size) {
-    const std::string bias = name + ".bias";
-    if (parts.contains(name.c_str())) to.weight = vector(parts[name.c_str()], size);
-    if (parts.contains(bias.c_str())) to.bias = vector(parts[bias.c_str()], size);
-  }
-};
-
-void check_linear(const Linear& w, int rows, int columns, const char* name, bool required = true) {
-  if (!w.data) {
-    require(!required, std::string("the model lacks its ") + name + " weight");
-    return;
-  }
-  require(w.rows == rows && w.columns == columns,
-          std::string(name) + " is [" + std::to_string(w.rows) + ", " + std::to_string(w.columns) +
-              "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
-}
-
-using Parts = nb::typed<nb::dict, nb::str, nb::object>;
-
-void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
-  const ModelSpec& spec = self.spec;
-  Layer layer;
-  const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
-  self.set(layer.q, parts, "q");
-  self.set(layer.k, parts, "k");
-  self.set(layer.v, parts, "v");
-  self.set(layer.o, parts, "o");
-  self.set(layer.gate, parts, "gate");
-  self.set(layer.up, parts, "up");
-  self.set(layer.down, parts, "down");
-  check_linear(layer.q, queries, spec.width, "q");
-  check_linear(layer.k, keys, spec.width, "k");
-  check_linear(layer.v, keys, spec.width, "v");
-  check_linear(layer.o, spec.width, queries, "o");
-  check_linear(layer.gate, spec.mlp_width, spec.width, "gate", false);
-  check_linear(layer.up, spec.mlp_width, spec.width, "up");
-  check_linear(layer.down, spec.width, spec.mlp_width, "down");
-  layer.k_own = !same_inputs(layer.q, layer.k);
-  layer.v_own = !same_inputs(layer.q, layer.v);
-  layer.gate_own = layer.gate.data && !same_inputs(layer.up, layer.gate);
-  self.set(layer.attention_norm, parts, "attn_norm", spec.width);
-  self.set(layer.mlp_norm, parts, "mlp_norm", spec.width);
-  self.set(layer.post_attention_norm, parts, "post_attn_norm", spec.width);
-  self.set(layer.post_mlp_norm, parts, "post_mlp_norm", spec.width);
-  self.set(layer.q_norm, parts, "q_norm", spec.head_size);
-  self.set(layer.k_norm, parts, "k_norm", spec.head_size);
-  require(window >= 0, "a negative window");
-  require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
-  layer.window = window;
-  layer.rope = rope;
-  self.spec.layers.push_back(layer);
-}
-
 void finish(PyModel& self, const Parts& parts) {
   ModelSpec& spec = self.spec;
-  self.set(spec.embedding, parts, "embed");
-  self.set(spec.project_in, parts, "project_in");
-  self.set(spec.project_out, parts, "project_out");
-  self.set(spec.head, parts, "head");
-  check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
+  const bool projected = spec.width != spec.embedding_width;
+  self.set(spec.embedding, parts, "embed", spec.vocabulary, spec.embedding_width);
+  self.set(spec.project_in, parts, "project_in", spec.width, spec.embedding_width, projected);
+  self.set(spec.project_out, parts, "project_out", spec.embedding_width, spec.width, projected);
+  self.set(spec.head, parts, "head", spec.vocabulary, spec.embedding_width);
   require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
           "the embedding's columns are those of the model, neither reordered nor rotated");
-  check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
-               spec.width != spec.embedding_width);
-  check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",
-               spec.width != spec.embedding_width);
-  check_linear(spec.head, spec.vocabulary, spec.embedding_width, "head");
   self.set(spec.final_norm, parts, "final_norm", spec.width);
   if (parts.contains("positions"))
     spec.positions =
         self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
-  require(!spec.layers.empty(), "a model needs at least one layer");
+  require(!spec.layers.empty() && !spec.layers.back().blocks.empty(),
+          "a model needs at least one layer, and a layer a block");
   self.model = std::make_unique<Model>(spec);
 }
 
-void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions) {
-  const size_t size = static_cast<size_t>(positions) * (self.spec.head_size / 2);
-  self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions});
+void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions, int pairs) {
+  require(pairs >= 1 && 2 * pairs <= self.spec.head_size, "more rotated pairs than a head has");
+  const size_t size = static_cast<size_t>(positions) * pairs;
+  self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions, pairs});
 }
 
 Counts counts_into(const Longs& reads, size_t heads) {
@@ -282,41 +203,38 @@ void bind_model(nb::module_& m) {
       .def_ro("dense_bytes", &Counts::dense_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes);
 
-  nb::class_<PyModel>(m, "Model")
+  nb::class_<PyModel> model(m, "Model");
+  bind_blocks(model);
+  model
       .def(
           "__init__",
-          [](PyModel* self, int width, int heads, int kv_heads, int head_size, int mlp_width,
-             int vocabulary, int embedding_width, bool layer_norm, float norm_eps, int placement,
-             int activation, float attention_scale, float embedding_scale, int position_rows) {
-            require(width > 0 && heads > 0 && kv_heads > 0 && mlp_width > 0 && vocabulary > 0 &&
-                        embedding_width > 0,
+          [](PyModel* self, int width, int heads, int kv_heads, int head_size, int vocabulary,
+             int embedding_width, bool layer_norm, float norm_eps, float attention_scale,
+             float embedding_scale, float residual_scale, float logit_scale, int position_rows) {
+            require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
                     "every size of a model is positive");
             require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
             require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");
-            require(placement >= 0 && placement <= 2, "no such placement of norms");
-            require(activation >= kSilu && activation <= kRelu, "no such activation");
             new (self) PyModel();
             ModelSpec& spec = self->spec;
             spec.width = width;
             spec.heads = heads;
             spec.kv_heads = kv_heads;
             spec.head_size = head_size;
-            spec.mlp_width = mlp_width;
             spec.vocabulary = vocabulary;
             spec.embedding_width = embedding_width;
             spec.layer_norm = layer_norm;
             spec.norm_eps = norm_eps;
-            spec.placement = static_cast<Placement>(placement);
-            spec.activation = activation;
             spec.attention_scale = attention_scale;
             spec.embedding_scale = embedding_scale;
+            spec.residual_scale = residual_scale;
+            spec.logit_scale = logit_scale;
             spec.position_rows = position_rows;
           },
-          "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "mlp_width"_a, "vocabulary"_a,
-          "embedding_width"_a, "layer_norm"_a, "norm_eps"_a, "placement"_a, "activation"_a,
-          "attention_scale"_a, "embedding_scale"_a, "position_rows"_a)
-      .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a)
-      .def("add_layer", &add_layer, "parts"_a, "window"_a, "rope"_a)
+          "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "vocabulary"_a, "embedding_width"_a,
+          "layer_norm"_a, "norm_eps"_a, "attention_scale"_a, "embedding_scale"_a,
+          "residual_scale"_a, "logit_scale"_a, "position_rows"_a)
+      .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),

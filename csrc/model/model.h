@@ -8,43 +8,28 @@
 
 #include "attention/reads.h"
 #include "cache/cache.h"
-#include "kernels/kernels.h"
+#include "model/blocks.h"
 #include "runtime/parallel.h"
 
 namespace suffice {
 
-struct Norm {
-  const float* weight = nullptr;  // null: the identity, no normalisation
-  const float* bias = nullptr;
-};
-
-enum class Placement : int { pre = 0, post = 1, sandwich = 2 };
-
-struct Layer {
-  Linear q, k, v, o, gate, up, down;  // gate.data null: an MLP without gate
-  Norm attention_norm, mlp_norm, post_attention_norm, post_mlp_norm, q_norm, k_norm;
-  int window = 0;  // 0: all keys
-  int sinks = 0;   // with a window: the first keys, visible as well
-  int rope = -1;   // index into ModelSpec::ropes
-  bool skipped = false;
-  bool k_own = false, v_own = false, gate_own = false;  // takes inputs otherwise than q, or up
-};
-
 struct Rope {
-  const float* cos = nullptr;  // [positions][size / 2]
+  const float* cos = nullptr;  // [positions][pairs]
   const float* sin = nullptr;
   int positions = 0;
+  int pairs = 0;  // rotated pairs of a head's entries; the entries after them stay as they are
 };
 
 struct ModelSpec {
-  int width = 0, heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0, vocabulary = 0;
+  int width = 0, heads = 0, kv_heads = 0, head_size = 0, vocabulary = 0;
+  int inner_width = 0;  // of the widest MLP
   int embedding_width = 0;
   bool layer_norm = false;  // else RMSNorm
   float norm_eps = 1e-5f;
-  Placement placement = Placement::pre;
-  int activation = kSilu;
   float attention_scale = 1;
   float embedding_scale = 1;
+  float residual_scale = 1;  // of a block's output, before it is added
+  float logit_scale = 1;
   Linear embedding, project_in, project_out, head;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;
@@ -53,6 +38,12 @@ struct ModelSpec {
   // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
+
+  // Whether some layer normalises all heads of its queries and keys together.
+  bool has_whole_norms() const {
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const Layer& layer) { return layer.attention().whole_norms; });
+  }
 
   // Whether a technique needs sketches of the keys.
   bool needs_sketch(int technique) const {

@@ -13,10 +13,10 @@ void set_rows_visible(const Step& step, const StepRequest& request, const Bounds
 }
 
 // The rows of a layer that a request's tokens see; prompts see all rows of the layer's window.
-Bounds bounds_in(const Layer& layer, int index, const StepRequest& request) {
+Bounds bounds_in(const AttentionBlock& block, int index, const StepRequest& request) {
   const KVCache& cache = *request.cache;
-  if (request.exact) return {layer.window, cache.removed(index), layer.sinks};
-  return bounds_of(cache, index, layer.window, layer.sinks);
+  if (request.exact) return {block.window, cache.removed(index), block.sinks};
+  return bounds_of(cache, index, block.window, block.sinks);
 }
 
 }  // namespace
@@ -29,11 +29,9 @@ void RowBuffers::prepare(int rows, int width, int stride) {
 }
 
 void RowBuffers::reserve(const ModelSpec& spec) {
-  for (const Layer& layer : spec.layers) {
-    for (const Linear* w : {&layer.q, &layer.o, &layer.up, &layer.down}) inputs.reserve(*w);
-    for (const Linear* w : {&layer.k, &layer.gate}) second_inputs.reserve(*w);
-    third_inputs.reserve(layer.v);
-  }
+  for (const Layer& layer : spec.layers)
+    for (const Block& block : layer.blocks)
+      std::visit([&](const auto& part) { reserve_inputs(part, *this); }, block.part);
   for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) inputs.reserve(*w);
 }
 
@@ -41,12 +39,14 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   rows = static_cast<int>(step.tokens.size());
   width = round_up(std::max(spec.width, spec.embedding_width), kPanel);
   query_width = spec.heads * spec.head_size;
-  mlp_width = round_up(spec.mlp_width, kPanel);
+  key_width = spec.kv_heads * spec.head_size;
+  inner_width = round_up(spec.inner_width, kPanel);
   queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
   attended.assign(queries.size(), 0.0f);
+  if (spec.has_whole_norms()) keys.assign(static_cast<size_t>(rows) * key_width, 0.0f);
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
-  gate.assign(static_cast<size_t>(rows) * mlp_width, 0.0f);
-  up.assign(gate.size(), 0.0f);
+  inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
+  second_inner.assign(inner.size(), 0.0f);
   reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   split = thread_count > 1 && rows >= kSharedRows;
@@ -54,11 +54,11 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
     threads[0].rows.prepare(rows, width, input_stride());
     threads[0].rows.reserve(spec);
   }
-  for (const Layer& layer : spec.layers) window_of(layer.window);
+  for (const Layer& layer : spec.layers) window_of(layer.attention().window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }
 
-int StepBuffers::input_stride() const { return std::max({width, query_width, mlp_width}); }
+int StepBuffers::input_stride() const { return std::max({width, query_width, inner_width}); }
 
 StepBuffers::Window& StepBuffers::window_of(int window) {
   for (Window& known : windows_)
@@ -94,11 +94,12 @@ Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, 
 }
 
 void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int thread_count) {
-  std::vector<Traversal>& traversals = window_of(spec.layers[layer].window).traversals;
+  const AttentionBlock& block = spec.layers[layer].attention();
+  std::vector<Traversal>& traversals = window_of(block.window).traversals;
   size_t index = 0;
   for (const StepRequest& request : step.requests) {
     KVCache& cache = *request.cache;
-    const Bounds bounds = bounds_in(spec.layers[layer], layer, request);
+    const Bounds bounds = bounds_in(block, layer, request);
     const std::vector<AttentionRule>& rules = spec.rules[request.technique];
     const bool exact = request.exact, by_rule = !rules.empty() && !exact;
     const bool audited = step.audit && request.counted;

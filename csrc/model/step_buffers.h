@@ -21,6 +21,10 @@ struct RowBuffers {
   void reserve(const ModelSpec& spec);
 };
 
+// Allocate the inputs of a block's matrices.
+void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
+void reserve_inputs(const DenseMlp& block, RowBuffers& to);
+
 // Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
   RowBuffers rows;
@@ -49,11 +53,12 @@ inline int items_of(const Linear& w, int threads) {
 class StepBuffers {
  public:
   int rows = 0;
-  int width = 0, query_width = 0, mlp_width = 0;  // strides, padded to whole panels
-  std::vector<float> queries, attended;           // [rows][query_width]
-  std::vector<float> output;                      // [rows][width], of a sub-layer
-  std::vector<float> gate, up;                    // [rows][mlp_width]
-  std::vector<Reads> reads;                       // [layers][requests][kv_heads]
+  int width = 0, query_width = 0, key_width = 0, inner_width = 0;  // strides, whole panels
+  std::vector<float> queries, attended;                            // [rows][query_width]
+  std::vector<float> keys;                 // [rows][key_width], where norms are over all heads
+  std::vector<float> output;               // [rows][width], of a block
+  std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
+  std::vector<Reads> reads;                // [layers][requests][kv_heads]
   std::vector<ThreadBuffers> threads;
   bool split = false;  // the threads share the row buffers of the first
   WorkQueue queue;     // of products of many rows

@@ -227,19 +227,22 @@ class Model:
         heads: int,
         kv_heads: int,
         head_size: int,
-        mlp_width: int,
         vocabulary: int,
         embedding_width: int,
         layer_norm: bool,
         norm_eps: float,
-        placement: int,
-        activation: int,
         attention_scale: float,
         embedding_scale: float,
+        residual_scale: float,
+        logit_scale: float,
         position_rows: int,
     ) -> None: ...
-    def add_rope(self, cos: object, sin: object, positions: int) -> None: ...
-    def add_layer(self, parts: dict[str, object], window: int, rope: int) -> None: ...
+    def add_layer(self, parallel: bool) -> None: ...
+    def add_attention(
+        self, parts: dict[str, object], window: int, rope: int, whole_norms: bool
+    ) -> None: ...
+    def add_mlp(self, parts: dict[str, object], width: int, activation: int) -> None: ...
+    def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
     def finish(self, parts: dict[str, object]) -> None: ...
     def step(
         self,

@@ -364,7 +364,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     for field, value, message in (
         ("activation", "relu2", "activation=relu2; allowed: silu, gelu_tanh, gelu, relu"),
         ("norm", "layer_norm", "norm=layer_norm; allowed: rms, layer"),
-        ("placement", None, "placement=None; allowed: pre, post, sandwich"),
+        ("placement", None, "placement=None; allowed: pre, post, sandwich, output"),
         ("gated", "yes", "gated=yes; allowed: False, True"),
         ("embed_scale", "x", "config field 'embed_scale' = 'x' must be a finite number"),
         ("ropes", [], "a layer refers to a rope that does not exist"),

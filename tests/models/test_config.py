@@ -126,16 +126,18 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "llama",
             {"architectures": ["LlamaForCausallM"]},
             "unknown architecture 'LlamaForCausallM'. Did you mean 'LlamaForCausalLM'? "
-            "Known: Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, "
-            "Qwen2ForCausalLM, Qwen3ForCausalLM",
+            "Known: GPT2LMHeadModel, GPTNeoXForCausalLM, Gemma3ForCausalLM, GemmaForCausalLM, "
+            "GraniteForCausalLM, LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, "
+            "Olmo2ForCausalLM, Phi3ForCausalLM, PhiForCausalLM, Qwen2ForCausalLM, "
+            "Qwen3ForCausalLM, SmolLM3ForCausalLM, StableLmForCausalLM",
         ),
         *(
             (
                 "llama",
                 {"architectures": [other]},
-                f"unknown architecture '{other}'. Known: Gemma3ForCausalLM, LlamaForCausalLM",
+                f"unknown architecture '{other}'. Known: GPT2LMHeadModel, GPTNeoXForCausalLM",
             )
-            for other in ("Phi3ForCausalLM", "Gemma2ForCausalLM", "Qwen2MoeForCausalLM", "MambaLM")
+            for other in ("Gemma2ForCausalLM", "GPTNeoForCausalLM", "MambaLM", "OlmoForCausalLM")
         ),
         (
             "gemma3",

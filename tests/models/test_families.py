@@ -11,22 +11,65 @@ from typing import Any
 
 import pytest
 
-from hf_configs import CLASSES, REFUSALS, config_class, differences, facts_of_ours, facts_of_theirs
+from hf_configs import (
+    CLASSES,
+    LEARNED,
+    REFUSALS,
+    config_class,
+    differences,
+    facts_of_ours,
+    facts_of_theirs,
+)
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.families import family_of, gemma, llama, mistral, opt, qwen
+from suffice.models.families import (
+    family_of,
+    gemma,
+    gpt2,
+    granite,
+    llama,
+    mistral,
+    neox,
+    olmo,
+    opt,
+    phi,
+    qwen,
+    smollm,
+    stablelm,
+)
 from suffice.models.fields import _ONLY
 from suffice.models.ignored import SILENT
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "GPT2LMHeadModel": gpt2.DEFAULTS,
+    "GPTNeoXForCausalLM": neox.DEFAULTS,
     "Gemma3ForCausalLM": gemma.DEFAULTS,
+    "GemmaForCausalLM": gemma.GEMMA_DEFAULTS,
+    "GraniteForCausalLM": granite.DEFAULTS,
     "LlamaForCausalLM": llama.DEFAULTS,
     "MistralForCausalLM": mistral.DEFAULTS,
     "OPTForCausalLM": opt.DEFAULTS,
+    "Olmo2ForCausalLM": olmo.DEFAULTS,
+    "Phi3ForCausalLM": phi.PHI3_DEFAULTS,
+    "PhiForCausalLM": phi.PHI_DEFAULTS,
     "Qwen2ForCausalLM": qwen.QWEN2_DEFAULTS,
     "Qwen3ForCausalLM": qwen.QWEN3_DEFAULTS,
+    "SmolLM3ForCausalLM": smollm.DEFAULTS,
+    "StableLmForCausalLM": stablelm.DEFAULTS,
 }
-ONLY = {"Gemma3ForCausalLM": gemma._ONLY, "OPTForCausalLM": opt._ONLY}
+ONLY = {
+    "GPT2LMHeadModel": gpt2.ONLY,
+    "Gemma3ForCausalLM": gemma._ONLY,
+    "GemmaForCausalLM": gemma.GEMMA_ONLY,
+    "OPTForCausalLM": opt._ONLY,
+    "PhiForCausalLM": phi.PHI_ONLY,
+    "StableLmForCausalLM": stablelm.ONLY,
+}
+SILENT_OF = {
+    "GPT2LMHeadModel": gpt2.SILENT,
+    "Phi3ForCausalLM": phi.SILENT,
+    "PhiForCausalLM": phi.SILENT,
+}
 # read by us, but no field of transformers' class
 EXTRA = {
     "rope_theta",
@@ -37,11 +80,22 @@ EXTRA = {
     "sliding_window_pattern",
     "_sliding_window_pattern",
     "head_dim",  # of Qwen2
+    "rotary_emb_base",
+    "rotary_pct",
 }
 WRITTEN = {
     f"{path.stem}: {name}": raw
     for path in sorted((Path(__file__).parent / "configs").glob("*.json"))
     for name, raw in json.loads(path.read_text()).items()
+}
+# families whose files of all programs are here
+FIRST = {
+    "Gemma3ForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "OPTForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
 }
 # sizes that still fit if any of them is the default
 FITTING = {
@@ -61,6 +115,7 @@ def changed_defaults(architecture: str, defaults: Mapping[str, Any]) -> list[str
     """Return the fields whose default is another in transformers, or that are new there."""
     theirs = {field.name: field.default for field in dataclasses.fields(config_class(architecture))}
     known = {*defaults, *SILENT, *_ONLY, *ONLY.get(architecture, {})}
+    known |= SILENT_OF.get(architecture, set())
     changed = [
         name
         for name, default in defaults.items()
@@ -82,8 +137,8 @@ def test_defaults_are_those_of_transformers(architecture: str) -> None:
         assert local == defaults["rope_local_base_freq"]
         pattern = config_class(architecture)()._sliding_window_pattern
         assert pattern == defaults["sliding_window_pattern"]
-    if architecture != "OPTForCausalLM":
-        assert theta == defaults["rope_theta"]
+    if architecture not in LEARNED:
+        assert theta == defaults.get("rope_theta", defaults.get("rotary_emb_base"))
 
 
 def test_a_changed_default_would_be_noticed() -> None:
@@ -135,11 +190,12 @@ def test_a_fact_that_differs_would_be_found() -> None:
 
 def test_every_program_and_family_is_there() -> None:
     found = {(name.partition(":")[0], raw["architectures"][0]) for name, raw in WRITTEN.items()}
-    for program in ("transformers-5", "transformers-4.51", "unsloth", "axolotl", "trl"):
-        assert {own for name, own in found if name == program} == set(CLASSES), program
+    for program in ("transformers-4.51", "unsloth", "axolotl", "trl"):
+        assert {own for name, own in found if name == program} == FIRST, program
+    assert {own for name, own in found if name == "transformers-5"} == set(CLASSES)
     later = {"Qwen3ForCausalLM", "Gemma3ForCausalLM"}  # than transformers 4.40
-    assert {own for name, own in found if name == "transformers-4.40"} == set(CLASSES) - later
-    assert {own for name, own in found if name == "mlx-lm"} == set(CLASSES) - {"OPTForCausalLM"}
+    assert {own for name, own in found if name == "transformers-4.40"} == FIRST - later
+    assert {own for name, own in found if name == "mlx-lm"} == FIRST - {"OPTForCausalLM"}
 
 
 CASES = [
@@ -150,12 +206,14 @@ CASES = [
 ]
 CASES.remove(("LlamaForCausalLM", "original_max_position_embeddings", "null"))  # fails there
 CASES.remove(("Gemma3ForCausalLM", "sliding_window", "null"))  # fails there, in the mask
+for own in ("rotary_emb_base", "rotary_pct"):  # taken there if another field gives the value
+    CASES.remove(("GPTNeoXForCausalLM", own, "null"))
 
 
 @pytest.mark.parametrize(("architecture", "field", "change"), CASES)
 def test_a_field_that_is_missing_or_null(architecture: str, field: str, change: str) -> None:
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
-    fitting = {} if architecture in ("Gemma3ForCausalLM", "OPTForCausalLM") else FITTING
+    fitting = {} if architecture in ("Gemma3ForCausalLM", *LEARNED) else FITTING
     raw = {name: value for name, value in (raw | fitting).items() if name in DEFAULTS[architecture]}
     raw = {name: value for name, value in raw.items() if name not in (field, "layer_types")}
     raw["architectures"] = [architecture]

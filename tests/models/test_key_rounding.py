@@ -32,7 +32,7 @@ def models(folder: Path) -> tuple[TorchDecoder, NativeModel]:
 
 
 @pytest.mark.parametrize("sample", [[], [3, 1, 4, 1, 5, 9, 2, 6]])
-@pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "neox", "opt-post"])
 def test_means_and_queries_are_those_of_one_pass(
     variant: str, sample: list[int], checkpoints: Any
 ) -> None:
@@ -63,7 +63,7 @@ def test_means_and_queries_are_those_of_one_pass(
         np.testing.assert_allclose(seen.squares[index], square, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "neox", "opt-post"])
 def test_texts_that_begin_later_count_as_well(
     variant: str, checkpoints: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,9 +75,12 @@ def test_texts_that_begin_later_count_as_well(
     for index, layer in enumerate(config.layers):
         turns = [np.eye(config.head_size)]
         if layer.rope is not None:
-            low, high = np.split(np.eye(config.head_size), 2)  # a column for each element
             cos, sin = (part[:, :, None] for part in tables[layer.rope])
-            turned = np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=1)
+            count = cos.shape[1]
+            columns = np.eye(config.head_size)  # one for each element
+            low, high, rest = np.split(columns, (count, 2 * count))
+            still = np.broadcast_to(rest, (len(cos), *rest.shape))
+            turned = np.concatenate((low * cos - high * sin, high * cos + low * sin, still), axis=1)
             turns = [turned[begin] for begin in (0, 20, 40)]
         shares = (1.0,) if len(turns) == 1 else (5 / 9, 3 / 9, 1 / 9)
         pairs = list(zip(shares, turns, strict=True))

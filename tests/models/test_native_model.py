@@ -63,7 +63,9 @@ def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoin
         assert_matches(np.concatenate(logits), exact, same, factor=4)
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama-bias", "gemma3", "opt-post"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "llama-bias", "gemma3", "granite", "neox", "olmo2", "opt-post"]
+)
 @pytest.mark.parametrize("quant", ["kmeans", "kmeans:hadamard=false,group=64", "rtn:bits=3"])
 def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkpoints: Any) -> None:
     """The step on codes against PyTorch on the decoded weights, which differ by 16-bit inputs."""
@@ -81,7 +83,12 @@ def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkp
     assert (exact - expected).abs().max() > 0.1 * expected.std()  # or it would show nothing
 
 
-OTHER = {"gemma3": ("int8", "bfloat16"), "opt-post": ("kmeans:group=64,act_bits=8", "kmeans4")}
+OTHER = {
+    "gemma3": ("int8", "bfloat16"),
+    "neox": ("none:dtype=bfloat16", "int8"),
+    "olmo2": ("int8", "float32"),
+    "opt-post": ("kmeans:group=64,act_bits=8", "kmeans4"),
+}
 QUANTS_HELD = ["none:dtype=float32", "none:dtype=bfloat16", "int8", "kmeans:group=64,act_bits=8"]
 KV_HELD = ["float32", "bfloat16", "int8", "kmeans4"]
 # Weights and keys meet in no kernel, and a family is an order of calls: each needs one partner.
@@ -178,7 +185,7 @@ def test_a_window_of_a_layer_s_own_stays(checkpoints: Any) -> None:
         assert np.array_equal(after(decoder, less), after(decoder, NativeModel(narrow, 64)))
 
 
-@pytest.mark.parametrize("variant", ["llama", "opt-post"])
+@pytest.mark.parametrize("variant", ["llama", "neox", "opt-post", "smollm3"])
 def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
     """The rest is a model of fewer layers."""
     decoder, _ = models(checkpoints(variant))

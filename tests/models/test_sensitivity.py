@@ -36,7 +36,9 @@ def decoder(folder: Path) -> TorchDecoder:
     return TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
 
 
-@pytest.mark.parametrize("family", ["llama-bias", "gemma3", "qwen3"])
+@pytest.mark.parametrize(
+    "family", ["llama-bias", "gemma3", "granite", "olmo2", "qwen3", "stablelm-parallel"]
+)
 def test_weights_are_squares_of_the_gradients(
     family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +71,7 @@ def test_weights_are_squares_of_the_gradients(
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-6 * expected.max())
 
 
-@pytest.mark.parametrize("family", ["opt-post", "opt-untied"])
+@pytest.mark.parametrize("family", ["granite", "opt-post", "opt-untied", "phi"])
 def test_the_gradient_of_a_head_of_any_kind(
     family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

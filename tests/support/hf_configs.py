@@ -14,14 +14,31 @@ from suffice.models.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
+    "GPT2LMHeadModel": ("gpt2", "GPT2"),
+    "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
+    "GemmaForCausalLM": ("gemma", "Gemma"),
+    "GraniteForCausalLM": ("granite", "Granite"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "OPTForCausalLM": ("opt", "OPT"),
+    "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
+    "Phi3ForCausalLM": ("phi3", "Phi3"),
+    "PhiForCausalLM": ("phi", "Phi"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+    "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
+    "StableLmForCausalLM": ("stablelm", "StableLm"),
 }
-_ACTIVATIONS = {"silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu_tanh"}
+LEARNED = ("GPT2LMHeadModel", "OPTForCausalLM")  # positions
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+_BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says
 REFUSALS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError)
 
 
@@ -38,6 +55,8 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
     config = config_class(architecture).from_dict(deepcopy(raw))
     if architecture == "OPTForCausalLM":
         return _facts_of_opt(config)
+    if architecture == "GPT2LMHeadModel":
+        return _facts_of_gpt2(config)
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     gemma = architecture == "Gemma3ForCausalLM"
@@ -45,18 +64,60 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
-        "kv_heads": config.num_key_value_heads,
+        "kv_heads": getattr(config, "num_key_value_heads", heads),
         "head_size": size,
         "mlp_width": config.intermediate_size,
-        "norm_eps": config.rms_norm_eps,
+        "norm_eps": _first(config, "rms_norm_eps", "layer_norm_eps"),
         "activation": _ACTIVATIONS[config.hidden_activation if gemma else config.hidden_act],
-        "scale": (config.query_pre_attn_scalar if gemma else size) ** -0.5,
+        "scale": getattr(
+            config,
+            "attention_multiplier",
+            (config.query_pre_attn_scalar if gemma else size) ** -0.5,
+        ),
         "trained": config.max_position_embeddings,
         "tied": config.tie_word_embeddings,
         "windows": _windows(config),
         "turns": _turns(config, architecture),
-        "attention bias": getattr(config, "attention_bias", architecture.startswith("Qwen2")),
-        "mlp bias": getattr(config, "mlp_bias", False),
+        "rotates": _rotates(config),
+        "parallel": getattr(config, "use_parallel_residual", architecture == "PhiForCausalLM"),
+        "factors": [
+            getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
+            getattr(config, "residual_multiplier", 1.0),
+            getattr(config, "logits_scaling", 1.0),
+        ],
+        "attention bias": _first(
+            config, "attention_bias", "use_qkv_bias", otherwise=architecture in _BIASED
+        ),
+        "mlp bias": getattr(config, "mlp_bias", architecture in ("GPTNeoXForCausalLM", _BIASED[0])),
+    }
+
+
+def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
+    return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
+
+
+def _rotates(config: Any) -> list[bool]:
+    given = getattr(config, "no_rope_layers", [1] * config.num_hidden_layers)
+    return [bool(each) for each in given[: config.num_hidden_layers]]
+
+
+def _embedding_factor(config: Any, architecture: str) -> float:
+    return config.hidden_size**0.5 if architecture.startswith("Gemma") else 1.0
+
+
+def _facts_of_gpt2(config: Any) -> dict[str, Any]:
+    size = config.n_embd // config.n_head
+    return {
+        "vocab": config.vocab_size,
+        "width": config.n_embd,
+        "heads": config.n_head,
+        "mlp_width": 4 * config.n_embd if config.n_inner is None else config.n_inner,
+        "activation": _ACTIVATIONS[config.activation_function],
+        "trained": config.n_positions,
+        "tied": config.tie_word_embeddings,
+        "scale": size**-0.5 if config.scale_attn_weights else 1.0,
+        "norm_eps": config.layer_norm_epsilon,
+        "layers": config.n_layer,
     }
 
 
@@ -122,6 +183,12 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             "bias": config.biases == {"q", "k", "v", "o", "up", "down"},
             "layers": len(config.layers),
         }
+    if architecture == "GPT2LMHeadModel":
+        return shared | {
+            "scale": config.attention_scale,
+            "norm_eps": config.norm_eps,
+            "layers": len(config.layers),
+        }
     used = {layer.rope for layer in config.layers}
     return shared | {
         "kv_heads": config.kv_heads,
@@ -132,8 +199,11 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "turns": [
             _turns_of_ours(config, rope) for at, rope in enumerate(config.ropes) if at in used
         ],
+        "rotates": [layer.rope is not None for layer in config.layers],
+        "parallel": config.parallel,
+        "factors": [config.embed_scale, config.residual_scale, round(1 / config.logit_scale, 12)],
         "attention bias": "q" in config.biases,
-        "mlp bias": "gate" in config.biases,
+        "mlp bias": "up" in config.biases,
     }
 
 

@@ -38,6 +38,20 @@ _OPT: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+_GPT2: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 64,
+    "n_inner": 96,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_NEOX: dict[str, Any] = {
+    key: value for key, value in _NO_HEAD_DIM.items() if key != "num_key_value_heads"
+}
+_PHI: dict[str, Any] = {**_NO_HEAD_DIM, "intermediate_size": 112}
 _GEMMA3: dict[str, Any] = {
     **_SIZES,
     "hidden_size": 48,
@@ -63,6 +77,16 @@ _LINEAR_GEMMA = {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     }
+}
+_LISTS = {
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+    "long_factor": [1.5, 2.0, 3.0, 5.0, 8.0, 13.0],
+}
+_GRANITE = {
+    "embedding_multiplier": 6.3,
+    "logits_scaling": 0.7,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.11,
 }
 
 # variant: (transformers' family, its configuration)
@@ -114,6 +138,49 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt-post": ("OPT", {**_OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 48}),
     "opt-no-final-norm": ("OPT", {**_OPT, "_remove_final_layer_norm": True}),
     "opt-untied": ("OPT", {**_OPT, "tie_word_embeddings": False, "enable_bias": False}),
+    "gemma": ("Gemma", {**_SIZES, "head_dim": 32}),
+    "gpt2": ("GPT2", _GPT2),
+    "gpt2-unscaled": ("GPT2", {**_GPT2, "scale_attn_weights": False, "tie_word_embeddings": False}),
+    "granite": ("Granite", {**_NO_HEAD_DIM, **_GRANITE}),
+    "neox": ("GPTNeoX", _NEOX),
+    "neox-serial": (
+        "GPTNeoX",
+        {
+            **_NEOX,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmo2": ("Olmo2", _NO_HEAD_DIM),
+    "phi": ("Phi", _PHI),
+    "phi3": ("Phi3", {**_NO_HEAD_DIM, "sliding_window": 8}),
+    "phi3-longrope": (
+        "Phi3",
+        {
+            **_NO_HEAD_DIM,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 0.75,
+                **_LISTS,
+            },
+        },
+    ),
+    "smollm3": ("SmolLM3", {**_NO_HEAD_DIM, "no_rope_layers": [1, 0, 1]}),
+    "smollm3-window": (
+        "SmolLM3",
+        {
+            **_NO_HEAD_DIM,
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "attention_bias": True,
+        },
+    ),
+    "stablelm": ("StableLm", {**_NO_HEAD_DIM, "use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLm", {**_NO_HEAD_DIM, "use_parallel_residual": True}),
 }
 
 
@@ -130,17 +197,21 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(_random(name, parameter, generator, centred=family == "Gemma3Text"))
+            parameter.copy_(_random(name, parameter, generator, centred=family.startswith("Gemma")))
     model.save_pretrained(folder)
     return folder
+
+
+_CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
+_SHARP = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "lm_head")
 
 
 def _model(family: str, fields: dict[str, Any]) -> Any:
     import transformers
 
     config = getattr(transformers, f"{family}Config")(**fields)
-    name = "Gemma3" if family == "Gemma3Text" else family
-    return getattr(transformers, f"{name}ForCausalLM")(config).float()
+    name = _CLASSES.get(family, f"{family}ForCausalLM")
+    return getattr(transformers, name)(config).float()
 
 
 def _random(
@@ -151,9 +222,9 @@ def _random(
         return 0.3 * noise
     if like.dim() == 1:  # a norm; around 0 where the family adds 1 to it
         return (0.0 if centred else 1.0) + 0.3 * noise
-    if "embed" in name:
+    if any(part in name for part in ("embed", "wte", "wpe")):
         return 0.5 * noise
-    gain = 2.5 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.5
+    gain = 2.5 if any(part in name for part in _SHARP) else 1.5
     return gain * noise / like.shape[-1] ** 0.5
 
 

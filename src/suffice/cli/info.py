@@ -20,7 +20,7 @@ from suffice.registry import Table
 
 if TYPE_CHECKING:
     from suffice.models.checkpoint import Checkpoint
-    from suffice.models.config import DecoderConfig
+    from suffice.models.config import DecoderConfig, Rope
     from suffice.models.formats.quantized_file import Quantized
     from suffice.models.storage import StoredMatrix
 
@@ -208,14 +208,27 @@ def _entries(model: Quantized) -> int:
 
 
 def _mechanisms(config: DecoderConfig) -> str:
-    ropes = [f"rope {rope.kind} (theta {rope.theta:g})" for rope in config.ropes]
+    ropes = [f"rope {rope.kind} (theta {rope.theta:g}{_part(rope)})" for rope in config.ropes]
+    bare = sum(layer.rope is None for layer in config.layers) if config.ropes else 0
     found = [
         f"{config.norm} norm, {config.placement}",
+        *(["parallel blocks"] if config.parallel else []),
         f"{'gated ' if config.gated else ''}{config.activation}",
         *ropes,
+        *([f"{bare} layers without rope"] if bare else []),
         *(["learned positions"] if config.position_rows else []),
-        *(["query and key norms"] if config.qk_norm else []),
+        *([_qk_norms(config)] if config.qk_norm else []),
+        *([f"residual scale {config.residual_scale:g}"] if config.residual_scale != 1 else []),
+        *([f"logit scale {config.logit_scale:g}"] if config.logit_scale != 1 else []),
         *(["tied embeddings"] if config.tied else []),
         *([f"biases on {', '.join(sorted(config.biases))}"] if config.biases else []),
     ]
     return "; ".join(found)
+
+
+def _part(rope: Rope) -> str:
+    return f", {100 * rope.partial:g} % of a head" if rope.partial != 1 else ""
+
+
+def _qk_norms(config: DecoderConfig) -> str:
+    return f"query and key norms{' over all heads' if config.whole_qk_norm else ''}"

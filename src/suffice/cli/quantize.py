@@ -111,8 +111,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = DecoderWeights.from_checkpoint(checkpoint, NoQuant("float32"))
     if method.hadamard:  # check before the text is run
-        config = checkpoint.config
-        for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
+        for inputs in checkpoint.config.input_sizes:
             block_of(inputs)
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},

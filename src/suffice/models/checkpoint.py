@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, shown
 from suffice.models.config import DecoderConfig
 from suffice.models.families import Family
+from suffice.models.slices import Templates, slice_source
 from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.stored_file import Array
-from suffice.models.weights import is_linear, is_norm, match, shapes
+from suffice.models.weights import is_linear, is_norm, match, shapes, views
 from suffice.quant.code_layout import CodeLayout
 from suffice.quant.packed_float8 import StoredFloat8
 
@@ -56,6 +57,9 @@ class Source(Protocol):
         """Return the smallest type that holds a stored weight: float32, float16 or bfloat16.
 
         Blocks of 8 bits and fewer count as bfloat16.
+
+        Raises:
+            InputError: It has a type that cannot be read.
         """
         ...
 
@@ -242,7 +246,7 @@ def assemble(
     family: Family,
     config: DecoderConfig,
     source: Source,
-    weights: Mapping[str, str] | None = None,
+    weights: Templates | None = None,
     norm_offset: float | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
@@ -251,13 +255,20 @@ def assemble(
     `weights` and `norm_offset` replace those of the family. `metadata` are a GGUF file's.
 
     Raises:
-        InputError: Weights are missing, left over or of another shape.
+        InputError: Weights are missing, left over, of another shape or of an unsupported type.
     """
     weights = family.weights if weights is None else weights
     stored = source.shapes()
-    spare = weights["head"] + ".weight"
+    spare = f"{weights['head']}.weight"
     spare_head = spare if config.tied and spare in stored else None
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
-    names = match(shapes(config), weights, rest, surplus=family.surplus, where=str(path))
+    wanted = shapes(config)
+    names = match(wanted, weights, rest, surplus=family.surplus, base=family.base, where=str(path))
+    for name in dict.fromkeys(names.values()):
+        source.dtype(name)  # refuses a type that cannot be read
+    cut = views(config, weights, names)
+    called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
+    source = slice_source(source, {called[name]: view for name, view in cut.items()})
+    names |= called
     offset = family.norm_offset if norm_offset is None else norm_offset
     return Checkpoint(path, config, names, source, offset, spare_head, metadata)

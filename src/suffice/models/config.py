@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from suffice.errors import InputError, brief, unknown
+from suffice.models.blocks import Attention, Block, DenseMLP
 
 __all__ = [
     "ACTIVATIONS",
+    "PLACEMENTS",
     "ROPE_KINDS",
     "DecoderConfig",
     "LayerConfig",
@@ -22,6 +24,8 @@ __all__ = [
 
 MAX_HEAD_SIZE = 256
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")  # as the native core numbers them
+# of norms: before a block, after its output is added, before and after it, after it
+PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
 _MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
 _MAX_NUMBER = 3.4e38  # the decoder computes in float32, where larger numbers are infinite
@@ -53,16 +57,14 @@ def check_number(field: str, value: Any, above: float = 0) -> None:
         )
 
 
-def check_layers(count: int) -> None:
+def check_layers(count: int, field: str = "num_hidden_layers") -> None:
     """Refuse a number of layers that no decoder has, before anything is made for each.
 
     Raises:
         InputError: There are more than 1024.
     """
     if count > _MAX_LAYERS:
-        raise InputError(
-            f"config field 'num_hidden_layers' = {count} must be at most {_MAX_LAYERS}"
-        )
+        raise InputError(f"config field '{field}' = {count} must be at most {_MAX_LAYERS}")
 
 
 # kind of rotation: the parameters that it must have, and those that it may have
@@ -124,8 +126,9 @@ def check_rope_parameter(name: str, value: Any, within: str = "") -> None:
 class Rope:
     """Rotary positions: the frequencies by which queries and keys are rotated.
 
-    `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`
-    [D/2], if given, divide the frequencies one by one.
+    `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
+    if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
+    of all.
 
     Raises:
         InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
@@ -136,11 +139,13 @@ class Rope:
     theta: float = 10_000.0
     parameters: tuple[tuple[str, Any], ...] = ()
     divisors: tuple[float, ...] = ()
+    partial: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
             raise unknown("rope_type", str(self.kind), ROPE_KINDS)
         check_number("rope_theta", self.theta, above=1)
+        check_number("partial_rotary_factor", self.partial)
         given: dict[str, Any] = {  # a file of JSON has lists
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.parameters
@@ -158,6 +163,10 @@ class Rope:
                 bound = given.get(low, below)
                 check_number(f"rope_parameters.{high}", given.get(high, above), above=bound)
         object.__setattr__(self, "parameters", tuple(sorted(given.items())))
+
+    def rotated(self, head_size: int) -> int:
+        """Return how many entries of a head are rotated."""
+        return int(head_size * self.partial)
 
     def reached(self, positions: int) -> tuple[int, int]:
         """Return the context length of a model trained on `positions`, and the longest it allows.
@@ -224,20 +233,26 @@ class DecoderConfig:
     layers: tuple[LayerConfig, ...]
     norm: str  # "rms" or "layer"
     norm_eps: float
-    placement: str  # of the norms: "pre", "post" (of the sum) or "sandwich" (before and after)
+    placement: str  # of the norms, one of PLACEMENTS
     activation: str  # one of ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
     trained_positions: int  # the model's stated length, without any stretching
     ropes: tuple[Rope, ...] = ()
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
+    whole_qk_norm: bool = False  # that norm is over all heads together
+    parallel: bool = False  # all blocks of a layer read what it begins with
+    shared_norm: bool = False  # parallel blocks share one norm
+    residual_scale: float = 1.0  # of a block's output, before it is added
+    logit_scale: float = 1.0
     embed_scale: float = 1.0
+    rounds_embed_scale: bool = True  # to the type of the embedding
     embed_width: int = 0  # of an embedding row; 0: `width`, without projections
     position_rows: int = 0  # of a learned position table; 0: none
     position_offset: int = 0  # row of that table that belongs to position 0
     tied: bool = False  # the head is the embedding
     final_norm: bool = True
-    biases: frozenset[str] = frozenset()  # which of q, k, v, o, gate, up, down have one
+    biases: frozenset[str] = frozenset()  # which matrices have one
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -255,7 +270,8 @@ class DecoderConfig:
             check_size(field, size)
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
-        check_number("attention_scale", self.attention_scale)
+        for field in ("attention_scale", "residual_scale", "logit_scale", "embed_scale"):
+            check_number(field, getattr(self, field))
         if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
             raise InputError(
                 f"config field 'head_dim' = {self.head_size} is not supported; "
@@ -270,7 +286,44 @@ class DecoderConfig:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
         for rope in self.ropes:
-            _check_lists(rope, self.head_size // 2)
+            _check_rotated(rope, self.head_size)
+
+    def blocks(self, layer: int) -> tuple[Block, ...]:
+        """Return the blocks of a layer, in their order."""
+        own = self.layers[layer]
+        attention = Attention(
+            self.width,
+            self.heads,
+            self.kv_heads,
+            self.head_size,
+            own.window,
+            own.rope,
+            norms=self.qk_norm,
+            whole_norms=self.qk_norm and self.whole_qk_norm,
+        )
+        return attention, DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
+
+    @property
+    def input_sizes(self) -> list[int]:
+        """The numbers of inputs that the matrices of layers take."""
+        layers = range(len(self.layers))
+        blocks = [block for layer in layers for block in self.blocks(layer)]
+        return sorted({shape[1] for block in blocks for shape in block.matrices.values()})
+
+    def norms(self, block: Block) -> dict[str, str]:
+        """Return the names of the norms around a block.
+
+        They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
+        """
+        own, after = f"{block.name}_norm", f"post_{block.name}_norm"
+        if self.shared_norm:
+            own = f"{Attention.name}_norm"
+        return {
+            "pre": {"before": own},
+            "post": {"whole": own},
+            "sandwich": {"before": own, "after": after},
+            "output": {"after": after},
+        }[self.placement]
 
     @property
     def max_positions(self) -> int:
@@ -296,7 +349,15 @@ class DecoderConfig:
         return self.embed_width != self.width
 
 
-def _check_lists(rope: Rope, count: int) -> None:
+def _check_rotated(rope: Rope, head_size: int) -> None:
+    """Refuse a part of a head that cannot be rotated, and lists of another length."""
+    entries = rope.rotated(head_size)
+    if rope.partial > 1 or entries < 2 or entries % 2:
+        raise InputError(
+            f"config field 'partial_rotary_factor' = {rope.partial:g} rotates {entries} entries of "
+            f"a head of {head_size}; an even number of them can be rotated"
+        )
+    count = entries // 2
     lists = {name: value for name, value in rope.parameters if isinstance(value, tuple)}
     if rope.divisors:
         lists["rope_freqs"] = rope.divisors
@@ -304,5 +365,6 @@ def _check_lists(rope: Rope, count: int) -> None:
         if len(numbers) != count:
             raise InputError(
                 f"config field '{name}' has {len(numbers)} numbers; "
-                f"needed: {count}, half of 'head_dim'"
+                f"needed: {count}, half of "
+                + ("'head_dim'" if entries == head_size else "the rotated part of 'head_dim'")
             )

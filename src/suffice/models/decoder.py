@@ -110,16 +110,17 @@ class DecoderWeights:
 
     @property
     def embed_scale(self) -> float:
-        """Factor of embedding rows, rounded to the type that they are stored in.
+        """Factor of embedding rows; most models round it to the type that they are stored in.
 
         Codes count as bfloat16, as they do in `Checkpoint.dtype`.
         """
         scale = np.float32(self.config.embed_scale)
-        rounded = self.matrix("embed").dtype in ("bfloat16", "codes")
+        coarse = self.matrix("embed").dtype in ("bfloat16", "codes")
+        rounded = coarse and self.config.rounds_embed_scale
         return float(scale.astype(DTYPES["bfloat16"]) if rounded else scale)
 
     def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
+        """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""
         config = self.config
         return [
             rope_table(rope, config.head_size, config.trained_positions, rows)

@@ -35,6 +35,12 @@ _SIZES = frozenset(
         "hidden_size",
         "intermediate_size",
         "max_position_embeddings",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "n_positions",
+        "no_rope_layer_interval",
         "num_attention_heads",
         "num_hidden_layers",
         "num_key_value_heads",
@@ -46,11 +52,20 @@ _SIZES = frozenset(
     }
 )
 _NUMBERS = {  # and their exclusive lower bounds
+    "attention_multiplier": 0.0,
+    "embedding_multiplier": 0.0,
+    "layer_norm_eps": 0.0,
+    "layer_norm_epsilon": 0.0,
+    "logits_scaling": 0.0,
     "query_pre_attn_scalar": 0.0,
+    "residual_multiplier": 0.0,
     "rms_norm_eps": 0.0,
     "rope_local_base_freq": 1.0,
     "rope_theta": 1.0,
+    "rotary_emb_base": 1.0,
+    "rotary_pct": 0.0,
 }
+_LAYER_COUNTS = ("num_hidden_layers", "n_layer")
 _NULLABLE = ("rope_local_base_freq", "rope_theta")  # the objects of rotations may have them
 _MOST_FIELDS = 1000
 _OLD_LAYERS = {"attention": "full_attention"}  # older names of kinds of layers
@@ -71,12 +86,14 @@ def read_fields(
     defaults: Mapping[str, Any],
     nullable: Collection[str] = (),
     only: Mapping[str, tuple[Any, ...]] | None = None,
+    silent: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the fields in `defaults`, each with its value in `raw` or else its default.
 
     A default of None stands for a value that the family derives. `nullable` are further fields that
-    may be null, `only` those with a single supported value (or a few). Fields that change nothing
-    are ignored, with a warning where transformers does not write them.
+    may be null, `only` those with a single supported value (or a few), `silent` those of the family
+    that change nothing. Others that change nothing are ignored, with a warning where transformers
+    does not write them.
 
     Raises:
         InputError: A field that is neither read nor known, or an unsupported value.
@@ -87,7 +104,7 @@ def read_fields(
     for name, value in raw.items():
         if name in allowed:
             _require(name, value, allowed[name])
-        elif name in defaults or name in SILENT or value is None:
+        elif name in defaults or name in SILENT or name in silent or value is None:
             continue
         elif has_no_effect(name, value, defaults):
             ignored.append(name)
@@ -98,7 +115,9 @@ def read_fields(
     for name, value in fields.items():
         if value is not None or not (defaults[name] is None or name in may_be_null):
             _check(name, value, defaults[name])
-    check_layers(fields["num_hidden_layers"])
+    for name in _LAYER_COUNTS:
+        if name in fields:
+            check_layers(fields[name], name)
     tell(ignored)
     return fields
 

@@ -159,16 +159,17 @@ def _mixed(values: list[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cosines and sines [1, D/2] that rotate keys by `by` positions."""
+    """Return the cosines and sines [1, pairs] that rotate keys by `by` positions."""
     cos, sin = rope_table(rope, config.head_size, config.trained_positions, 1, by)
     factor = np.hypot(cos, sin)
     return cos / factor, sin / factor
 
 
 def _rotated(rows: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Rotate the pairs (d, d + D/2) of rows [G, T, D] by the angles of tables [1, D/2]."""
-    low, high = np.split(rows, 2, axis=-1)
-    return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
+    """Rotate the pairs (d, d + P) of the first 2 P entries of rows [G, T, D] by tables [1, P]."""
+    pairs = cos.shape[-1]
+    low, high, rest = np.split(rows, (pairs, 2 * pairs), axis=-1)
+    return np.concatenate((low * cos - high * sin, high * cos + low * sin, rest), axis=-1)
 
 
 def _without(keys: np.ndarray, means: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ The native model points into the decoder's packed weights, so no weight is store
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.models.blocks import Attention, Block
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
@@ -22,12 +23,9 @@ from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import Audit, Reads, Trace
 
-_PLACEMENTS = ("pre", "post", "sandwich")
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _EXACT, _COUNTED, _WATCHED = 1, 2, 4
-_LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
-_NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
 
 
 @dataclass(frozen=True)
@@ -107,24 +105,27 @@ class NativeModel:
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_size=config.head_size,
-            mlp_width=config.mlp_width,
             vocabulary=config.vocab,
             embedding_width=config.embed_width,
             layer_norm=config.norm == "layer",
             norm_eps=config.norm_eps,
-            placement=_PLACEMENTS.index(config.placement),
-            activation=ACTIVATIONS.index(config.activation),
             attention_scale=config.attention_scale,
             embedding_scale=decoder.embed_scale,
+            residual_scale=config.residual_scale,
+            logit_scale=config.logit_scale,
             position_rows=learned,
         )
         for cos, sin in decoder.rope_tables(self._reached):
-            model.add_rope(np.ascontiguousarray(cos), np.ascontiguousarray(sin), self._reached)
-        for index, layer in enumerate(config.layers):
-            parts = _parts(decoder, f"layers.{index}.", _LINEARS, _NORMS)
-            rope = -1 if layer.rope is None else layer.rope
-            model.add_layer(parts, layer.window or 0, rope)
-        parts = _parts(decoder, "", ("embed", "project_in", "project_out", "head"), ("final_norm",))
+            tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
+            model.add_rope(*tables, self._reached, cos.shape[1])
+        for index in range(len(config.layers)):
+            model.add_layer(config.parallel)
+            for block in config.blocks(index):
+                norms = {**{name: name for name in block.vectors}, **config.norms(block)}
+                parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
+                _add_block(model, block, parts)
+        matrices = ("embed", "project_in", "project_out", "head")
+        parts = _parts(decoder, "", matrices, {"final_norm": "final_norm"})
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:
@@ -309,17 +310,27 @@ def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(values, dtype=np.int32)
 
 
+def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> None:
+    """Append a block to the core's last layer."""
+    if isinstance(block, Attention):
+        rope = -1 if block.rope is None else block.rope
+        model.add_attention(parts, block.window or 0, rope, block.whole_norms)
+    else:
+        model.add_mlp(parts, block.inner, ACTIVATIONS.index(block.activation))
+
+
 def _parts(
-    decoder: DecoderWeights, prefix: str, linears: tuple[str, ...], norms: tuple[str, ...]
+    decoder: DecoderWeights, prefix: str, matrices: Iterable[str], norms: Mapping[str, str]
 ) -> dict[str, object]:
+    """Return matrices by their names, and norms by the names that the core has for them."""
     parts: dict[str, object] = {}
-    for name in linears:
+    for name in matrices:
         weight = decoder.weights.get(prefix + name)
         if isinstance(weight, PackedLinear):
             parts[name] = native_linear(weight)
-    for name in norms:
-        for part in (name, name + ".bias"):
-            vector = decoder.weights.get(prefix + part)
+    for to, name in norms.items():
+        for suffix in ("", ".bias"):
+            vector = decoder.weights.get(prefix + name + suffix)
             if isinstance(vector, np.ndarray):
-                parts[part] = vector
+                parts[to + suffix] = vector
     return parts

@@ -36,7 +36,9 @@ _FAR = 1e4  # radians
 def rope_table(
     rope: Rope, head_size: int, trained: int, rows: int, first: int = 0
 ) -> tuple[Array, Array]:
-    """Return cosines and sines [rows, D/2] float32 for the positions from `first` on.
+    """Return cosines and sines [rows, R/2] float32 for the positions from `first` on.
+
+    R are the entries of a head that are rotated.
 
     The kind's attention factor is folded in. The model was trained on `trained` positions. Where
     frequencies depend on a text's length (see `Rope.steady`), row p has those of a text of p + 1
@@ -78,13 +80,15 @@ def check_call(config: DecoderConfig, first: int, rows: int) -> None:
 def frequencies(
     rope: Rope, head_size: int, trained: int, lengths: Lengths | None = None
 ) -> tuple[Array, float]:
-    """Return frequencies [D/2] float32 in radians per position, and the factor of the table.
+    """Return frequencies [R/2] float32 in radians per position, and the factor of the table.
 
-    `lengths` [rows, 1] are those of texts, for which frequencies are [rows, D/2]; without them,
+    R are the entries of a head that are rotated.
+
+    `lengths` [rows, 1] are those of texts, for which frequencies are [rows, R/2]; without them,
     frequencies are those of a text no longer than `rope.steady(trained)`.
     """
     with np.errstate(over="ignore", under="ignore"):  # a vast theta: no rotation
-        found, factor = _KINDS[rope.kind](rope, head_size, trained, lengths)
+        found, factor = _KINDS[rope.kind](rope, rope.rotated(head_size), trained, lengths)
         if rope.divisors:
             found = found / np.array(rope.divisors, np.float32)
     return found, factor

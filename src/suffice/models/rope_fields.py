@@ -26,19 +26,21 @@ ROPE_DEFAULTS: Mapping[str, Any] = {
 }
 _OWN_LENGTH = ("llama3", "longrope", "yarn")  # kinds that have an original length
 _LENGTH = "original_max_position_embeddings"
+_PART = "partial_rotary_factor"
 _ZERO_IS_NONE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _ORIGIN = "finetuned"  # whether the model was trained further with this rotation
 _NOTHING: tuple[Any, ...] = (None, {}, [], False, 0, "")
 
 
-def read_rope(fields: Mapping[str, Any]) -> Rope:
-    """Read the one rotary embedding of a model from its fields.
+def read_rope(fields: Mapping[str, Any], *, partial: bool = False) -> Rope:
+    """Read the one rotary embedding of a model from its fields; `partial`: of a part of each head.
 
     Raises:
         InputError: An unknown kind, a parameter that its kind lacks, or an impossible value.
     """
     name = "rope_scaling" if fields["rope_scaling"] not in _NOTHING else "rope_parameters"
-    return _rope(_mapping(name, fields[name]), fields["rope_theta"], fields, f"{name}.")
+    given = _mapping(name, fields[name])
+    return _rope(given, fields["rope_theta"], fields, f"{name}.", partial=partial)
 
 
 def layer_ropes(
@@ -77,7 +79,14 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _rope(given: Mapping[str, Any], theta: Any, fields: Mapping[str, Any], within: str) -> Rope:
+def _rope(
+    given: Mapping[str, Any],
+    theta: Any,
+    fields: Mapping[str, Any],
+    within: str,
+    *,
+    partial: bool = False,
+) -> Rope:
     """Return the rotation of an object; `theta` is its base unless the object has one."""
     values = dict(given)
     older = values.pop("type", "default")
@@ -87,14 +96,16 @@ def _rope(given: Mapping[str, Any], theta: Any, fields: Mapping[str, Any], withi
     theta_name = f"{within}rope_theta" if "rope_theta" in values else "rope_theta"
     theta = values.pop("rope_theta", theta)
     check_number(theta_name, theta, above=1)
-    partial = values.pop("partial_rotary_factor", fields["partial_rotary_factor"])
-    if partial not in (None, 1):
+    part = values.pop(_PART, fields[_PART])
+    if partial and part is not None:
+        check_number(f"{within}{_PART}", part)
+    elif part not in (None, 1):
         raise InputError(
-            f"config field '{within}partial_rotary_factor' = {brief(partial)} is not supported; "
-            "supported: 1.0"
+            f"config field '{within}{_PART}' = {brief(part)} is not supported; supported: 1.0"
         )
     values.pop(_ORIGIN, None)
-    return Rope(kind, float(theta), tuple(_parameters(kind, values, fields, within).items()))
+    parameters = tuple(_parameters(kind, values, fields, within).items())
+    return Rope(kind, float(theta), parameters, partial=1.0 if part is None else float(part))
 
 
 def _parameters(

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from suffice.errors import InputError, shown
+from suffice.models.blocks import MATRICES
 from suffice.models.config import DecoderConfig
+from suffice.models.slices import Slice, Templates, View
 from suffice.models.stored_file import Array, is_finite
 
 __all__ = [
@@ -23,10 +25,10 @@ __all__ = [
     "match",
     "not_finite",
     "shapes",
+    "views",
 ]
 
-LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
-_BASE = "model."  # prefix of names that checkpoints without a head leave out
+LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out")
 _LISTED = 4  # names in an error message
 
 
@@ -49,37 +51,30 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if config.projected:
         found["project_in"] = (width, embed_width)
         found["project_out"] = (embed_width, width)
-    layer = _layer_shapes(config)
     for index in range(len(config.layers)):
+        layer = _layer_shapes(config, index)
         found.update({f"layers.{index}.{name}": shape for name, shape in layer.items()})
     if config.final_norm:
         found.update(_norm(config, "final_norm"))
     if not config.tied:
-        found["head"] = (config.vocab, embed_width)
+        found.update(_matrix(config, "head", (config.vocab, embed_width)))
     return found
 
 
-def _layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-    width, mlp = config.width, config.mlp_width
-    linears = {"q": (queries, width), "k": (keys, width), "v": (keys, width), "o": (width, queries)}
-    if config.gated:
-        linears["gate"] = (mlp, width)
-    linears |= {"up": (mlp, width), "down": (width, mlp)}
-
+def _layer_shapes(config: DecoderConfig, index: int) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
-    norms = ["attn_norm", "mlp_norm"]
-    if config.placement == "sandwich":
-        norms += ["post_attn_norm", "post_mlp_norm"]
-    for name in norms:
-        found.update(_norm(config, name))
-    if config.qk_norm:
-        found["q_norm"] = found["k_norm"] = (config.head_size,)
-    for name, shape in linears.items():
-        if name in config.biases:
-            found[f"{name}.bias"] = shape[:1]
-        found[name] = shape
+    for block in config.blocks(index):
+        for name in config.norms(block).values():
+            found.update(_norm(config, name))
+        found.update(block.vectors)
+        for name, shape in block.matrices.items():
+            found.update(_matrix(config, name, shape))
     return found
+
+
+def _matrix(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    bias = {f"{name}.bias": shape[:1]} if name in config.biases else {}
+    return {**bias, name: shape}
 
 
 def _norm(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
@@ -91,25 +86,27 @@ def _norm(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
 
 def match(
     wanted: Mapping[str, tuple[int, ...]],
-    templates: Mapping[str, str],
+    templates: Templates,
     stored: Mapping[str, tuple[int, ...]],
     *,
     surplus: Iterable[str] = (),
+    base: str = "model.",
     where: str,
 ) -> dict[str, str]:
-    """Return the stored name of every wanted weight.
+    """Return the stored name of every wanted weight; several may be stored as one.
 
     `templates` is a family's name map, `stored` has the shapes of the checkpoint's weights, and
-    stored weights that match one of the patterns `surplus` may be left over.
+    stored weights that match one of the patterns `surplus` may be left over. Checkpoints without a
+    head leave out the prefix `base`.
 
     Raises:
         InputError: Weights that are missing, left over or of another shape; lists their names.
     """
-    based = not any(name.startswith(_BASE) for name in stored)
+    bare = not any(name.startswith(base) for name in stored)
     names = {name: _stored_name(name, templates) for name in wanted}
-    if based:
-        names = {name: full.removeprefix(_BASE) for name, full in names.items()}
-    missing = [name for name in names.values() if name not in stored]
+    if bare:
+        names = {name: full.removeprefix(base) for name, full in names.items()}
+    missing = [name for name in dict.fromkeys(names.values()) if name not in stored]
     patterns = [re.compile(pattern) for pattern in surplus]
     used = set(names.values())
     left_over = [
@@ -122,10 +119,15 @@ def match(
         lists = "; ".join(f"{kind}: {_list(items)}" for kind, items in parts if items)
         raise InputError(f"{where}: the weights do not match the configuration; {lists}")
     for name, full in names.items():
-        if tuple(stored[full]) != wanted[name]:
+        needed = wanted[name]
+        cut = _template(name, templates)
+        if isinstance(cut, Slice):
+            rows = sum(wanted[other][0] for other in _siblings(name, cut))
+            needed = cut.shape(rows, needed)
+        if tuple(stored[full]) != needed:
             raise InputError(
                 f"{where}: weight '{shown(full)}' has shape {list(stored[full])}, "
-                f"but the configuration says {list(wanted[name])}"
+                f"but the configuration says {list(needed)}"
             )
     return names
 
@@ -159,13 +161,46 @@ def check_layers(where: str, layers: object, stored: int) -> None:
         raise InputError(f"{where} = {layers} layers, but only {stored} weights are stored")
 
 
-def _stored_name(name: str, templates: Mapping[str, str]) -> str:
-    plain = name.removesuffix(".bias")
-    suffix = ".weight" if plain == name else ".bias"
-    parts = plain.split(".")
-    if len(parts) == 1:
-        return templates[plain] + suffix
-    return templates[f"layers.{parts[2]}"].format(i=parts[1]) + suffix
+def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str]) -> dict[str, View]:
+    """Return the view of a stored weight that each weight with others is; see `models.slices`.
+
+    `names` are the stored names.
+    """
+    wanted = shapes(config)
+    found: dict[str, View] = {}
+    for name, full in names.items():
+        cut = _template(name, templates)
+        if not isinstance(cut, Slice):
+            continue
+        others = {other: wanted[other][0] for other in _siblings(name, cut)}
+        before = list(others)[: list(others).index(name)]
+        rows, total = others[name], sum(others.values())
+        if cut.by_head:
+            heads = rows // config.head_size
+            first, run, step = len(before) * config.head_size, config.head_size, total // heads
+        else:
+            first, run, step = sum(others[other] for other in before), rows, total
+        found[name] = View(full, wanted[name], first, run, step, cut.transposed)
+    return found
+
+
+def _siblings(name: str, cut: Slice) -> list[str]:
+    """Return the names of all weights that are stored as one with a matrix or its bias."""
+    bias = ".bias" if name.endswith(".bias") else ""
+    layer = name.removesuffix(".bias").rpartition(".")[0]
+    return [f"{layer}.{part}{bias}" for part in cut.parts]
+
+
+def _template(name: str, templates: Templates) -> str | Slice:
+    parts = name.removesuffix(".bias").split(".")
+    return templates[parts[0] if len(parts) == 1 else f"layers.{parts[2]}"]
+
+
+def _stored_name(name: str, templates: Templates) -> str:
+    suffix = ".bias" if name.endswith(".bias") else ".weight"
+    template = _template(name, templates)
+    full = template.stored if isinstance(template, Slice) else template
+    return full.format(i=name.split(".")[1] if name.startswith("layers.") else "") + suffix
 
 
 def _list(names: list[str]) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 
 from suffice.errors import InputError, brief
 from suffice.models.config import DecoderConfig
+from suffice.models.slices import Templates
 from suffice.registry import Table
 
 __all__ = ["ARCHITECTURES", "Family", "family_of"]
 
-_CLOSE = 0.85  # of stems: Gemma2 is not a misspelt Gemma3, Lama is Llama
+_CLOSE = 0.85  # of stems: Gemma2 is not a misspelt Gemma3 (nor Gemma), Lama is Llama
 
 
 @dataclass(frozen=True)
@@ -21,26 +22,38 @@ class Family:
     """One family of checkpoints.
 
     `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
-    `{i}` instead of a layer's index. `norm_offset` is the number that the family adds to the stored
-    weights of its RMS norms. Stored weights that match `surplus` carry no information of their own.
+    `{i}` instead of a layer's index, or to slices of what is stored as one (see `models.slices`).
+    Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
+    family adds to the stored weights of its RMS norms. Stored weights that match `surplus` carry no
+    information of their own.
     """
 
     name: str
     read: Callable[[dict[str, Any]], DecoderConfig]
-    weights: Mapping[str, str]
+    weights: Templates
     norm_offset: float = 0.0
     surplus: tuple[str, ...] = ()
+    base: str = "model."
 
 
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "GPT2LMHeadModel": "suffice.models.families.gpt2:GPT2",
+        "GPTNeoXForCausalLM": "suffice.models.families.neox:NEOX",
         "Gemma3ForCausalLM": "suffice.models.families.gemma:GEMMA3",
+        "GemmaForCausalLM": "suffice.models.families.gemma:GEMMA",
+        "GraniteForCausalLM": "suffice.models.families.granite:GRANITE",
         "LlamaForCausalLM": "suffice.models.families.llama:LLAMA",
         "MistralForCausalLM": "suffice.models.families.mistral:MISTRAL",
+        "Olmo2ForCausalLM": "suffice.models.families.olmo:OLMO2",
         "OPTForCausalLM": "suffice.models.families.opt:OPT",
+        "Phi3ForCausalLM": "suffice.models.families.phi:PHI3",
+        "PhiForCausalLM": "suffice.models.families.phi:PHI",
         "Qwen2ForCausalLM": "suffice.models.families.qwen:QWEN2",
         "Qwen3ForCausalLM": "suffice.models.families.qwen:QWEN3",
+        "SmolLM3ForCausalLM": "suffice.models.families.smollm:SMOLLM3",
+        "StableLmForCausalLM": "suffice.models.families.stablelm:STABLELM",
     },
 )
 
@@ -54,8 +67,8 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     names = raw.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise InputError(
-            f"config field 'architectures' = {brief(names)} must be a list of one name; "
-            f"known: {', '.join(ARCHITECTURES.names())}"
+            f"config field 'architectures' = {brief(names)} must be a list of one name, "
+            "such as ['LlamaForCausalLM']"
         )
     if names[0] not in ARCHITECTURES.entries:
         raise _unsupported(names[0])
@@ -73,8 +86,14 @@ def family_of(raw: Mapping[str, Any]) -> Family:
 def _unsupported(name: str) -> InputError:
     """Build the error for an architecture; suggest another only if this one is misspelt."""
     name = brief(name)[1:-1]
+    stem = name.partition("For")[0]
     stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
-    near = get_close_matches(name.partition("For")[0], stems, n=1, cutoff=_CLOSE)
+    misspelt = [
+        each
+        for each in stems
+        if each == stem or not (each.startswith(stem) or stem.startswith(each))
+    ]
+    near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
     listed = ", ".join(ARCHITECTURES.names())
     return InputError(f"unknown architecture '{name}'.{hint} Known: {listed}")

@@ -1,4 +1,4 @@
-"""Gemma 3, text: local and global layers with a rotary embedding each, norms around every part."""
+"""Gemma 1; Gemma 3, text: local and global layers with a rotation each, norms around blocks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ from typing import Any
 
 from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.families import Family
-from suffice.models.families.llama import WEIGHTS, sizes
+from suffice.models.families.llama import SURPLUS, WEIGHTS, sizes
 from suffice.models.fields import activation, head_size, layers_by_kind, read_fields
-from suffice.models.rope_fields import ROPE_DEFAULTS, layer_ropes
+from suffice.models.rope_fields import ROPE_DEFAULTS, layer_ropes, read_rope
 
+GEMMA_DEFAULTS: Mapping[str, Any] = {
+    **ROPE_DEFAULTS,
+    "vocab_size": 256000,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",  # gelu means the same
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+}
+GEMMA_ONLY = {
+    "hidden_activation": (None, "gelu_pytorch_tanh"),  # of the first files
+    "use_bidirectional_attention": (False, None),
+}
 DEFAULTS: Mapping[str, Any] = {
     **ROPE_DEFAULTS,
     "rope_theta": 1_000_000.0,  # of global layers
@@ -48,6 +67,20 @@ _NORMS = {
 }
 
 
+def _read_gemma(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, GEMMA_DEFAULTS, only=GEMMA_ONLY)
+    if fields["hidden_act"] == "gelu":
+        fields["hidden_act"] = "gelu_pytorch_tanh"
+    return DecoderConfig(
+        **sizes(fields, head_size(fields)),
+        layers=(LayerConfig(),) * fields["num_hidden_layers"],
+        activation=activation(fields, "hidden_act"),
+        ropes=(read_rope(fields),),
+        embed_scale=fields["hidden_size"] ** 0.5,
+        biases=frozenset("qkvo" if fields["attention_bias"] else ""),
+    )
+
+
 def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, ("sliding_window",), _ONLY)
     thetas = {
@@ -75,4 +108,5 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
+GEMMA = Family("gemma", _read_gemma, WEIGHTS, norm_offset=1.0, surplus=SURPLUS)
 GEMMA3 = Family("gemma3_text", _read, {**WEIGHTS, **_NORMS}, norm_offset=1.0)

@@ -64,16 +64,21 @@ def sizes(fields: Mapping[str, Any], head: int) -> dict[str, Any]:
     }
 
 
-def _read(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, DEFAULTS)
+def llama_biases(fields: Mapping[str, Any]) -> frozenset[str]:
+    """Return which matrices have a bias."""
     attention = ("q", "k", "v", "o") if fields["attention_bias"] else ()
     mlp = ("gate", "up", "down") if fields["mlp_bias"] else ()
+    return frozenset((*attention, *mlp))
+
+
+def _read(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, DEFAULTS)
     return DecoderConfig(
         **sizes(fields, head_size(fields, whole=True)),
         layers=(LayerConfig(),) * fields["num_hidden_layers"],
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
-        biases=frozenset((*attention, *mlp)),
+        biases=llama_biases(fields),
     )
 
 

@@ -81,24 +81,13 @@ class FolderTensors:
 
 
 class Safetensors:
-    """The float weights of a directory; `names`: some of its tensors (None: all).
-
-    Raises:
-        InputError: A weight has an unsupported type.
-    """
+    """The float weights of a directory; `names`: some of its tensors (None: all)."""
 
     def __init__(self, tensors: FolderTensors, names: Collection[str] | None = None) -> None:
         self._folder = tensors.folder
         own = tensors.types if names is None else names
         self._files = {name: tensors.files[name] for name in own}
-        types = {name: tensors.types[name] for name in own}
-        for name, kind in types.items():
-            if kind not in _DTYPES:
-                raise InputError(
-                    f"{self._files[name].path}: weight '{shown(name)}' has type {shown(kind)}; "
-                    f"supported: {', '.join(_DTYPES)}"
-                )
-        self._dtypes = {name: _DTYPES[kind] for name, kind in types.items()}
+        self._types = {name: tensors.types[name] for name in own}
         self._shapes = {name: file.shape(name) for name, file in self._files.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -106,8 +95,18 @@ class Safetensors:
         return self._shapes
 
     def dtype(self, name: str) -> str:
-        """Return the name of a weight's type."""
-        return self._dtypes[name]
+        """Return the name of a weight's type.
+
+        Raises:
+            InputError: It is not supported.
+        """
+        kind = self._types[name]
+        if kind not in _DTYPES:
+            raise InputError(
+                f"{self._files[name].path}: weight '{shown(name)}' has type {shown(kind)}; "
+                f"supported: {', '.join(_DTYPES)}"
+            )
+        return _DTYPES[kind]
 
     def in_codes(self, name: str) -> bool:
         """Return whether a weight is stored in codes: none is."""
@@ -119,7 +118,7 @@ class Safetensors:
 
     def stored(self, name: str) -> tuple[str, int]:
         """Return a weight's type and bytes."""
-        dtype = self._dtypes[name]
+        dtype = self.dtype(name)
         return dtype, math.prod(self._shapes[name]) * _BYTES[dtype]
 
     @property

@@ -30,7 +30,14 @@ import numpy as np
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
-from suffice.models.config import ACTIVATIONS, DecoderConfig, LayerConfig, Rope, check_number
+from suffice.models.config import (
+    ACTIVATIONS,
+    PLACEMENTS,
+    DecoderConfig,
+    LayerConfig,
+    Rope,
+    check_number,
+)
 from suffice.models.storage import StoredMatrix
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, is_linear, shapes
@@ -55,9 +62,21 @@ __all__ = [
 SCHEMA = 3
 CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
-    "placement": ("pre", "post", "sandwich"),
+    "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
+    **dict.fromkeys(
+        ("parallel", "rounds_embed_scale", "shared_norm", "whole_qk_norm"), (False, True)
+    ),
+}
+# fields that the first files of this schema lack: they have these values
+_LATER = {
+    "logit_scale": 1.0,
+    "parallel": False,
+    "residual_scale": 1.0,
+    "rounds_embed_scale": True,
+    "shared_norm": False,
+    "whole_qk_norm": False,
 }
 _KEY = "suffice"
 Weights = Mapping[str, PackedLinear | np.ndarray]
@@ -351,6 +370,7 @@ def _site(inputs: np.ndarray, share: Any, thresholds: Any, group: Any) -> Site:
 
 
 def _config(stored: dict[str, Any]) -> DecoderConfig:
+    stored = _LATER | stored
     layers = tuple(LayerConfig(**layer) for layer in stored["layers"])
     ropes = tuple(
         Rope(
@@ -358,14 +378,17 @@ def _config(stored: dict[str, Any]) -> DecoderConfig:
             rope["theta"],
             tuple((key, value) for key, value in rope["parameters"]),
             tuple(rope["divisors"]),
+            rope.get("partial", 1.0),
         )
         for rope in stored["ropes"]
     )
     for field, allowed in CHOICES.items():
         if stored[field] not in allowed:
             raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
-    for field in ("attention_scale", "embed_scale"):
+    for field in ("attention_scale", "embed_scale", "logit_scale", "residual_scale"):
         check_number(field, stored[field])
+    if stored["parallel"] and stored["placement"] != "pre":
+        raise InputError(f"parallel blocks with placement={stored['placement']}; allowed: pre")
     if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
         raise InputError("a layer refers to a rope that does not exist")
     return DecoderConfig(

@@ -75,9 +75,14 @@ class Sensitivity(Layerwise):
 
     @torch.no_grad()
     def _of_sampled(self, last: torch.Tensor) -> torch.Tensor:
-        """Return d log p / d y of the head's inputs y [T, M], W its matrix: (one-hot - p) W."""
+        """Return d log p / d y of the head's inputs y [T, M], W its matrix: s (one-hot - p) W.
+
+        s is the scale of logits.
+        """
         head = self.matrix(self._head)
+        scale = self.config.logit_scale
         p = linear(last, head, self.dtype, ELEMENTS)
+        p *= scale
         p -= p.amax(-1, keepdim=True)
         p.exp_()
         p /= p.sum(-1, keepdim=True)
@@ -87,7 +92,7 @@ class Sensitivity(Layerwise):
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)
         for error, block in zip(errors, blocks, strict=True):
-            found.addmm_(error, dense(block))
+            found.addmm_(error, dense(block), alpha=scale)
         return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:

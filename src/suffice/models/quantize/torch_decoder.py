@@ -5,14 +5,14 @@ It computes on the packed weights of `DecoderWeights`, unpacked a block at a tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
 from suffice.errors import InputError
+from suffice.models.blocks import Attention, DenseMLP
 from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.quantize.torch_layers import (
@@ -118,20 +118,23 @@ class TorchDecoder(DecoderWeights):
         cache: KVCache | None,
         watch: Watch | None,
     ) -> torch.Tensor:
-        at = f"layers.{index}."
-        attention = partial(self._attention, index, table, cache, watch)
-        x = self._residual(at, "attn_norm", x, attention)
-        return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
+        base = x
+        for block in self.config.blocks(index):
+            norms = {
+                place: f"layers.{index}.{name}" for place, name in self.config.norms(block).items()
+            }
+            given = self._placed(norms.get("before"), base if self.config.parallel else x)
+            if isinstance(block, Attention):
+                y = self._attention(index, table, cache, watch, given)
+            else:
+                y = self._mlp(index, block, given)
+            y = self._placed(norms.get("after"), y) * self.config.residual_scale
+            x = self._placed(norms.get("whole"), x + y)
+        return x
 
-    def _residual(
-        self, at: str, norm: str, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """Add the output of a part of a layer to x, with norms where the placement has them."""
-        if self.config.placement == "pre":
-            return x + part(self._norm(at + norm, x))
-        if self.config.placement == "post":
-            return self._norm(at + norm, x + part(x))
-        return x + self._norm(f"{at}post_{norm}", part(self._norm(at + norm, x)))
+    def _placed(self, norm: str | None, x: torch.Tensor) -> torch.Tensor:
+        """Normalize x [T, M] where a block has a norm."""
+        return x if norm is None else self._norm(norm, x)
 
     def _attention(
         self,
@@ -168,24 +171,32 @@ class TorchDecoder(DecoderWeights):
             for name in "qkv"
         )
         if config.qk_norm:
-            q = rms_norm(q, self._tensor(at + "q_norm"), config.norm_eps)
-            k = rms_norm(k, self._tensor(at + "k_norm"), config.norm_eps)
+            q = self._head_norm(at + "q_norm", q)
+            k = self._head_norm(at + "k_norm", k)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
         return q, k, v
+
+    def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Normalize each of the heads [H, T, D], or all of them together."""
+        weight, eps = self._tensor(name), self.config.norm_eps
+        if not self.config.whole_qk_norm:
+            return rms_norm(x, weight, eps)
+        heads = x.transpose(0, 1)
+        return rms_norm(heads.flatten(1), weight, eps).view(heads.shape).transpose(0, 1)
 
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
         return attend(q, k, v, self.config.attention_scale, self.config.layers[index].window)
 
-    def _mlp(self, at: str, x: torch.Tensor) -> torch.Tensor:
-        act = ACTIVATIONS[self.config.activation]
+    def _mlp(self, index: int, block: DenseMLP, x: torch.Tensor) -> torch.Tensor:
+        act, at = ACTIVATIONS[block.activation], f"layers.{index}."
         up = self._linear(at + "up", x)
-        inner = act(self._linear(at + "gate", x)) * up if self.config.gated else act(up)
+        inner = act(self._linear(at + "gate", x)) * up if block.gated else act(up)
         return self._linear(at + "down", inner)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(self._head, self._last(x))
+        return self._linear(self._head, self._last(x)) * self.config.logit_scale
 
     @property
     def _head(self) -> str:

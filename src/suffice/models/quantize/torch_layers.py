@@ -93,9 +93,10 @@ def layer_norm(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the pairs (d, d + D/2) of heads [H, T, D] by the angles of tables [T, D/2]."""
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+    """Rotate the pairs (d, d + P) of the first 2 P entries of heads [H, T, D] by tables [T, P]."""
+    pairs = cos.shape[-1]
+    low, high, rest = torch.split(x, [pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin, rest), dim=-1)
 
 
 def visible(new: int, rows: int, window: int | None) -> torch.Tensor:

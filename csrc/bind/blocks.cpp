@@ -1,0 +1,78 @@
+#include "model/blocks.h"
+
+#include <algorithm>
+
+#include "bind/py_model.h"
+#include "linear/inputs.h"
+
+namespace suffice::bind {
+namespace {
+
+void add_layer(PyModel& self, bool parallel) {
+  require(self.spec.layers.empty() || !self.spec.layers.back().blocks.empty(),
+          "the layer before this one has no block");
+  self.spec.layers.push_back({.blocks = {}, .parallel = parallel});
+}
+
+// Appends a block to the last layer, with the norms around it.
+template <class Part>
+void add_block(PyModel& self, const Parts& parts, Part part) {
+  require(!self.spec.layers.empty(), "a block belongs to a layer");
+  Layer& layer = self.spec.layers.back();
+  constexpr bool attends = std::is_same_v<Part, AttentionBlock>;
+  require(attends == layer.blocks.empty(), "a layer's first block, and no other, is its attention");
+  Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
+  const size_t width = self.spec.width;
+  self.set(block.before, parts, "before", width);
+  self.set(block.after, parts, "after", width);
+  self.set(block.whole, parts, "whole", width);
+  require(!layer.parallel || !(block.after.weight || block.whole.weight),
+          "parallel blocks have norms before them only");
+  layer.blocks.push_back(std::move(block));
+}
+
+void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms) {
+  const ModelSpec& spec = self.spec;
+  const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
+  AttentionBlock block;
+  self.set(block.q, parts, "q", queries, spec.width);
+  self.set(block.k, parts, "k", keys, spec.width);
+  self.set(block.v, parts, "v", keys, spec.width);
+  self.set(block.o, parts, "o", spec.width, queries);
+  self.set(block.q_norm, parts, "q_norm", whole_norms ? queries : spec.head_size);
+  self.set(block.k_norm, parts, "k_norm", whole_norms ? keys : spec.head_size);
+  require(!whole_norms || (block.q_norm.weight && block.k_norm.weight),
+          "norms of all heads need weights");
+  require(window >= 0, "a negative window");
+  require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
+  block.whole_norms = whole_norms;
+  block.window = window;
+  block.rope = rope;
+  block.k_own = !same_inputs(block.q, block.k);
+  block.v_own = !same_inputs(block.q, block.v);
+  add_block(self, parts, block);
+}
+
+void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
+  ModelSpec& spec = self.spec;
+  require(width > 0, "every size of a model is positive");
+  require(activation >= kSilu && activation <= kRelu, "no such activation");
+  DenseMlp block;
+  self.set(block.gate, parts, "gate", width, spec.width, false);
+  self.set(block.up, parts, "up", width, spec.width);
+  self.set(block.down, parts, "down", spec.width, width);
+  block.activation = activation;
+  block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
+  spec.inner_width = std::max(spec.inner_width, width);
+  add_block(self, parts, block);
+}
+
+}  // namespace
+
+void bind_blocks(nb::class_<PyModel>& model) {
+  model.def("add_layer", &add_layer, "parallel"_a)
+      .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a)
+      .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a);
+}
+
+}  // namespace suffice::bind

@@ -1,0 +1,196 @@
+#include "model/worker.h"
+
+namespace suffice {
+namespace {
+
+// Rotates pairs of a head's first entries: [x1, x2] -> [x1 cos - x2 sin, x2 cos + x1 sin].
+void rotate(float* head, int pairs, const float* cos, const float* sin) {
+  for (int i = 0; i < pairs; i++) {
+    const float a = head[i], b = head[pairs + i];
+    head[i] = a * cos[i] - b * sin[i];
+    head[pairs + i] = b * cos[i] + a * sin[i];
+  }
+}
+
+// The part of one thread in a layer's attention.
+struct AttentionWork {
+  const AttentionBlock& block;
+  const int layer;
+  Worker& worker;
+  const ModelSpec& spec;
+  const Step& step;
+  StepBuffers& shared;
+  ThreadBuffers& buffers;
+  const int rows, size;  // of the step, and of a head
+
+  AttentionWork(const AttentionBlock& block, int layer, Worker& worker)
+      : block(block),
+        layer(layer),
+        worker(worker),
+        spec(worker.spec),
+        step(worker.step),
+        shared(worker.shared),
+        buffers(worker.buffers),
+        rows(worker.rows),
+        size(spec.head_size) {}
+
+  // Row `row` of query head `h`, or of key head `g`.
+  float* query(int row, int h) const {
+    return shared.queries.data() + static_cast<size_t>(row) * shared.query_width + h * size;
+  }
+  float* key(int row, int g) const {
+    return shared.keys.data() + static_cast<size_t>(row) * shared.key_width + g * size;
+  }
+
+  // The norm of a head and its rotary position.
+  void place(const Norm& norm, int row, float* head) const {
+    if (norm.weight && !block.whole_norms)
+      kernels().normalize(head, size, norm.weight, norm.bias, false, spec.norm_eps, head);
+    if (block.rope < 0) return;
+    const Rope& rope = spec.ropes[block.rope];
+    const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
+    rotate(head, rope.pairs, rope.cos + start, rope.sin + start);
+  }
+
+  void multiply_query(const Inputs& x, int h) const {
+    const int panels = size / kPanel;
+    kernels().linear(block.q, h * panels, (h + 1) * panels, x, shared.queries.data(),
+                     shared.query_width);
+  }
+
+  void place_query(int h) const {
+    for (int row = 0; row < rows; row++) {
+      float* q = query(row, h);
+      place(block.q_norm, row, q);
+      for (int i = 0; i < size; i++) q[i] *= spec.attention_scale * kLog2e;
+    }
+  }
+
+  // Multiplies a key or value head into a buffer of its own. The kernel writes output n at y + n: y
+  // is shifted so that this head's outputs start the buffer.
+  void multiply_head(const Linear& w, const Inputs& x, int g, std::vector<float>& to) const {
+    const int panels = size / kPanel;
+    kernels().linear(w, g * panels, (g + 1) * panels, x, to.data() - g * size, size);
+  }
+
+  // Stores the keys key(row) of a head, once placed, and its values.
+  template <class Key>
+  void store(int g, Key key) const {
+    for (const StepRequest& request : step.requests)
+      for (int i = 0; i < request.count; i++) {
+        float* k = key(request.first_row + i);
+        place(block.k_norm, request.first_row + i, k);
+        kernels().store_row(
+            request.cache->head(layer, g), request.length - request.cache->removed(layer) + i, k,
+            buffers.value.data() + static_cast<size_t>(request.first_row + i) * size);
+      }
+  }
+
+  // Calls of_query(h) and of_key(g) for this thread's heads. Query heads cost one matmul, key/value
+  // heads two, so these come first where threads take what is left; otherwise each takes the units
+  // that start in its share of the cost.
+  template <class OfQuery, class OfKey>
+  void each_head(OfQuery of_query, OfKey of_key) const {
+    if (shared.split)
+      return shared.queue.take(worker.thread, worker.team.size(), [&](int item) {
+        if (item < spec.kv_heads)
+          of_key(item);
+        else
+          of_query(item - spec.kv_heads);
+      });
+    const Share mine = share(spec.heads + 2 * spec.kv_heads, worker.thread, worker.team.size());
+    for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) of_query(h);
+    for (int g = 0; g < spec.kv_heads; g++) {
+      const int start = spec.heads + 2 * g;
+      if (start >= mine.first && start < mine.last) of_key(g);
+    }
+  }
+
+  void project() const {
+    RowBuffers& prepared = worker.prepared;
+    const float* from = worker.normal.data();
+    const int items = spec.heads + spec.kv_heads;
+    if (block.k_own) worker.fill(prepared.second_inputs, from, shared.width, block.k, rows);
+    if (block.v_own) worker.fill(prepared.third_inputs, from, shared.width, block.v, rows);
+    const Inputs x = worker.inputs(from, shared.width, block.q, rows, items);
+    const Inputs of_k =
+        block.k_own ? prepared.second_inputs.of(from, shared.width, block.k, rows) : x;
+    const Inputs of_v =
+        block.v_own ? prepared.third_inputs.of(from, shared.width, block.v, rows) : x;
+    if (block.whole_norms) return project_and_normalize(x, of_k, of_v, items);
+    each_head(
+        [&](int h) {
+          multiply_query(x, h);
+          place_query(h);
+        },
+        [&](int g) {
+          multiply_head(block.k, of_k, g, buffers.key);
+          multiply_head(block.v, of_v, g, buffers.value);
+          store(g, [&](int row) { return buffers.key.data() + static_cast<size_t>(row) * size; });
+        });
+  }
+
+  // The same with norms over all heads, for which each thread waits until all are multiplied.
+  void project_and_normalize(const Inputs& x, const Inputs& of_k, const Inputs& of_v,
+                             int items) const {
+    const int panels = size / kPanel;
+    each_head([&](int h) { multiply_query(x, h); },
+              [&](int g) {
+                kernels().linear(block.k, g * panels, (g + 1) * panels, of_k, shared.keys.data(),
+                                 shared.key_width);
+              });
+    worker.team.barrier();
+    const Share mine = share(rows, worker.thread, worker.team.size());
+    for (int row = mine.first; row < mine.last; row++) {
+      normalize_heads(block.q_norm, query(row, 0), shared.query_width);
+      normalize_heads(block.k_norm, key(row, 0), shared.key_width);
+    }
+    worker.await_rows(items);
+    if (!shared.split) worker.team.barrier();
+    each_head([&](int h) { place_query(h); },
+              [&](int g) {
+                multiply_head(block.v, of_v, g, buffers.value);
+                store(g, [&](int row) { return key(row, g); });
+              });
+  }
+
+  void normalize_heads(const Norm& norm, float* heads, int width) const {
+    kernels().normalize(heads, width, norm.weight, norm.bias, false, spec.norm_eps, heads);
+  }
+
+  // Copies the watched requests' queries of a layer out, without their scale.
+  void hand_out() const {
+    const float inverse = 1.0f / (spec.attention_scale * kLog2e);
+    const size_t width = shared.query_width;
+    float* to = step.queries + static_cast<size_t>(layer) * step.watched_rows * width;
+    for (const StepRequest& request : step.requests) {
+      if (!request.watched) continue;
+      const float* from = shared.queries.data() + request.first_row * width;
+      for (size_t i = 0; i < request.count * width; i++) *to++ = from[i] * inverse;
+    }
+  }
+};
+
+}  // namespace
+
+void reserve_inputs(const AttentionBlock& block, RowBuffers& to) {
+  for (const Linear* w : {&block.q, &block.o}) to.inputs.reserve(*w);
+  to.second_inputs.reserve(block.k);
+  to.third_inputs.reserve(block.v);
+}
+
+void run(const AttentionBlock& block, int layer, Worker& worker) {
+  StepBuffers& shared = worker.shared;
+  const AttentionWork work(block, layer, worker);
+  if (worker.thread == 0) shared.plan(worker.spec, worker.step, layer, worker.team.size());
+  work.project();
+  worker.team.barrier();
+  if (worker.step.queries && worker.thread == 0) work.hand_out();
+  shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
+  worker.team.barrier();
+  worker.multiply(block.o, shared.attended.data(), shared.query_width, worker.rows,
+                  shared.output.data(), shared.width);
+  worker.team.barrier();
+}
+
+}  // namespace suffice

@@ -1,0 +1,37 @@
+#include "model/worker.h"
+
+namespace suffice {
+
+void reserve_inputs(const DenseMlp& block, RowBuffers& to) {
+  for (const Linear* w : {&block.up, &block.down}) to.inputs.reserve(*w);
+  to.second_inputs.reserve(block.gate);
+}
+
+void run(const DenseMlp& block, int, Worker& worker) {
+  StepBuffers& shared = worker.shared;
+  RowBuffers& prepared = worker.prepared;
+  const bool gated = block.gate.data;
+  const int rows = worker.rows, stride = shared.inner_width;
+  const float* from = worker.normal.data();
+  if (block.gate_own) worker.fill(prepared.second_inputs, from, shared.width, block.gate, rows);
+  const Inputs x =
+      worker.inputs(from, shared.width, block.up, rows, items_of(block.up, worker.team.size()));
+  const Inputs of_gate =
+      block.gate_own ? prepared.second_inputs.of(from, shared.width, block.gate, rows) : x;
+  float* up = shared.inner.data();
+  float* gate = gated ? shared.second_inner.data() : up;
+  worker.take_panels(block.up, [&](int first, int last) {
+    kernels().linear(block.up, first, last, x, up, stride);
+    if (gated) kernels().linear(block.gate, first, last, of_gate, gate, stride);
+    for (int row = 0; row < rows; row++) {
+      const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
+      kernels().activate(block.activation, gate + start, gated ? up + start : nullptr,
+                         (last - first) * kPanel);
+    }
+  });
+  worker.team.barrier();
+  worker.multiply(block.down, gate, stride, rows, shared.output.data(), shared.width);
+  worker.team.barrier();
+}
+
+}  // namespace suffice

@@ -1,0 +1,122 @@
+// The work of one thread in a step.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "model/model.h"
+#include "model/step_buffers.h"
+
+namespace suffice {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// With few rows, each thread has its own copy of the residual stream and adds the shared outputs to
+// it after a barrier, so no thread waits for another to normalise. With many, there is one copy,
+// each thread prepares some rows of it, and waits for the others.
+struct Worker {
+  const ModelSpec& spec;
+  const Step& step;
+  StepBuffers& shared;
+  Team& team;
+  int thread;
+  int rows;
+  bool selects;  // the rules apply to some request
+  ThreadBuffers& buffers;
+  RowBuffers& prepared;
+  std::vector<float>&residual, &normal;
+
+  Worker(const ModelSpec& spec, const Step& step, StepBuffers& shared, Team& team, int thread)
+      : spec(spec),
+        step(step),
+        shared(shared),
+        team(team),
+        thread(thread),
+        rows(shared.rows),
+        selects(step.selects()),
+        buffers(shared.threads[thread]),
+        prepared(shared.threads[shared.split ? 0 : thread].rows),
+        residual(prepared.residual),
+        normal(prepared.normal) {
+    if (!shared.split) prepared.prepare(rows, shared.width, shared.input_stride());
+    buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);
+    buffers.value.assign(buffers.key.size(), 0.0f);
+  }
+
+  // Of `count` rows, those that this thread prepares.
+  Share own(int count) const {
+    return shared.split ? share(count, thread, team.size()) : Share{0, count};
+  }
+
+  // Returns once all rows are prepared; `items` of work on them may then be taken.
+  void await_rows(int items) {
+    if (!shared.split) return;
+    if (thread == 0) shared.queue.begin(items, team.size());
+    team.barrier();
+  }
+
+  // Calls f(first, last) for this thread's panels of a matrix; of prepared rows also for those that
+  // other threads are late with.
+  template <class F>
+  void take_panels(const Linear& w, F f) {
+    if (!shared.split) {
+      const Share mine = share(w.panels(), thread, team.size());
+      return f(mine.first, mine.last);
+    }
+    const int each = panels_at_once(w, team.size());
+    shared.queue.take(thread, team.size(),
+                      [&](int item) { f(item * each, std::min((item + 1) * each, w.panels())); });
+  }
+
+  void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) {
+    const Share mine = own(count);
+    if (!shared.split) to.reserve(w);
+    to.fill(values, stride, w, mine.first, mine.last, count, buffers.input_scratch);
+  }
+
+  // The inputs of `w`, for `items` of work.
+  Inputs inputs(const float* values, int stride, const Linear& w, int count, int items) {
+    fill(prepared.inputs, values, stride, w, count);
+    await_rows(items);
+    return prepared.inputs.of(values, stride, w, count);
+  }
+
+  // Multiplies rows; with many, once each thread has prepared its own of them.
+  void multiply(const Linear& w, const float* values, int values_stride, int count, float* y,
+                int stride) {
+    const Inputs x = inputs(values, values_stride, w, count, items_of(w, team.size()));
+    take_panels(w, [&](int first, int last) { kernels().linear(w, first, last, x, y, stride); });
+  }
+
+  // y = norm(x) of a row; a norm without weight copies.
+  void normalize_row(const Norm& norm, const float* x, float* y) {
+    if (norm.weight)
+      kernels().normalize(x, spec.width, norm.weight, norm.bias, spec.layer_norm, spec.norm_eps, y);
+    else if (x != y)
+      std::memcpy(y, x, spec.width * sizeof(float));
+  }
+
+  void normalize(const Norm& norm, const float* x, float* y) {
+    const Share mine = own(rows);
+    for (int row = mine.first; row < mine.last; row++) {
+      const size_t start = static_cast<size_t>(row) * shared.width;
+      normalize_row(norm, x + start, y + start);
+    }
+  }
+
+  // Copies rows of the shared output.
+  void take_output(std::vector<float>& to, int count) {
+    const Share mine = own(count);
+    const float* from = shared.output.data();
+    const size_t width = shared.width;
+    std::copy(from + mine.first * width, from + mine.last * width, to.data() + mine.first * width);
+  }
+};
+
+// Run a block of a layer on the worker's `normal`, and return once every thread has left its part
+// of the output in the shared `output`.
+void run(const AttentionBlock& block, int layer, Worker& worker);
+void run(const DenseMlp& block, int layer, Worker& worker);
+
+}  // namespace suffice

@@ -1,0 +1,186 @@
+"""Matrices that a checkpoint stores as one, or transposed, each under a name of its own.
+
+A family's name map has a `Slice` for such a matrix. `slice_source` makes a source in which it
+can be read as any other: only its own rows are read, or, of a transposed one, all of the stored
+matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suffice.models.stored_file import Array
+from suffice.quant.packed_float8 import StoredFloat8
+
+if TYPE_CHECKING:
+    from suffice.models.checkpoint import Source, UnreadCodes
+
+__all__ = ["Slice", "Templates", "View", "slice_source", "stored_together"]
+
+_PANEL_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A matrix of a layer that is stored with others, one below the other, as one of their names.
+
+    `stored` is that name, as in a name map, and `parts` are the decoder's names of all of them, in
+    order. `by_head`: the rows of a head of each part come one after the other, then those of the
+    next head. `transposed`: the stored matrix is [K, N], and the parts are side by side.
+    """
+
+    stored: str
+    part: str
+    parts: tuple[str, ...]
+    by_head: bool = False
+    transposed: bool = False
+
+    def shape(self, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
+        whole = (rows, *shape[1:])
+        return whole[::-1] if self.transposed else whole
+
+
+Templates = Mapping[str, "str | Slice"]
+
+
+def stored_together(
+    stored: str, *parts: str, by_head: bool = False, transposed: bool = False
+) -> dict[str, Slice]:
+    """Return entries of a name map for matrices of a layer that are stored as one."""
+    return {f"layers.{part}": Slice(stored, part, parts, by_head, transposed) for part in parts}
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows of a stored weight: from `first` on, `run` at a time, whose starts are `step` apart."""
+
+    stored: str
+    shape: tuple[int, ...]
+    first: int
+    run: int
+    step: int
+    transposed: bool
+
+    def runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of `count` rows from `first` on: where stored, how many before, how many."""
+        done = 0
+        while done < count:
+            turn, within = divmod(first + done, self.run)
+            rows = min(self.run - within, count - done)
+            yield self.first + turn * self.step + within, done, rows
+            done += rows
+
+    def of(self, whole: Array) -> Array:
+        """Return the view's rows of a stored weight."""
+        whole = whole.T if self.transposed else whole
+        runs = self.runs(0, self.shape[0])
+        return np.concatenate([whole[start : start + rows] for start, _, rows in runs])
+
+
+def slice_source(source: Source, views: Mapping[str, View]) -> Source:
+    """Return a source that also has views of its weights; without any, the source itself."""
+    return _Sliced(source, views) if views else source
+
+
+class _Sliced:
+    """A source's weights, and views of them by their own names."""
+
+    def __init__(self, source: Source, views: Mapping[str, View]) -> None:
+        self._source, self._views = source, views
+        self._shapes = {**source.shapes(), **{name: view.shape for name, view in views.items()}}
+        self._turned: tuple[str, Array] | None = None  # blocks of rows come one after the other
+
+    def _stored(self, name: str) -> str:
+        return self._views[name].stored if name in self._views else name
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of every stored weight and of every view."""
+        return self._shapes
+
+    def dtype(self, name: str) -> str:
+        """Return the smallest type that holds a weight."""
+        return self._source.dtype(self._stored(name))
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the type in which a weight is stored, and its bytes."""
+        kind, size = self._source.stored(self._stored(name))
+        if name in self._views:
+            view = self._views[name]
+            whole = self._shapes[view.stored]
+            size = size * view.shape[0] // whole[-1 if view.transposed else 0]
+        return kind, size
+
+    @property
+    def label(self) -> str | None:
+        """The file's name for its storage as a whole."""
+        return self._source.label
+
+    def load(self, name: str) -> Array:
+        """Read one weight in a floating-point type.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        found = self._source.load(self._stored(name))
+        return self._views[name].of(found) if name in self._views else found
+
+    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
+        """Convert rows `first`, `first` + 1, ... of a matrix into all rows of `out` [rows, K].
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        view = self._views.get(name)
+        if view is None:
+            return self._source.load_rows(name, first, out)
+        for start, to, rows in view.runs(first, len(out)):
+            part = out[to : to + rows]
+            if view.transposed:
+                part[...] = self._columns(view.stored, start, rows)
+            else:
+                self._source.load_rows(view.stored, start, part)
+
+    def _columns(self, stored: str, first: int, count: int) -> Array:
+        """Return columns of a stored matrix, as rows."""
+        if self._turned is None or self._turned[0] != stored:
+            self._turned = stored, self._source.load(stored)
+        columns: Array = self._turned[1][:, first : first + count].T
+        return columns
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a matrix is stored in codes that become panels, whole ones of its own."""
+        view = self._views.get(name)
+        if view is None or not self._source.in_codes(view.stored):
+            return self._source.in_codes(self._stored(name))
+        whole = view.run == view.shape[0] and not view.transposed
+        end = view.first + view.shape[0]
+        last = end == self._shapes[view.stored][0] or end % _PANEL_ROWS == 0
+        return whole and view.first % _PANEL_ROWS == 0 and last
+
+    def codes(self, name: str) -> UnreadCodes | StoredFloat8:
+        """Return a matrix that is stored in codes.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        found = self._source.codes(self._stored(name))
+        view = self._views.get(name)
+        if view is None:
+            return found
+        if isinstance(found, StoredFloat8):
+            return StoredFloat8(view.of(found.data), view.of(found.scales))
+        panels = -(-self._shapes[view.stored][0] // _PANEL_ROWS)
+        first, fill_whole = view.first // _PANEL_ROWS, found.fill
+
+        def fill(out: NDArray[np.uint8]) -> None:
+            whole = np.empty((panels, out.shape[1]), np.uint8)
+            fill_whole(whole)
+            out[...] = whole[first : first + len(out)]
+
+        return replace(found, fill=fill)

@@ -1,0 +1,81 @@
+"""`suffice quantize` on models whose layers differ from Llama's, and files of earlier versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import tiny
+from caches import cache_for
+from calibrating import text_flags
+from commands import Cli
+from suffice.models.formats.quantized_file import open_quantized
+from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
+
+TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
+LATER = (
+    "logit_scale",
+    "parallel",
+    "residual_scale",
+    "rounds_embed_scale",
+    "shared_norm",
+    "whole_qk_norm",
+)
+
+
+def quantized(cli: Cli, folder: Path, variant: str) -> Path:
+    model = tiny.make(folder / variant, variant, tokenizer=True)
+    output = folder / "out.safetensors"
+    ran = cli("quantize", "-m", str(model), *text_flags(folder, 6), "-o", str(output))
+    assert ran.code == 0, ran.err
+    assert open_quantized(output).config == open_checkpoint(model).config
+    return output
+
+
+@pytest.mark.parametrize(
+    "variant", ["gpt2", "granite", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"]
+)
+def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:
+    """The native step on the file against the reference on the same weights."""
+    opened = open_quantized(quantized(cli, tmp_path, variant))
+    decoder = TorchDecoder(opened.config, opened.weights)
+    cache = cache_for(decoder, "float32", growth="upfront", limit=64)
+    cache.reserve(64)
+    model = NativeModel(decoder, 64)
+    logits = model.step([StepRows(cache, TOKENS.tolist(), outputs="all")])
+    expected = decoder.forward(TOKENS, cache_for(decoder), logits="all")
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.1 * float(expected.std())
+
+
+def test_a_file_of_before_some_mechanisms(cli: Cli, tmp_path: Path) -> None:
+    """It lacks their fields, and means what it meant."""
+    path = quantized(cli, tmp_path, "gemma3")
+    with safe_open(path, framework="pt") as file:
+        facts = json.loads(file.metadata()["suffice"])
+    config = {name: value for name, value in facts["config"].items() if name not in LATER}
+    assert len(config) == len(facts["config"]) - len(LATER)
+    for rope in config["ropes"]:
+        del rope["partial"]
+    before = open_quantized(path).config
+    save_file(load_file(path), path, metadata={"suffice": json.dumps({**facts, "config": config})})
+    assert open_quantized(path).config == before
+
+
+def test_parallel_blocks_with_norms_after_them_are_refused(cli: Cli, tmp_path: Path) -> None:
+    path = quantized(cli, tmp_path, "gemma3")
+    with safe_open(path, framework="pt") as file:
+        facts = json.loads(file.metadata()["suffice"])
+    facts["config"]["parallel"] = True
+    save_file(load_file(path), path, metadata={"suffice": json.dumps(facts)})
+    ran = cli("run", "-m", str(path), "-p", "x")
+    assert ran.code == 2
+    assert "parallel blocks with placement=sandwich; allowed: pre" in ran.err

@@ -1,0 +1,61 @@
+"""Greedy tokens of every family in float32 are transformers': in a batch, past windows, long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hf_reference
+import tiny
+from suffice import LLM, SamplingParams
+
+NEW = 24
+LENGTHS = (1, 5, 19, 90)
+FAMILIES = [
+    "gemma",
+    "gpt2",
+    "gpt2-unscaled",
+    "granite",
+    "llama",
+    "neox",
+    "neox-serial",
+    "olmo2",
+    "phi",
+    "phi3",
+    "phi3-longrope",
+    "smollm3",
+    "smollm3-window",
+    "stablelm",
+    "stablelm-parallel",
+]
+
+
+def expected(model: Any, prompt: list[int]) -> list[int]:
+    """Return the tokens that transformers decodes one by one."""
+    cache, found, given = None, [], torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(NEW):
+            output = model(given, **hf_reference.as_cache(cache), use_cache=True)
+            cache = hf_reference.cache_of(output)
+            given = output.logits[:, -1:].argmax(-1)
+            found.append(int(given))
+    return found
+
+
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_greedy_tokens_are_those_of_transformers(variant: str, tmp_path: Any) -> None:
+    folder = tiny.make(tmp_path / variant, variant, tokenizer=True)
+    model = hf_reference.load(folder, torch.float32)
+    generator = torch.Generator().manual_seed(4)
+    most = 30 if variant == "phi3-longrope" else max(LENGTHS)  # its frequencies change at 64
+    prompts = [
+        torch.randint(0, tiny.VOCABULARY, (min(length, most),), generator=generator).tolist()
+        for length in LENGTHS
+    ]
+    llm = LLM(folder, dtype="float32", kv_cache_dtype="float32", threads=2)
+    params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
+    outputs = llm.generate(prompts, params)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert list(output.outputs[0].token_ids) == expected(model, prompt), len(prompt)

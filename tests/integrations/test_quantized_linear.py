@@ -180,8 +180,12 @@ def test_what_cannot_be_is_one_line(
     small = load(tiny.make(tmp_path / "small", "llama", num_hidden_layers=1), torch.float32)
     fits = refused(lambda: st.load_quantized(small, path, checkpoint=folder))
     assert fits.endswith("layers.1.self_attn.q_proj [64, 64], which LlamaForCausalLM has not")
-    unknown = refused(lambda: st.load_quantized(gpt2, path, checkpoint=folder))
-    assert unknown.startswith("unknown architecture 'GPT2LMHeadModel'")
+    joined = refused(lambda: st.load_quantized(gpt2, path, checkpoint=folder))
+    assert joined.startswith("GPT2LMHeadModel has q, k, v in one layer, a file of `suffice")
+    strange = copy.deepcopy(small)
+    strange.__class__ = type("MambaForCausalLM", (type(small),), {})
+    unknown = refused(lambda: st.load_quantized(strange, path, checkpoint=folder))
+    assert unknown.startswith("unknown architecture 'MambaForCausalLM'")
     assert not swapped(small) and not swapped(gpt2) and not swapped(other)
 
 

@@ -41,6 +41,7 @@ from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.layerwise import SiteInputs
+from suffice.models.slices import Slice, Templates
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS
@@ -167,7 +168,7 @@ def load_quantized(
     opened = open_quantized(Path(path))
     source = opened.facts["model"]
     check_source(f"{path}", source["name"], source["hash"], model, checkpoint)
-    names: dict[str, str] = ARCHITECTURES.load(type(model).__name__).weights
+    names = _names(type(model).__name__)
     found: dict[str, PackedLinear] = {}
     for name, weight in opened.weights.items():
         if not isinstance(weight, PackedLinear) or name == "embed":
@@ -186,6 +187,22 @@ def load_quantized(
             raise InputError(f"{path}: has {name} {list(shape)}, which {kind} has not")
     for name, weight in found.items():
         model.set_submodule(name, QuantizedLinear(weight))
+
+
+def _names(kind: str) -> dict[str, str]:
+    """Return the name map of a class of models whose linear layers are those of the decoder.
+
+    Raises:
+        InputError: It is unknown, or has several of the decoder's matrices in one layer.
+    """
+    weights: Templates = ARCHITECTURES.load(kind).weights
+    joined = next((each for each in weights.values() if isinstance(each, Slice)), None)
+    if joined is not None:
+        raise InputError(
+            f"{kind} has {', '.join(joined.parts)} in one layer, a file of `suffice quantize` has "
+            "not: use st.quantize"
+        )
+    return {name: each for name, each in weights.items() if isinstance(each, str)}
 
 
 def _check(model: Any) -> None:

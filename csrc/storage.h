@@ -7,18 +7,33 @@
 namespace suffice {
 
 // `kmeans4`: keys and values, 4-bit codes of one codebook for all rows (cache/kv_head.h).
-// `codebook`: weights, codes of 2 to 6 or 8 bits (linear/code_layout.h).
-// `f8`: weights, a sign, 4 bits of exponent and 3 of mantissa (e4m3), with scales.
-enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5, f8 = 6 };
+// `planes`: keys and values, int8 in two planes of 4 bits. `base`: these by their first plane
+// alone, as kernels are asked to read them; no cache has this type. `codebook`: weights, codes of 2
+// to 6 or 8 bits (linear/code_layout.h). `f8`: weights, a sign, 4 bits of exponent and 3 of
+// mantissa (e4m3), with scales.
+enum class Type : int {
+  f32 = 0,
+  bf16 = 1,
+  f16 = 2,
+  i8 = 3,
+  kmeans4 = 4,
+  planes = 5,
+  base = 6,
+  codebook = 7,
+  f8 = 8
+};
 
-// Not for `codebook`: each layer chooses its bits.
+constexpr bool is_four_bits(Type type) {  // an element of a row, or of a plane of it
+  return type == Type::kmeans4 || type == Type::planes || type == Type::base;
+}
+// Not for `codebook`: each layer chooses its bits. Those of one plane, for `planes`.
 constexpr int bits_of(Type type) {
   return type == Type::f32                      ? 32
          : type == Type::i8 || type == Type::f8 ? 8
-         : type == Type::kmeans4                ? 4
+         : is_four_bits(type)                   ? 4
                                                 : 16;
 }
-constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not for kmeans4: half a byte
+constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not for 4 bits: half a byte
 
 // Output rows of a weight panel, keys of a key panel: one block of a traversal.
 constexpr int kPanel = 16;

@@ -101,8 +101,9 @@ void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, C
 }
 
 // Reads the rows first.. of a layer into keys and values [G, T, D]; either may be None.
+// `base`: rows in planes by their first plane alone.
 void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> keys,
-             std::optional<Floats> values) {
+             std::optional<Floats> values, bool base) {
   if (!keys && !values) return;
   const Floats& shape = keys ? *keys : *values;
   require(shape.ndim() == 3, "keys and values must have three dimensions");
@@ -117,7 +118,9 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   nb::gil_scoped_release release;
   for (int h = 0; h < cache.heads(); h++) {
     const size_t start = static_cast<size_t>(h) * count * cache.size();
-    kernels().load_rows(cache.head(layer, h), first, count, keys ? keys->data() + start : nullptr,
+    const KVHead head = cache.head(layer, h);
+    kernels().load_rows(base ? base_of(head) : head, first, count,
+                        keys ? keys->data() + start : nullptr,
                         values ? values->data() + start : nullptr);
   }
 }
@@ -130,8 +133,9 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
           "the head size must be a multiple of 16 up to " + std::to_string(kMaxSize) + ", not " +
               std::to_string(size));
   require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
-                        rounding->size() == size && type_of(key_type) == Type::kmeans4),
-          "the key rounding must have the cache's layers, heads and size, and storage kmeans4");
+                        rounding->size() == size && is_four_bits(type_of(key_type))),
+          "the key rounding must have the cache's layers, heads and size, and storage kmeans4 or "
+          "planes");
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
                      Extras{sketch, boxes, masses}, rounding);
 }
@@ -224,7 +228,7 @@ void bind_cache(nb::module_& m) {
       .def("forget_answers", &KVCache::forget_answers)
       .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert())
       .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
-           "values"_a.noconvert().none());
+           "values"_a.noconvert().none(), "base"_a = false);
   bind_rows(m);
 }
 

@@ -50,7 +50,7 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
   linear.rows = rows;
   linear.columns = columns;
   linear.type = type == "codes" ? Type::codebook : type == "float8" ? Type::f8 : type_of(type);
-  require(linear.type != Type::f16 && linear.type != Type::kmeans4,
+  require(linear.type != Type::f16 && !is_four_bits(linear.type),
           "weights are float32, bfloat16, int8, float8 or codes");
   require((linear.type == Type::codebook) == parts.levels.has_value(),
           "codes, and only these, need levels");

@@ -13,12 +13,13 @@ Type type_of(const std::string& name) {
   if (name == "float16") return Type::f16;
   if (name == "int8") return Type::i8;
   if (name == "kmeans4") return Type::kmeans4;
+  if (name == "planes") return Type::planes;
   throw std::invalid_argument("unknown storage type '" + name +
-                              "'. Known types: float32, bfloat16, float16, int8, kmeans4");
+                              "'. Known types: float32, bfloat16, float16, int8, kmeans4, planes");
 }
 
 const char* name_of(Type type) {
-  constexpr const char* names[] = {"float32", "bfloat16", "float16", "int8", "kmeans4"};
+  constexpr const char* names[] = {"float32", "bfloat16", "float16", "int8", "kmeans4", "planes"};
   return names[static_cast<int>(type)];
 }
 

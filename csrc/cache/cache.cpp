@@ -109,6 +109,8 @@ KVCache::Sizes KVCache::sizes(int rows) const {
   found[kValues] = rows * elements_bytes(value_type_, size_);
   if (has_scales(key_type_)) found[kKeyScales] = scales;
   if (has_scales(value_type_)) found[kValueScales] = scales;
+  if (planes_of(key_type_) > 1) found[kKeyRest] = found[kKeys];
+  if (planes_of(value_type_) > 1) found[kValueRest] = found[kValues];
   if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size_);
   if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size_);
   if (extras_.masses) found[kMasses] = scales;
@@ -135,6 +137,8 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   result.values = array(kValues);
   result.key_scales = floats(kKeyScales);
   result.value_scales = floats(kValueScales);
+  result.key_rest = array(kKeyRest);
+  result.value_rest = array(kValueRest);
   result.sketch = array(kSketch);
   result.boxes = floats(kBoxes);
   result.masses = floats(kMasses);
@@ -157,14 +161,9 @@ size_t KVCache::bytes() const {
   return bytes;
 }
 
-int64_t KVCache::key_bytes() const {
-  return static_cast<int64_t>(elements_bytes(key_type_, size_)) + (has_scales(key_type_) ? 4 : 0);
-}
+int64_t KVCache::key_bytes() const { return stored_bytes(key_type_, size_); }
 
-int64_t KVCache::value_bytes() const {
-  return static_cast<int64_t>(elements_bytes(value_type_, size_)) +
-         (has_scales(value_type_) ? 4 : 0);
-}
+int64_t KVCache::value_bytes() const { return stored_bytes(value_type_, size_); }
 
 size_t KVCache::row_bytes() const {
   const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;

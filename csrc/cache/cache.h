@@ -145,7 +145,18 @@ class KVCache {
       return stride ? memory + at + head * stride : nullptr;
     }
   };
-  enum { kKeys, kValues, kKeyScales, kValueScales, kSketch, kBoxes, kMasses, kArrays };
+  enum {
+    kKeys,
+    kValues,
+    kKeyScales,
+    kValueScales,
+    kKeyRest,
+    kValueRest,
+    kSketch,
+    kBoxes,
+    kMasses,
+    kArrays
+  };
   struct Layout {
     Array arrays[kArrays];  // in the order of their places
     size_t total;

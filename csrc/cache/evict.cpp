@@ -18,10 +18,13 @@ void copy_key(const std::byte* from, std::byte* to, int runs) {
 void move_rows(const KVHead& head, int from, int to, int count) {
   const size_t key_bytes = elements_bytes(head.key_type, head.size);
   const size_t value_bytes = elements_bytes(head.value_type, head.size);
-  std::memmove(head.keys + to * key_bytes, head.keys + from * key_bytes,
-               round_up(count, kPanel) * key_bytes);
-  std::memmove(head.values + to * value_bytes, head.values + from * value_bytes,
-               count * value_bytes);
+  for (std::byte* plane : {head.keys, head.key_rest})
+    if (plane)
+      std::memmove(plane + to * key_bytes, plane + from * key_bytes,
+                   round_up(count, kPanel) * key_bytes);
+  for (std::byte* plane : {head.values, head.value_rest})
+    if (plane)
+      std::memmove(plane + to * value_bytes, plane + from * value_bytes, count * value_bytes);
   for (float* row : {head.key_scales, head.value_scales, head.masses})
     if (row) std::memmove(row + to, row + from, count * sizeof(float));
   if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
@@ -30,18 +33,24 @@ void move_rows(const KVHead& head, int from, int to, int count) {
 }  // namespace
 
 void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
-  const int run = key_run(from.key_type);
-  const auto key_at = [=](const KVHead& head, int index) {
-    return head.keys + index / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
+  const int run = key_run(from.key_type), runs = from.size / key_pair(from.key_type);
+  const auto key_at = [=](const KVHead& head, std::byte* plane, int index) {
+    return plane + index / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
            static_cast<size_t>(index % kPanel) * run;
   };
-  const int runs = from.size / key_pair(from.key_type);
-  if (run == 4)
-    copy_key<uint32_t>(key_at(from, row), key_at(to, to_row), runs);
-  else
-    copy_key<uint16_t>(key_at(from, row), key_at(to, to_row), runs);
+  for (const auto plane : {&KVHead::keys, &KVHead::key_rest}) {
+    if (!(from.*plane)) continue;
+    const std::byte* const source = key_at(from, from.*plane, row);
+    std::byte* const target = key_at(to, to.*plane, to_row);
+    if (run == 4)
+      copy_key<uint32_t>(source, target, runs);
+    else
+      copy_key<uint16_t>(source, target, runs);
+  }
   const size_t value_bytes = elements_bytes(from.value_type, from.size);
-  std::memcpy(to.values + to_row * value_bytes, from.values + row * value_bytes, value_bytes);
+  for (const auto plane : {&KVHead::values, &KVHead::value_rest})
+    if (from.*plane)
+      std::memcpy(to.*plane + to_row * value_bytes, from.*plane + row * value_bytes, value_bytes);
   for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
 }

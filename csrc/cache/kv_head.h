@@ -17,13 +17,18 @@ constexpr int kMaxSize = 512;  // of a head
 //     | key 0: k[0..p) | key 1: k[0..p) | ... | key 15: k[0..p) |
 //     | key 0: k[p..2p)| key 1: ...                             |
 //
-// A run is two int8 (multiplied in pairs), 8 codes of kmeans4, or one element of the other types.
-constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : type == Type::kmeans4 ? 8 : 1; }
-constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value
+// A run is two int8 (multiplied in pairs), 8 codes of 4 bits, or one element of the other types.
+constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : is_four_bits(type) ? 8 : 1; }
+constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value, or a plane of one
   return static_cast<size_t>(size) * bits_of(type) / 8;
 }
 constexpr int key_run(Type type) { return key_pair(type) * bits_of(type) / 8; }  // bytes
-constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::kmeans4; }
+constexpr bool has_scales(Type type) { return type == Type::i8 || is_four_bits(type); }
+constexpr int planes_of(Type type) { return type == Type::planes ? 2 : 1; }
+constexpr int64_t stored_bytes(Type type, int size) {  // of a key or a value, its scale included
+  return static_cast<int64_t>(planes_of(type) * elements_bytes(type, size)) +
+         (has_scales(type) ? 4 : 0);
+}
 
 // A row in kmeans4 takes D/2 bytes for a key or a value, and 4 bytes more. Rows are multiplied by
 // Hadamard matrices, as large as their size allows. This makes elements nearly normally
@@ -64,7 +69,8 @@ constexpr Codebook codebook(bool with_sign) {
 }
 constexpr Codebook kRowCodebook = codebook(true), kKeyCodebook = codebook(false);
 
-// How keys of one layer's head are rounded to kmeans4. Channels of keys are multiplied by `scales`,
+// How keys of one layer's head are rounded to kmeans4 and, by `scales` and `mean` alone, to planes.
+// Channels of keys are multiplied by `scales`,
 // those of queries by the inverses, which leaves scores unchanged; both are rotated afterwards.
 // With e the errors of a key's elements, codes minimize the sum over i of weights[i] times the
 // square of e[i] + sum_{j < i} passed[j][i] e[j]: the mean squared change of scores over queries.
@@ -75,6 +81,24 @@ struct KeyRounding {
   const float* passed;   // [D][D]: share of j's error added to the target of a later i
   const float* weights;  // [D]
 };
+
+// A row in planes is rotated like one in kmeans4 and rounded to int8: an element is scale * c. The
+// high halves of its codes are its base plane and the low halves its second one. Each plane has the
+// layout of a row of kmeans4 and memory of its own. Both have the row's one scale, and a key its
+// mean, as in kmeans4. Of the base plane alone, an element is kBaseUnit * scale * (2 b + 1):
+//
+//     c = 16 b + rest    -8 <= b < 8, 0 <= rest < 16
+constexpr int kGreatestBase = 15;  // |2 b + 1|
+constexpr float kBaseUnit = 8;
+constexpr Codebook base_codebook(bool with_sign) {  // by the two's complement of b
+  Codebook book{};
+  for (int i = 0; i < 4 * kLevels; i++) {
+    const int place = i % kLevels, b = place < kLevels / 2 ? place : place - kLevels;
+    book.levels[i] = static_cast<int8_t>(with_sign ? 2 * b + 1 : (2 * b + 1 + kGreatestBase) / 2);
+  }
+  return book;
+}
+constexpr Codebook kBaseRowCodebook = base_codebook(true), kBaseKeyCodebook = base_codebook(false);
 
 // A sketch of a chunk of 64 keys: 4 bits per element with a scale and a lowest value per channel,
 // and for each block of 16 keys the largest norm of a key's residual (key minus sketch).
@@ -95,11 +119,13 @@ constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * si
 
 // One key/value head of one layer of one cache.
 struct KVHead {
-  std::byte* keys = nullptr;    // panels of 16 keys
-  std::byte* values = nullptr;  // [capacity][size]
-  float* key_scales = nullptr;  // [capacity], of int8 and kmeans4
+  std::byte* keys = nullptr;      // panels of 16 keys
+  std::byte* values = nullptr;    // [capacity][size]
+  std::byte* key_rest = nullptr;  // second planes, in the layout of the first, or null
+  std::byte* value_rest = nullptr;
+  float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
   float* value_scales = nullptr;
-  const KeyRounding* rounding = nullptr;  // of keys in kmeans4; null: plain rounding
+  const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
   float* masses = nullptr;                // [capacity]: attention mass of each row so far, or null
@@ -107,5 +133,12 @@ struct KVHead {
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };
+
+// A head in planes as its base planes alone show it.
+inline KVHead base_of(KVHead head) {
+  if (head.key_type == Type::planes) head.key_type = Type::base;
+  if (head.value_type == Type::planes) head.value_type = Type::base;
+  return head;
+}
 
 }  // namespace suffice

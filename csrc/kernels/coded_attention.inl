@@ -200,10 +200,13 @@ struct Coded {
     const uint64_t mask = codes.whole ? visible_rows(tile) : codes.select(scores, tile.blocks);
     if (!codes.fits(mask)) add_packed();
     const ptrdiff_t row_bytes = elements_bytes(VT, head.size);
+    picked.rest = tile.value_rest;
     codes.pack(mask, scores, [&](int place, int row) {
       const int block = row / kPanel, within = row % kPanel;
       picked.rows[place] = tile.values[block] + within * row_bytes;
       fetch_row(picked.rows[place], static_cast<int>(row_bytes));
+      if constexpr (VT == Type::planes)
+        fetch_row(picked.rows[place] + picked.rest, static_cast<int>(row_bytes));
       if constexpr (has_scales(VT)) scales[place] = head.value_scales[tile.row[block] + within];
     });
   }

@@ -4,6 +4,7 @@
 struct Picked {
   const std::byte* rows[kTileRows + 3];
   int count = 0;
+  ptrdiff_t rest = 0;  // from the first plane of a row to the second
 };
 
 // Adds the selected values to Q query rows (from `first` on), for 16 U of their elements from 16
@@ -18,7 +19,7 @@ SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int un
   for (int i = 0; i < picked.count; i += Sums::rows) {
     const std::byte* values[Sums::rows];
     for (int j = 0; j < Sums::rows; j++) values[j] = picked.rows[i + j] + unit * Sums::unit_bytes;
-    sums.add(values, weights, first, i);
+    sums.add(values, picked.rest, weights, first, i);
   }
   sums.end(to, size, weights.units + first);
 }
@@ -55,6 +56,7 @@ template <Type T>
 Picked pick(const KVHead& head, const Tile& tile, uint64_t mask, const Weights& weights,
             const Weights& packed, int count) {
   Picked picked;
+  picked.rest = tile.value_rest;
   float scales[kTileRows];
   const ptrdiff_t row_bytes = elements_bytes(T, head.size);
   for (; mask; mask &= mask - 1) {
@@ -62,6 +64,7 @@ Picked pick(const KVHead& head, const Tile& tile, uint64_t mask, const Weights& 
     const int block = row / kPanel, within = row % kPanel;
     const std::byte* value = tile.values[block] + within * row_bytes;
     fetch_row(value, static_cast<int>(row_bytes));
+    if constexpr (T == Type::planes) fetch_row(value + picked.rest, static_cast<int>(row_bytes));
     const int to = picked.count++;
     picked.rows[to] = value;
     if constexpr (has_scales(T)) scales[to] = head.value_scales[tile.row[block] + within];

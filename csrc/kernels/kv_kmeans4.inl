@@ -1,5 +1,17 @@
 // Keys and values in kmeans4: 4-bit codes, laid out as cache/kv_head.h shows.
 
+// Types whose elements are looked up by codes of 4 bits, and what tells them apart.
+template <Type T>
+constexpr bool kCodes = T == Type::kmeans4 || T == Type::base;
+template <Type T>
+constexpr const Codebook& kRowLevels = T == Type::base ? kBaseRowCodebook : kRowCodebook;
+template <Type T>
+constexpr const Codebook& kKeyLevels = T == Type::base ? kBaseKeyCodebook : kKeyCodebook;
+template <Type T>
+constexpr int kGreatestOf = T == Type::base ? kGreatestBase : kGreatestLevel;
+template <Type T>
+constexpr float kLevelScale = T == Type::base ? kBaseUnit : 1.0f;
+
 // Position of a row's element i: its byte, and its first bit there.
 struct Nibble {
   size_t byte;
@@ -161,12 +173,25 @@ SUFFICE_INLINE void multiply(const float* row, const float* by, int size, float*
     store(to + i, by ? load(row + i) * load(by + i) : load(row + i));
 }
 
+// A key as it is rounded: its channels scaled, rotated, without its component along the mean.
+// Returns the multiple of the mean, as bfloat16.
+SUFFICE_INLINE uint32_t turn_key(const KVHead& head, const float* from, float* row) {
+  multiply(from, head.rounding ? head.rounding->scales : nullptr, head.size, row);
+  rotate_row(row, head.size);
+  return head.rounding ? take_mean(head.rounding->mean, row, head.size) : 0;
+}
+
+// The key of what `turn_key` made.
+SUFFICE_INLINE void turn_back(const KVHead& head, float share, float* row) {
+  for (int i = 0; head.rounding && i < head.size; i++) row[i] += share * head.rounding->mean[i];
+  rotate_row(row, head.size);
+  if (head.rounding) multiply(row, head.rounding->inverses, head.size, row);
+}
+
 inline void store_key_codes(const KVHead& head, const float* from, std::byte* to, float* scale) {
   alignas(64) float row[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
-  multiply(from, head.rounding ? head.rounding->scales : nullptr, head.size, row);
-  rotate_row(row, head.size);
-  const uint32_t share = head.rounding ? take_mean(head.rounding->mean, row, head.size) : 0;
+  const uint32_t share = turn_key(head, from, row);
   const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
   std::memcpy(scale, &pair, sizeof pair);
   store_codes(codes, head.size, to, key_nibble);
@@ -181,49 +206,51 @@ inline void store_value_codes(const float* from, int size, std::byte* to, float*
   store_codes(codes, size, to, value_nibble);
 }
 
-template <class Place>
+template <Type T, class Place>
 SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to,
                                Place place) {
   for (int i = 0; i < size; i++) {
     const Nibble nibble = place(i);
-    to[i] = scale * kRowCodebook.levels[static_cast<int>(from[nibble.byte]) >> nibble.shift & 15];
+    const int code = static_cast<int>(from[nibble.byte]) >> nibble.shift & 15;
+    to[i] = kLevelScale<T> * scale * kRowLevels<T>.levels[code];
   }
 }
 
-inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale,
-                           float* to) {
+template <Type T>
+void load_key_codes(const KVHead& head, const std::byte* from, const float* scale, float* to) {
   const KeyScale found = key_scale(scale);
-  load_codes(from, head.size, found.scale, to, key_nibble);
-  for (int i = 0; head.rounding && i < head.size; i++)
-    to[i] += found.share * head.rounding->mean[i];
-  rotate_row(to, head.size);
-  if (head.rounding) multiply(to, head.rounding->inverses, head.size, to);
+  load_codes<T>(from, head.size, found.scale, to, key_nibble);
+  turn_back(head, found.share, to);
 }
 
-inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
-  load_codes(from, size, scale, to, value_nibble);
+template <Type T>
+void load_value_codes(const std::byte* from, int size, float scale, float* to) {
+  load_codes<T>(from, size, scale, to, value_nibble);
   rotate_row(to, size);
 }
 
+// A query as it is multiplied with such keys: its channels scaled, and rotated.
+SUFFICE_INLINE void turn_query(const KVHead& head, const float* query, float* to) {
+  multiply(query, head.rounding ? head.rounding->inverses : nullptr, head.size, to);
+  rotate_row(to, head.size);
+}
+
 // A query for keys in codes: rotated like the keys and rounded to int8. Rounding changes a score a
-// fifteenth as much as the keys' codes do. Returns the scale. `offset`: see score_blocks.
-inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* codes,
-                              int32_t* offset) {
+// fifteenth as much as the keys' codes do. Returns the scale; `sum`: of the codes.
+inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* codes, int32_t* sum) {
   alignas(64) float rotated[kMaxSize];
   const int size = head.size;
-  multiply(query, head.rounding ? head.rounding->inverses : nullptr, size, rotated);
-  rotate_row(rotated, size);
+  turn_query(head, query, rotated);
   const float scale = max_magnitude(rotated, size) / 127.0f;
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  vi sum = {};
+  vi lanes = {};
   for (int i = 0; i < size; i += W) {
     const vi code = nearest(load(rotated + i), inverse);
     store_narrow(code, codes + i);
-    sum += code;
+    lanes += code;
   }
-  int32_t all = 0;
-  for (int i = 0; i < W; i++) all += sum[i];
-  *offset = -kGreatestLevel * all;
+  *sum = 0;
+  for (int i = 0; i < W; i++) *sum += lanes[i];
   return scale;
 }
 
@@ -238,6 +265,7 @@ inline void round_query(const KVHead& head, const float* query, float* to) {
 }
 
 // The centroids of 16 elements of four rows of values, four bytes for each element.
+template <Type T>
 SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL >= 3
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -245,7 +273,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
   };
   const __m128i a = _mm_unpacklo_epi8(row(0), row(1)), b = _mm_unpacklo_epi8(row(2), row(3));
   const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowCodebook.levels));
+  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowLevels<T>.levels));
   const __m256i half = _mm256_set1_epi8(15);
   const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, half));
   const __m256i high =
@@ -263,7 +291,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
       const Nibble nibble = value_nibble(v * W + j);
       for (int i = 0; i < 4; i++)
         part[4 * j + i] =
-            kRowCodebook.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
+            kRowLevels<T>.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
     }
     to[v] = load_bits(part);
   }
@@ -271,6 +299,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 }
 
 // The same for 32 elements.
+template <Type T>
 SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL == 4
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -286,8 +315,8 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
   const __m512i half = _mm512_set1_epi8(15);
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
+  const __m512i table = _mm512_broadcast_i32x4(
+      _mm_load_si128(reinterpret_cast<const __m128i*>(kRowLevels<T>.levels)));
   const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
   const __m512i high =
       _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
@@ -295,9 +324,9 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
   to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
 #else
   const std::byte* next[4];
-  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::kmeans4, kPanel);
-  zip_levels(rows, to);
-  zip_levels(next, to + kVectors);
+  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(T, kPanel);
+  zip_levels<T>(rows, to);
+  zip_levels<T>(next, to + kVectors);
 #endif
 }
 

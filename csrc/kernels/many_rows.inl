@@ -12,10 +12,10 @@ constexpr int kManyRows = 3 * kQueries;
 // Whether it pays for a type. float32 is stored as it is multiplied. AVX2 converts float16 while
 // loading, and without VNNI takes several instructions for a product with codes.
 template <Type T>
-constexpr bool kUnpacks = T == Type::f32       ? false
-                          : T == Type::f16     ? SUFFICE_LEVEL != 3
-                          : T == Type::kmeans4 ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
-                                               : true;
+constexpr bool kUnpacks = T == Type::f32   ? false
+                          : T == Type::f16 ? SUFFICE_LEVEL != 3
+                          : kCodes<T>      ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
+                                           : true;
 
 inline std::byte* whole_lines(void* from) {
   const auto at = reinterpret_cast<uintptr_t>(from);
@@ -34,7 +34,7 @@ SUFFICE_INLINE void store_line(const V* line, std::byte* to) {
 
 // Query elements whose 4 bytes are multiplied at once.
 template <Type T>
-constexpr int kElementsAtOnce = T == Type::kmeans4               ? 4
+constexpr int kElementsAtOnce = kCodes<T>                        ? 4
                                 : has_scales(T) || kBf16Pairs<T> ? 2
                                                                  : 1;
 
@@ -46,14 +46,26 @@ int steps_of(const Tile& tile) {
 }
 
 // The keys of a block, one line for each step through the elements; prefetches the `next` block.
+// Second planes are `rest` away.
 template <Type T>
-void unpack_keys(int size, const std::byte* keys, const std::byte* next, std::byte* to) {
+void unpack_keys(int size, const std::byte* keys, const std::byte* next, ptrdiff_t rest,
+                 std::byte* to) {
   constexpr int step_bytes = kPanel * key_run(T);
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, size));
   for (int at = 0; at < bytes; at += kLineBytes) {
     fetch(next + at);
-    if constexpr (T == Type::kmeans4) {
-      const vi levels = load_bits(kKeyCodebook.levels), half = splat_bits(0x0f0f0f0f);
+    if constexpr (T == Type::planes) {
+      fetch(next + at + rest);
+      vi pairs[kVectors][4];
+      for (int v = 0; v < kVectors; v++)
+        load_plane_pairs(keys + at + v * kVectorBytes, rest, pairs[v]);
+      for (int i = 0; i < 4; i++, to += kLineBytes) {
+        vi line[kVectors];
+        for (int v = 0; v < kVectors; v++) line[v] = pairs[v][i];
+        store_line(line, to);
+      }
+    } else if constexpr (kCodes<T>) {
+      const vi levels = load_bits(kKeyLevels<T>.levels), half = splat_bits(0x0f0f0f0f);
       vi low[kVectors], high[kVectors];
       for (int v = 0; v < kVectors; v++) {
         const vi codes = load_bits(keys + at + v * kVectorBytes);
@@ -90,7 +102,9 @@ void unpack_values(int size, const Tile& tile, int from, int count, std::byte* t
   const int row_bytes = static_cast<int>(elements_bytes(T, size));
   for (int step = 0; step < steps; step++, to += kLineBytes) {
     const int place = step * at_once, block = place / kPanel, within = place % kPanel;
-    if (from == 0) fetch_row(tile.next_values[block] + within * row_bytes, at_once * row_bytes);
+    const std::byte* const next = tile.next_values[block] + within * row_bytes;
+    if (from == 0) fetch_row(next, at_once * row_bytes);
+    if (T == Type::planes && from == 0) fetch_row(next + tile.value_rest, at_once * row_bytes);
     const std::byte* rows[at_once];
     for (int i = 0; i < at_once; i++)
       rows[i] = (kBf16Pairs<T> && place + i >= tile.rows
@@ -101,9 +115,9 @@ void unpack_values(int size, const Tile& tile, int from, int count, std::byte* t
     for (int unit = 0; unit < count; unit += 2) {
       const bool two = unit + 2 <= count;
       if (two)
-        load_units<T, kBf16Pairs<T>, 2>(rows, line);
+        load_units<T, kBf16Pairs<T>, 2>(rows, tile.value_rest, line);
       else
-        load_units<T, kBf16Pairs<T>, 1>(rows, line);
+        load_units<T, kBf16Pairs<T>, 1>(rows, tile.value_rest, line);
       store_line(line[0], to + unit * steps * kLineBytes);
       if (two) store_line(line[1], to + (unit + 1) * steps * kLineBytes);
       for (const std::byte*& row : rows) row += 2 * elements_bytes(T, kPanel);
@@ -115,7 +129,7 @@ void unpack_values(int size, const Tile& tile, int from, int count, std::byte* t
 template <Type T, bool Scores, int Q, int U, class Sum>
 SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std::byte* const* words,
                                    Sum (*total)[U][kVectors]) {
-  constexpr int at_once = Scores && T == Type::kmeans4 ? 2 : 1;  // steps
+  constexpr int at_once = Scores && kCodes<T> ? 2 : 1;  // steps
   for (int step = 0; step < steps; step += at_once) {
     Taken<T> line[U][at_once][kVectors];
     for (int u = 0; u < U; u++)
@@ -134,7 +148,7 @@ SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std:
               sum = dot_halves(sum, line[u][0][v], line[u][1][v], word, next);
             else  // a 16-bit sum has no room for more
               sum += widen(dot_halves(vi{}, line[u][0][v], line[u][1][v], word, next));
-          } else if constexpr (T == Type::kmeans4) {
+          } else if constexpr (kCodes<T>) {
             sum = add_quads(sum, word, line[u][0][v]);
           } else if constexpr (kBf16Pairs<T>) {
             sum = dot_bf16(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);
@@ -170,7 +184,7 @@ void score_unpacked(const KVHead& head, const Tile& tile, const Queries& queries
   const int steps = head.size / kElementsAtOnce<T>;
   const auto unpack = [&](int block, int units) {
     for (int u = 0; u < units; u++)
-      unpack_keys<T>(head.size, tile.keys[block + u], tile.next_keys[block + u],
+      unpack_keys<T>(head.size, tile.keys[block + u], tile.next_keys[block + u], tile.key_rest,
                      lines + u * steps * kLineBytes);
   };
   in_register_tiles(count, tile.blocks, unpack, [&]<int Q, int U>(int first, int block) {

@@ -1,7 +1,28 @@
 // Queries times the keys of a tile.
 
-// Query rows in the form that the products take: float32; pairs of int16 for int8 keys; rotated and
-// in int8 for keys in codes; bfloat16 for keys multiplied in such pairs.
+// Elements of a query in the order in which `load_plane_pairs` has those of keys, out of four.
+constexpr int kPlaneOrder[4] = {0, 2, 1, 3};
+
+// A query for keys in planes: rotated like the keys, in int16, in that order. Returns the scale.
+// `mean`: its product with the mean key.
+inline float quantize_for_planes(const KVHead& head, const float* query, int16_t* codes,
+                                 float* mean) {
+  alignas(64) float rotated[kMaxSize];
+  alignas(64) int16_t ordered[kMaxSize];
+  const int size = head.size;
+  turn_query(head, query, rotated);
+  const float scale = quantize_to_int16([&](int i) { return load(rotated + i * W); }, size / W,
+                                        max_magnitude(rotated, size), ordered);
+  float product = 0;
+  for (int i = 0; head.rounding && i < size; i++) product += head.rounding->mean[i] * ordered[i];
+  *mean = product * scale;
+  for (int i = 0; i < size; i++) codes[i] = ordered[i / 4 * 4 + kPlaneOrder[i % 4]];
+  return scale;
+}
+
+// Query rows in the form that the products take: float32; pairs of int16 for int8 keys, rotated for
+// those in planes; rotated and in int8 for keys in codes; bfloat16 for keys multiplied in such
+// pairs.
 struct Queries {
   const float* const* values;  // [count] -> [D]
   int16_t* codes;              // [count][D]; int8 rows have the same spacing as those of 16 bits
@@ -23,19 +44,25 @@ struct Queries {
       if constexpr (T == Type::i8)
         scales[q] = quantize_to_int16([&](int i) { return load(values[q] + i * W); }, size / W,
                                       max_magnitude(values[q], size), codes + q * size);
-      else if constexpr (T == Type::kmeans4)
-        quantize_for_codes(head, q);
+      else if constexpr (T == Type::planes)
+        scales[q] = quantize_for_planes(head, values[q], codes + q * size, means + q);
+      else if constexpr (kCodes<T>)
+        quantize_for_codes<T>(head, q);
       else if constexpr (kBf16Pairs<T>)
         for (int i = 0; i < size; i += W) store_bf16(load(values[q] + i), codes + q * size + i);
   }
 
+  template <Type T>
   void quantize_for_codes(const KVHead& head, int q) const {
     int8_t* const query_codes = reinterpret_cast<int8_t*>(codes + q * head.size);
-    scales[q] = quantize_to_int8(head, values[q], query_codes, offsets + q);
+    int32_t sum;
+    scales[q] = quantize_to_int8(head, values[q], query_codes, &sum);
+    offsets[q] = -kGreatestOf<T> * sum;
     float product = 0;
     for (int i = 0; head.rounding && i < head.size; i++)
       product += head.rounding->mean[i] * query_codes[i];
     means[q] = product * scales[q];
+    scales[q] *= kLevelScale<T>;
   }
 };
 
@@ -74,11 +101,25 @@ SUFFICE_INLINE void add_line_of_pairs(const std::byte* const* keys, int at,
         total[u][q][v] = dot_bf16(total[u][q][v], key[u][v], broadcast<vi>(query[q]));
 }
 
-// For keys in codes: 8 elements of 16 keys.
+// For keys in planes: 8 elements of 16 keys.
 template <int Q, int U>
+SUFFICE_INLINE void add_line_of_planes(const std::byte* const* keys, ptrdiff_t rest, int at,
+                                       const std::byte* const* query, vi (*total)[Q][kVectors]) {
+  for (int u = 0; u < U; u++)
+    for (int v = 0; v < kVectors; v++) {
+      vi pairs[4];
+      load_plane_pairs(keys[u] + at + v * kVectorBytes, rest, pairs);
+      for (int q = 0; q < Q; q++)
+        for (int i = 0; i < 4; i++)
+          total[u][q][v] = multiply_add(pairs[i], broadcast<vi>(query[q] + 4 * i), total[u][q][v]);
+    }
+}
+
+// For keys in codes: 8 elements of 16 keys.
+template <Type T, int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
                                       const std::byte* const* query, vi (*total)[Q][kVectors]) {
-  const vi levels = load_bits(kKeyCodebook.levels), half = splat_bits(0x0f0f0f0f);
+  const vi levels = load_bits(kKeyLevels<T>.levels), half = splat_bits(0x0f0f0f0f);
   for (int u = 0; u < U; u++) {
     vi low[kVectors], high[kVectors];
     for (int v = 0; v < kVectors; v++) {
@@ -102,10 +143,10 @@ template <Type T, class Sum>
 SUFFICE_INLINE void store_scores(const KVHead& head, int row, const Queries& queries, int q,
                                  Sum* total, float* to) {
   const float* scale = head.key_scales + row;
-  if constexpr (T == Type::kmeans4) {
+  if constexpr (is_four_bits(T)) {
     for (int v = 0; v < kVectors; v++) {
       const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
-      const vf sum = to_float(2 * total[v] + queries.offsets[q]);
+      const vf sum = to_float(kCodes<T> ? 2 * total[v] + queries.offsets[q] : total[v]);
       store(to + v * W,
             sum * (first_bf16(pair) * queries.scales[q]) + second_bf16(pair) * queries.means[q]);
     }
@@ -123,9 +164,10 @@ template <Type T, int Q, int U>
 SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block,
                                  const Queries& queries, int first, float* scores) {
   using Sum = std::conditional_t<has_scales(T), vi, vf>;
-  constexpr int line_query = T == Type::kmeans4 ? 8
-                             : kBf16Pairs<T>    ? 4
-                                                : 4 * kLineBytes / (kPanel * key_run(T));
+  constexpr int line_query = kCodes<T>           ? 8
+                             : T == Type::planes ? 16
+                             : kBf16Pairs<T>     ? 4
+                                                 : 4 * kLineBytes / (kPanel * key_run(T));
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, head.size));
   const std::byte* query[Q];
   for (int q = 0; q < Q; q++) query[q] = queries.template row<T>(first + q, head.size);
@@ -137,9 +179,14 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
   }
   Sum total[U][Q][kVectors] = {};
   for (int at = 0; at < bytes; at += kLineBytes) {
-    for (int u = 0; u < U; u++) fetch(next[u] + at);
-    if constexpr (T == Type::kmeans4)
-      add_line_of_codes<Q, U>(keys, at, query, total);
+    for (int u = 0; u < U; u++) {
+      fetch(next[u] + at);
+      if constexpr (T == Type::planes) fetch(next[u] + at + tile.key_rest);
+    }
+    if constexpr (T == Type::planes)
+      add_line_of_planes<Q, U>(keys, tile.key_rest, at, query, total);
+    else if constexpr (kCodes<T>)
+      add_line_of_codes<T, Q, U>(keys, at, query, total);
     else if constexpr (kBf16Pairs<T>)
       add_line_of_pairs<Q, U>(keys, at, query, total);
     else

@@ -10,6 +10,7 @@ struct Tile {
   // never idle during arithmetic.
   const std::byte* next_keys[kTileBlocks];
   const std::byte* next_values[kTileBlocks];
+  ptrdiff_t key_rest = 0, value_rest = 0;  // from the first plane to the second
 };
 
 // Tiles by which a list of blocks is prefetched: its order is unpredictable for the processor.
@@ -24,6 +25,8 @@ SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int 
   const ptrdiff_t key_bytes = elements_bytes(KT, head.size);
   const ptrdiff_t value_bytes = elements_bytes(VT, head.size);
   tile.blocks = end - i < kTileBlocks ? end - i : kTileBlocks;
+  if constexpr (KT == Type::planes) tile.key_rest = head.key_rest - head.keys;
+  if constexpr (VT == Type::planes) tile.value_rest = head.value_rest - head.values;
   for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
     const int ahead = i + kTilesAhead * tile.blocks;

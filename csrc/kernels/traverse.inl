@@ -54,7 +54,7 @@ struct Walk {
             .peak = state.peak,
             .sums = running.sums,
             .output = state.output,
-            .rotated = VT == Type::kmeans4,
+            .rotated = is_four_bits(VT),
             .kept = kept,
             .streak = streak};
   }

@@ -11,7 +11,7 @@ struct Weights {
   SUFFICE_INLINE const void* at(int q, int place) const {
     if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::kmeans4) return reinterpret_cast<const uint8_t*>(row) + place;
+    if constexpr (kCodes<T>) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
   }
 
@@ -20,8 +20,9 @@ struct Weights {
   template <Type T, class Folded>
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::kmeans4)
-      units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
+    if constexpr (kCodes<T>)
+      units[q] = kLevelScale<T> *
+                 quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
   }
@@ -52,24 +53,27 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = T == Type::kmeans4       ? 4
+constexpr int kRowsAtOnce = kCodes<T>                ? 4
                             : has_scales(T) || Pairs ? 2
                                                      : 1;
 
-// 16 U elements of as many rows of values as are multiplied at once.
+// 16 U elements of as many rows of values as are multiplied at once; second planes are `rest` away.
 template <Type T, bool Pairs, int U, class Taken>
-SUFFICE_INLINE void load_units(const std::byte* const* rows, Taken (*loaded)[kVectors]) {
+SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
+                               Taken (*loaded)[kVectors]) {
   // Units of 16 elements, if there are.
-  constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
+  constexpr int together = kCodes<T> || Pairs ? 2 : 1;
   for (int u = 0; u < U; u += u + together <= U ? together : 1) {
     const std::byte* from[kRowsAtOnce<T, Pairs>];
     for (int i = 0; i < kRowsAtOnce<T, Pairs>; i++)
       from[i] = rows[i] + u * elements_bytes(T, kPanel);
-    if constexpr (T == Type::kmeans4) {
+    if constexpr (kCodes<T>) {
       if (u + together <= U)
-        zip_two_levels(from, loaded[u]);
+        zip_two_levels<T>(from, loaded[u]);
       else
-        zip_levels(from, loaded[u]);
+        zip_levels<T>(from, loaded[u]);
+    } else if constexpr (T == Type::planes) {
+      zip_planes(from[0], from[1], rest, loaded[u]);
     } else if constexpr (has_scales(T)) {
       zip_rows(from[0], from[1], loaded[u]);
     } else if constexpr (Pairs) {
@@ -108,16 +112,17 @@ struct WeightedSums {
           for (int v = 0; v < kVectors; v++) total[q][u][v] = load(at(output, size, q, u, v));
   }
 
-  // Adds the values [rows] times the weights at `place` of the tile, of query rows from `first` on.
-  SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
-                          int place) {
+  // Adds the values [rows] times the weights at `place` of the tile, of query rows from `first` on;
+  // second planes of values are `rest` away.
+  SUFFICE_INLINE void add(const std::byte* const* values, ptrdiff_t rest, const Weights& weights,
+                          int first, int place) {
     Taken loaded[U][kVectors];
-    load_units<T, Pairs, U>(values, loaded);
+    load_units<T, Pairs, U>(values, rest, loaded);
     for (int q = 0; q < Q; q++) {
       const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (T == Type::kmeans4)
+          if constexpr (kCodes<T>)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else if constexpr (Pairs)
             total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);
@@ -162,11 +167,15 @@ SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, 
       for (int i = 0; i < Sums::rows; i++)
         row_values[i] =
             kBf16Pairs<T> && row + i >= end ? kNoValues : values + (row + i) * row_bytes;
-      sums.add(row_values, weights, first, block * kPanel + row);
+      sums.add(row_values, tile.value_rest, weights, first, block * kPanel + row);
     };
     if (end == kPanel) {
       for (int row = 0; row < kPanel; row += line_rows) {
-        for (int u = 0; u < U; u++) fetch(next + (u * kPanel + row) * Sums::unit_bytes);
+        for (int u = 0; u < U; u++) {
+          const std::byte* const ahead = next + (u * kPanel + row) * Sums::unit_bytes;
+          fetch(ahead);
+          if constexpr (T == Type::planes) fetch(ahead + tile.value_rest);
+        }
 #pragma GCC unroll 4
         for (int i = 0; i < line_rows; i += Sums::rows) add(row + i);
       }
@@ -181,7 +190,7 @@ SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, 
 template <Type T>
 void restore(float* output, int count, int size) {
   arrange_row<T>(output, count * size);
-  if constexpr (T == Type::kmeans4)
+  if constexpr (is_four_bits(T))
     for (int q = 0; q < count; q++) rotate_row(output + q * size, size);
 }
 

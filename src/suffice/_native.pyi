@@ -183,7 +183,12 @@ class KVCache:
     def forget_answers(self) -> None: ...
     def store(self, layer: int, first: int, k: _Float32s, v: _Float32s) -> None: ...
     def load(
-        self, layer: int, first: int, keys: _Float32s | None, values: _Float32s | None
+        self,
+        layer: int,
+        first: int,
+        keys: _Float32s | None,
+        values: _Float32s | None,
+        base: bool = False,
     ) -> None: ...
 
 def attend_rows(

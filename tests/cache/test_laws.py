@@ -57,17 +57,18 @@ def stored(x: torch.Tensor, dtype: str, part: str) -> torch.Tensor:
     if dtype == "int8":
         scale = x.abs().amax(-1, keepdim=True) / 127
         return torch.round(x * torch.where(scale > 0, 1 / scale, 0)) * scale
-    if dtype == "kmeans4":  # as a cache of that row alone reads it; test_kmeans4 tests how that is
-        return alone(x.reshape(-1, x.shape[-1]), part).view(x.shape)
+    if dtype in ("kmeans4", "planes"):  # as a cache of that row alone reads it; tests of their own
+        # say how that is
+        return alone(x.reshape(-1, x.shape[-1]), part, dtype).view(x.shape)
     return x.to(getattr(torch, dtype)).float()
 
 
-def alone(rows: torch.Tensor, part: str) -> torch.Tensor:
+def alone(rows: torch.Tensor, part: str, dtype: str) -> torch.Tensor:
     """Return rows [N, D] as a cache reads them that never held another."""
     found = []
     for row in rows[:, None, None]:
         cache = KVCache(
-            1, 1, SIZE, growth=Upfront(), limit=1, key_dtype="kmeans4", value_dtype="kmeans4"
+            1, 1, SIZE, growth=Upfront(), limit=1, key_dtype=dtype, value_dtype=dtype
         )
         cache.reserve(1)
         cache.append(0, row, row)
@@ -194,6 +195,8 @@ def test_law(law: Law, growth: str, dtype: str) -> None:
 def test_law_with_keys_and_values_of_different_types(law: Law) -> None:
     law(KVCache, "bmc:rows=8", "int8", "bfloat16")
     law(KVCache, "bmc:rows=8", "float16", "float32")
+    law(KVCache, "bmc:rows=8", "planes", "kmeans4")
+    law(KVCache, "bmc:rows=8", "bfloat16", "planes")
 
 
 class Swaps(KVCache):

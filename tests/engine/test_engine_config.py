@@ -77,11 +77,11 @@ KNOWN = (
         (
             {"kv_cache_dtype": "int4"},
             "unknown kv_cache_dtype 'int4'. Did you mean 'int8'? "
-            "Known: auto, bfloat16, float16, float32, int8, kmeans4",
+            "Known: auto, bfloat16, float16, float32, int8, kmeans4, planes",
         ),
         (
             {"kv_cache_dtype": "int8/auto"},
-            "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, kmeans4",
+            "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, kmeans4, planes",
         ),
         (
             {"dtype": "float32", "quantization": "none:dtype=bfloat16"},

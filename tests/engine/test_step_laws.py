@@ -48,7 +48,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "own drafts": {"speculative_config": "self:recent=32,adaptive=false"},
 }
 WINDOWED = ("exact", "aet", "certified", "streaming", "h2o")  # also with sliding windows
-STORED = ("bfloat16", "int8", "kmeans4", "int8/kmeans4")
+STORED = ("bfloat16", "int8", "kmeans4", "planes", "int8/kmeans4")
 SETTINGS = [
     *((name, "llama", "float32") for name in TECHNIQUES),
     *((name, "gemma3", "float32") for name in WINDOWED),

@@ -184,7 +184,7 @@ def test_refused_arrays() -> None:
             linear(x, wrong)
     with pytest.raises(ValueError, match="packed weight has 3 bytes; 512 expected"):
         core.Linear(np.zeros(3, np.uint8), 16, 8, "float32")
-    for rows_only in ("float16", "kmeans4"):
+    for rows_only in ("float16", "kmeans4", "planes"):
         with pytest.raises(
             ValueError, match="weights are float32, bfloat16, int8, float8 or codes"
         ):

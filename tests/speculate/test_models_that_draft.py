@@ -172,7 +172,7 @@ def test_a_session_with_a_second_model(models: Callable[..., Path]) -> None:
             prompt = [*session.tokens, 8]
 
 
-@pytest.mark.parametrize("kv", ["int8", "kmeans4", "bfloat16/int8"])
+@pytest.mark.parametrize("kv", ["int8", "kmeans4", "planes", "bfloat16/int8"])
 def test_a_draft_model_s_keys_and_values(models: Callable[..., Path], kv: str) -> None:
     """The same model with others drafts nearly what it says itself, and the text is its own."""
     plain = load(models()).generate(PROMPTS, GREEDY)

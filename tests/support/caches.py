@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from suffice import native
-from suffice.cache import GROWTHS
+from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import factors
@@ -75,7 +75,7 @@ def empty_cache(
     limit: int = 2048,
     **options: Any,
 ) -> KVCache:
-    if dtype == "kmeans4":
+    if fits_keys(dtype):
         options.setdefault("rounding", Rounding(layers, groups, size).native)
     return KVCache(
         layers,

@@ -24,9 +24,10 @@ __all__ = [
 
 BLOCK = 16  # rows of a cache that lie together and are read together
 
-_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # per element
-_SCALED = ("int8", "kmeans4")  # types with a float32 scale for each row
-_FITTED = ("kmeans4",)  # types whose rounding is fitted to the model's keys
+# Bits per element.
+_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4, "planes": 8}
+_SCALED = ("int8", "kmeans4", "planes")  # types with a float32 scale for each row
+_FITTED = ("kmeans4", "planes")  # types whose rounding is fitted to the model's keys
 KV_DTYPES = tuple(_BITS)
 
 

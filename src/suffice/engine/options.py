@@ -168,7 +168,7 @@ class EngineOptions:
             _model(
                 "--kv-cache-dtype",
                 help="Type of cached keys and values, or KEYS/VALUES: auto, float32 (f32), "
-                "bfloat16 (bf16), float16 (f16), int8, kmeans4.",
+                "bfloat16 (bf16), float16 (f16), int8, kmeans4, planes.",
                 default=None,
             ),
             inexact=True,

@@ -31,7 +31,7 @@ Source   Passing on errors: Frantar et al. 2022 (GPTQ) and Chee et al. 2023 (QuI
          for inputs and weights. For keys given their queries, and the mean key: this project.
 Cost     a prompt of 1024 tokens when a model is loaded; about 5 D^2 multiplications when a key of D
          elements is stored, and two when it is read.
-Native   csrc/kernels/kv_kmeans4.inl
+Native   csrc/kernels/kv_kmeans4.inl; csrc/kernels/kv_planes.inl, of scales and mean keys alone
 """
 
 from __future__ import annotations

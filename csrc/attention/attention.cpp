@@ -3,11 +3,12 @@
 #include "attention/coded_traversal.h"
 #include "attention/exact_traversal.h"
 #include "attention/sequential_traversal.h"
+#include "attention/tiers_traversal.h"
 
 namespace suffice {
 namespace {
 
-enum class Algorithm { exact, sequential, coded, certified };
+enum class Algorithm { exact, sequential, coded, certified, tiers };
 
 // Chunks are independent only where all keys are read. Otherwise the blocks to read depend on the
 // token or on what was read before.
@@ -15,6 +16,8 @@ Algorithm algorithm_of(const Traversal& traversal) {
   const AttentionRule* rule = traversal.rule;
   if (rule && std::holds_alternative<Certified>(rule->technique) && !rule->exact())
     return Algorithm::certified;
+  if (rule && std::holds_alternative<Tiers>(rule->technique) && !rule->exact())
+    return Algorithm::tiers;
   if (rule && rule->coded()) return Algorithm::coded;
   const bool everything = !rule || rule->exact();
   return everything && !traversal.max_blocks ? Algorithm::exact : Algorithm::sequential;
@@ -28,6 +31,7 @@ size_t Attention::plan_chunks(Traversal& traversal) {
     case Algorithm::exact: return ExactTraversal::plan(traversal);
     case Algorithm::sequential: return SequentialTraversal::plan(traversal);
     case Algorithm::coded: return CodedTraversal::plan(traversal);
+    case Algorithm::tiers: return TiersTraversal::plan(traversal);
     case Algorithm::certified: break;
   }
   traversal.chunks = 0;
@@ -68,6 +72,7 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return run(ExactTraversal(traversal, results));
     case Algorithm::coded: return run(CodedTraversal(traversal, results));
+    case Algorithm::tiers: return run(TiersTraversal(traversal, results));
     case Algorithm::sequential: return run(SequentialTraversal(traversal, results));
     case Algorithm::certified: return;  // has no chunks
   }

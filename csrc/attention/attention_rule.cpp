@@ -19,9 +19,15 @@ bool AttentionRule::needs_sketch() const {
   return std::holds_alternative<Certified>(technique) ? !exact() : by_sketch && !never_stops();
 }
 
+bool AttentionRule::needs_planes() const {
+  return std::holds_alternative<Tiers>(technique) && !exact();
+}
+
 bool AttentionRule::exact() const {
   if (!softmax_tables.empty()) return false;
   if (const auto* rule = std::get_if<Certified>(&technique)) return rule->missing == 0;
+  if (const auto* rule = std::get_if<Tiers>(&technique))
+    return rule->estimated == 0 && rule->lightest == 0;
   return never_stops() && value_share == 0;
 }
 

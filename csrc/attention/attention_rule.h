@@ -49,7 +49,8 @@ struct AttentionRule {
   bool tests_output() const;
   bool greatest_of_always() const;
   bool needs_sketch() const;
-  bool exact() const;  // nothing can be left out
+  bool needs_planes() const;  // keys and values must be stored so
+  bool exact() const;         // nothing can be left out
   // Every key is read, and its weight follows from its code alone.
   bool coded() const;
 };

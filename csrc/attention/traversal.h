@@ -71,6 +71,17 @@ inline int parent_of(const Visible& visible, int row) {
   return before ? 31 - __builtin_clz(before) : -1;
 }
 
+// What `tiers` decides for one token.
+struct TierChoice {
+  std::vector<float> peaks, floors;   // [query rows]: largest scores, lowest scores to keep
+  std::vector<double> rest, allowed;  // [query rows]: sums of weights
+  std::vector<float> masses, shares;  // [query rows][blocks], [blocks]
+  std::vector<int> buckets;           // for sorting
+  std::vector<int32_t> sorted, list;  // all blocks by share, and those to read exactly
+  std::vector<uint16_t> rows;         // of each listed block, those that are read
+  std::vector<uint64_t> heavy, kept;  // [tiles]: rows of heavy blocks, rows that are not skipped
+};
+
 // A thread's buffers.
 struct Scratch {
   std::vector<float> floats, masses, scores;
@@ -79,6 +90,7 @@ struct Scratch {
   std::vector<Partial> parts;
   Ranking ranking;
   SketchOrder by_sketch;
+  TierChoice tiers;
 
   float* at_least(size_t count) {
     if (floats.size() < count) floats.resize(count);

@@ -12,6 +12,10 @@
 namespace suffice::bind {
 namespace {
 
+void check_storage(const AttentionRule& rule, const KVCache& cache) {
+  require(!rule.needs_planes() || in_planes(cache), kNeedsPlanes);
+}
+
 void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int length) {
   if (!rule.needs_sketch()) return;
   require(cache.extras().sketch, "the cache has no sketch of its keys");
@@ -57,7 +61,10 @@ void lay_out(const Call& call, const StepRequest& request, Reads* reads,
              std::vector<Traversal>& all) {
   KVCache& cache = *request.cache;
   const int group = call.heads / cache.heads(), layer = call.layer;
-  for (const AttentionRule* rule : call.rules) complete_sketch(*rule, cache, layer, request.length);
+  for (const AttentionRule* rule : call.rules) {
+    check_storage(*rule, cache);
+    complete_sketch(*rule, cache, layer, request.length);
+  }
   if (cache.extras().boxes) {
     encode_boxes(cache, layer * cache.heads(), (layer + 1) * cache.heads(), request.length);
     cache.set_boxed(layer, std::max(cache.boxed(layer), request.length / kPanel));

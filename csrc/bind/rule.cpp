@@ -15,6 +15,8 @@ void check_rule(const AttentionRule& rule, int group) {
   const size_t tables = rule.softmax_tables.size();
   require(tables == 0 || !std::holds_alternative<Certified>(rule.technique),
           "the certified rule needs the exact softmax");
+  require(tables == 0 || !std::holds_alternative<Tiers>(rule.technique),
+          "the tiers rule needs the exact softmax");
   require(tables == 0 || static_cast<int>(tables) == group,
           "levels for each of the " + std::to_string(group) + " query heads that share keys");
 }

@@ -34,6 +34,7 @@
 #include "traverse.inl"
 #include "sketch.inl"
 #include "attend_selected.inl"
+#include "tiers.inl"
 #include "boxes.inl"
 #include "roofline.inl"
 // clang-format on

@@ -139,6 +139,24 @@ struct Kernels {
                                    int begin, int end, const Filter& filter, const Partial& state,
                                    float* scratch);
 
+  // Of scores by base planes: masses [count][stride], the sum of 2^(score - peak) of each block,
+  // from the first of `tiles` on.
+  void (*sum_blocks)(const CodedTiles& tiles, int count, const float* peaks, float* masses,
+                     int stride);
+  // kept[tile], bit i: row i has, in some head, a score of at least the floor. Returns the number
+  // of such rows among those in `heavy` [tile], summed over heads.
+  int64_t (*keep_rows)(const CodedTiles& tiles, int count, const float* floors,
+                       const uint64_t* heavy, uint64_t* kept);
+  // Sums of weights and output of the rows in `kept` [tile], relative to the peaks in `state`, from
+  // such scores and the base planes of values. Returns the number of rows.
+  int64_t (*add_light)(const KVHead&, const CodedTiles& tiles, const uint64_t* kept, int count,
+                       const Partial& state, float* scratch);
+  // As `attend` for one token's query rows and `blocks` blocks of a list in planes, but only for
+  // the rows in `kept` [blocks]. Row `end_row` - 1 is the last that exists.
+  void (*attend_kept)(const KVHead&, const float* const* queries, int end_row, int count,
+                      const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
+                      float* scratch);
+
   // masses[i] += 2^(scores[i] - peak) * factor for the rows of a block.
   void (*add_masses)(const float* scores, float peak, float factor, float* masses);
 

@@ -51,6 +51,12 @@ struct ModelSpec {
     return std::any_of(own.begin(), own.end(),
                        [](const AttentionRule& rule) { return rule.needs_sketch(); });
   }
+  // Whether a technique needs keys and values in planes.
+  bool needs_planes(int technique) const {
+    const std::vector<AttentionRule>& own = rules[technique];
+    return std::any_of(own.begin(), own.end(),
+                       [](const AttentionRule& rule) { return rule.needs_planes(); });
+  }
 };
 
 // Rows of one request in a step: rows [length, length + count) of its cache.

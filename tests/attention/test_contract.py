@@ -22,6 +22,8 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.aet import AET
 from suffice.attention.exact import Exact
 from suffice.attention.rule import AttentionRule
+from suffice.attention.tiers import Tiers
+from suffice.attention.tiers_reference import Tiered
 from suffice.attention.traversal import Attended
 from suffice.backends.cpu.attention import attend
 from suffice.backends.cpu.rules import native_rule
@@ -37,12 +39,21 @@ SCALE = 0.1  # about 1 / sqrt(D)
 # Weights and queries are rounded to 15 bits for int8; weights to 8 for codes, and for bfloat16
 # where it is multiplied in pairs.
 ROUNDED = {"int8": 2e-4, "planes": 2e-4, "kmeans4": 2e-2, "bfloat16": 4e-3}
+BY_BASE = 2e-2  # of `tiers`: weights of values by base planes have 8 bits
 
 
-def filled(groups: int, size: int, rows: int, dtype: str = "float32") -> KVCache:
+def filled(
+    groups: int, size: int, rows: int, dtype: str = "float32", technique: Any = None
+) -> KVCache:
+    """Return a cache, in the type that the technique needs, if it needs one.
+
+    Its reference then knows what each row alone is stored as, so keys are rounded one by one.
+    """
+    needed = technique and technique.storage
+    options = {"rounding": None} if needed else {}
     torch.manual_seed(rows + size)
     keys, values = normal(2, groups, rows, size)
-    return cache_of(keys, values, dtype, sketch=True)
+    return cache_of(keys, values, needed or dtype, sketch=True, **options)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -83,10 +94,13 @@ def attended(technique: Any, q: np.ndarray, cache: KVCache) -> np.ndarray:
 def native_equals_reference(technique: Any) -> None:
     dtypes = itertools.cycle(KV_DTYPES)
     for (groups, rep, size, rows), dtype in zip(SHAPES * 3, dtypes, strict=False):
-        cache, count = filled(groups, size, rows, dtype), min(rows, 3)
+        cache, count = filled(groups, size, rows, dtype, technique), min(rows, 3)
         q = normal(groups * rep, count, size)
         out = attended(technique, q, cache)
         exact = reference(technique, q, cache, np.float64).output
+        if technique.storage:
+            assert max_error(out, exact) < BY_BASE * np.abs(exact).max()
+            continue
         if dtype in ROUNDED and (dtype != "bfloat16" or in_pairs(dtype)):
             assert max_error(out, exact) < ROUNDED[dtype] * np.abs(exact).max()
             continue
@@ -99,7 +113,7 @@ def native_equals_reference(technique: Any) -> None:
 
 def what_was_read_is_counted(technique: Any) -> None:
     for (groups, rep, size, rows), spread in itertools.product(SHAPES, (1, 3)):
-        cache, count = filled(groups, size, rows), min(rows, 3)
+        cache, count = filled(groups, size, rows, technique=technique), min(rows, 3)
         q = spread * normal(groups * rep, count, size)
         if technique.rule() is None:
             continue  # nothing is left out
@@ -111,12 +125,16 @@ def what_was_read_is_counted(technique: Any) -> None:
             assert reads.value_rows == int(read.values[:, group].sum())
             assert reads.value_rows <= reads.per_head_rows <= rep * reads.value_rows
             assert reads.dense_rows == held
+            if isinstance(read, Tiered):
+                visible = count * rows - sum(range(count))
+                by_base = visible - reads.key_rows + int(read.light[:, group].sum())
+                assert reads.sketch_bytes == by_base * (size // 2 + 4)
 
 
 def exact_at_the_limit(technique: Any) -> None:
     limit = technique.exact_limit()
     assert limit is not None, "a technique without a limit states a bound, tested by its own tests"
-    cache = filled(2, 64, 300)
+    cache = filled(2, 64, 300, technique=limit)
     q = normal(8, 2, 64)
     out = attended(limit, q, cache)
     exact = reference(Exact(), q, cache, np.float64).output
@@ -124,7 +142,7 @@ def exact_at_the_limit(technique: Any) -> None:
 
 
 def a_batch_equals_its_rows(technique: Any) -> None:
-    cache = filled(2, 64, 300)
+    cache = filled(2, 64, 300, technique=technique)
     q = normal(8, 4, 64)
     together = attended(technique, q, cache)
     for i in range(4):
@@ -137,7 +155,7 @@ def a_batch_equals_its_rows(technique: Any) -> None:
 
 
 def what_is_rolled_back_leaves_no_trace(technique: Any) -> None:
-    cache, other = filled(2, 64, 300), filled(2, 64, 300)
+    cache, other = (filled(2, 64, 300, technique=technique) for _ in range(2))
     q = normal(8, 3, 64)
     attended(technique, 2 * q, cache)  # never settled
     for each in (cache, other):
@@ -149,7 +167,7 @@ def what_is_rolled_back_leaves_no_trace(technique: Any) -> None:
 
 
 def inputs_are_left_alone(technique: Any) -> None:
-    cache = filled(1, 64, 50)
+    cache = filled(1, 64, 50, technique=technique)
     q = normal(4, 1, 64)
     before = q.copy(), *held(cache)
     attended(technique, q, cache)
@@ -222,6 +240,10 @@ SETTINGS = [
     "art:change=1,angle=0.5,patience=1,block=16,probe=64,values=0.1",
     "certified:bounded=false,eps=0.3",
     "certified:bounded=false,eps=0.5,values=0.05",
+    "tiers:eps=0.2,vt=0",
+    "tiers:eps=0.4,vt=0.002",
+    "tiers:eps=0,vt=0.002",
+    "tiers:eps=1,vt=0.0005",
 ]
 
 
@@ -258,7 +280,13 @@ def test_every_law_is_held() -> None:
     assert found | {exact_at_the_limit} == {law for law, _ in LAWS}
 
 
-NEVER_STOP = ["aet:keys=2,values=0", "art:change=0", "art:patience=2000000", "certified:eps=0"]
+NEVER_STOP = [
+    "aet:keys=2,values=0",
+    "art:change=0",
+    "art:patience=2000000",
+    "certified:eps=0",
+    "tiers:eps=0,vt=0",
+]
 
 
 @pytest.mark.parametrize("setting", [*SETTINGS, *NEVER_STOP])
@@ -269,10 +297,11 @@ def test_a_rule_is_exact_where_the_kernel_is(setting: str) -> None:
 
 def test_the_settings_leave_something_out() -> None:
     for setting in SETTINGS[len(ATTENTIONS.names()) :]:
-        technique, cache = ATTENTIONS.build(setting), filled(1, 128, 1000)
+        technique = ATTENTIONS.build(setting)
+        cache = filled(1, 128, 1000, technique=technique)
         reads = attend(technique.rule(), normal(8, 1, 128), cache, 0, scale=SCALE)[1][0]
         assert reads.value_rows < reads.dense_rows, setting
-        if "keys=2" not in setting and "certified:eps" not in setting:
+        if not any(each in setting for each in ("keys=2", "certified:eps", "eps=0,")):
             assert reads.key_rows < reads.dense_rows, setting
 
 
@@ -280,3 +309,30 @@ def test_the_settings_leave_something_out() -> None:
 def test_law_bites(law: Callable[[Any], None], broken: Callable[[], Any]) -> None:
     with pytest.raises(AssertionError):
         law(broken())
+
+
+class SkipsMore(Tiers):
+    def rule(self) -> AttentionRule:
+        rule = super().rule()
+        lightest = min(10 * rule.parameters["lightest"], 1)
+        return dataclasses.replace(rule, parameters={**rule.parameters, "lightest": lightest})
+
+
+class EstimatesMore(Tiers):
+    def rule(self) -> AttentionRule:
+        rule = super().rule()
+        return dataclasses.replace(rule, parameters={**rule.parameters, "estimated": 1})
+
+
+@pytest.mark.parametrize(
+    ("law", "broken"),
+    [
+        (native_equals_reference, SkipsMore(eps=0.4, vt=0.002)),
+        (what_was_read_is_counted, SkipsMore(eps=0.4, vt=0.002)),
+        (what_was_read_is_counted, EstimatesMore(eps=0.4, vt=0)),
+    ],
+    ids=lambda part: getattr(part, "__name__", type(part).__name__),
+)
+def test_laws_bite_broken_tiers(law: Callable[[Any], None], broken: Tiers) -> None:
+    with pytest.raises(AssertionError):
+        law(broken)

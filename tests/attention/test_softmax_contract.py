@@ -27,7 +27,8 @@ from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.native import core
 
-MARGINS = {"int8": 1e-3, "kmeans4": 5e-3, "planes": 1e-3}  # of scores, for types whose queries are rounded
+# Of scores, for types whose queries are rounded.
+MARGINS = {"int8": 1e-3, "kmeans4": 5e-3, "planes": 1e-3}
 ERRORS = {"int8": 5e-4, "kmeans4": 2e-2, "planes": 5e-4}  # and whose weights are
 SPREAD = 2  # of queries: scores have a standard deviation of some 2
 LEVELS = {

@@ -67,9 +67,7 @@ def alone(rows: torch.Tensor, part: str, dtype: str) -> torch.Tensor:
     """Return rows [N, D] as a cache reads them that never held another."""
     found = []
     for row in rows[:, None, None]:
-        cache = KVCache(
-            1, 1, SIZE, growth=Upfront(), limit=1, key_dtype=dtype, value_dtype=dtype
-        )
+        cache = KVCache(1, 1, SIZE, growth=Upfront(), limit=1, key_dtype=dtype, value_dtype=dtype)
         cache.reserve(1)
         cache.append(0, row, row)
         found.append(torch.from_numpy(getattr(cache, part)(0, 1)).flatten())

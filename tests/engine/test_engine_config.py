@@ -33,17 +33,20 @@ KNOWN = (
         ),
         (
             {"attention": "exakt"},
-            "unknown attention 'exakt'. Did you mean 'exact'? Known: aet, art, certified, exact",
+            "unknown attention 'exakt'. Did you mean 'exact'? Known: aet, art, certified, "
+            "exact, tiers",
         ),
         ({"attention": "exact:k=1"}, "attention 'exact' has no option 'k'. It has no options"),
         (
             {"attention": 3},
-            "attention=3: must be a technique or its name. Known: aet, art, certified, exact",
+            "attention=3: must be a technique or its name. Known: aet, art, certified, "
+            "exact, tiers",
         ),
         (
             {"attention": Exact},
             f"attention={Exact!r}: must be a technique or its name. "
-            "Known: aet, art, certified, exact",
+            "Known: aet, art, certified, "
+            "exact, tiers",
         ),
         (
             {"growth": SamplingParams(n=2)},
@@ -81,7 +84,8 @@ KNOWN = (
         ),
         (
             {"kv_cache_dtype": "int8/auto"},
-            "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, kmeans4, planes",
+            "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, "
+            "kmeans4, planes",
         ),
         (
             {"dtype": "float32", "quantization": "none:dtype=bfloat16"},

@@ -90,11 +90,15 @@ def test_a_result_does_not_depend_on_the_batch(
         "aet:keys=0.7,values=0.1,globals=16",
         "art:change=0.5,angle=0.5,patience=1,block=16,probe=16",
         "certified:eps=0.8,bounded=false",
+        "tiers:eps=0.8,vt=0.01",
     ],
 )
 def test_so_with_techniques_that_leave_something_out(folder: Path, attention: str) -> None:
     params = [dataclasses.replace(params, max_tokens=36) for params in PARAMS]
-    one, many = (load(folder, attention=attention, max_num_seqs=size) for size in (1, 5))
+    options = {"attention": attention}
+    if attention.startswith("tiers"):
+        options["kv_cache_dtype"] = "planes"
+    one, many = (load(folder, max_num_seqs=size, **options) for size in (1, 5))
     prompts = [one.tokenizer.encode(prompt * 90)[:86] for prompt in PROMPTS]
     alone = one.generate(prompts, params)
     assert [each.outputs for each in many.generate(prompts, params)] == [

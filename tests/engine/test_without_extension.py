@@ -15,7 +15,8 @@ from suffice.engine.config import Config
 from suffice.policy import POLICIES
 from suffice.quant import QUANTS
 for name in ATTENTIONS.names():
-    config = Config.create("no-model", attention=name)
+    stored = ATTENTIONS.build(name).storage or "auto"
+    config = Config.create("no-model", attention=name, kv_cache_dtype=stored)
     print(config.attention.rule() is None, len(config.rules(2, 3)))
 for name in POLICIES.names():
     Config.create("no-model", policy=name)
@@ -28,7 +29,8 @@ import numpy as np
 from suffice.attention import ATTENTIONS
 random = np.random.default_rng(0)
 q, k, v = (random.standard_normal(shape) for shape in ((4, 1, 64), *2 * [(2, 200, 64)]))
-for setting in ("aet:keys=0.5", "art:change=1,angle=1,patience=1", "certified:eps=0.5"):
+settings = "aet:keys=0.5", "art:change=1,angle=1,patience=1", "certified:eps=0.5", "tiers"
+for setting in settings:
     found = ATTENTIONS.build(setting).reference(q, k, v, scale=0.125)
     finite, skips = bool(np.isfinite(found.output).all()), not bool(found.keys.all())
     print(tuple(found.output.shape), finite, skips)
@@ -51,11 +53,11 @@ def printed(code: str) -> list[str]:
 
 
 def test_a_config_needs_no_extension() -> None:
-    assert printed(DESCRIBE) == ["False 2", "False 2", "False 2", "True 2"]
+    assert printed(DESCRIBE) == ["False 2", "False 2", "False 2", "True 2", "False 2"]
 
 
 def test_references_need_neither_the_extension_nor_pytorch() -> None:
-    assert printed(REFERENCES) == ["(4, 1, 64) True True"] * 3
+    assert printed(REFERENCES) == ["(4, 1, 64) True True"] * 4
 
 
 def test_weights_need_no_extension() -> None:

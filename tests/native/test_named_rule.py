@@ -19,7 +19,7 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("technique", "parameters", "value_share", "message"),
     [
-        ("oldest", {}, 0.0, "no technique oldest; known are: read_all aet art certified"),
+        ("oldest", {}, 0.0, "no technique oldest; known are: read_all aet art certified tiers"),
         ("aet", without(AET, "globals"), 0.0, "aet needs the parameter globals"),
         ("aet", AET | {"patience": 1}, 0.0, "aet has no parameter patience"),
         ("aet", AET | {"sinks": 1.5}, 0.0, "sinks must be a whole number"),
@@ -32,6 +32,7 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
         ("art", ART | {"probe": 24}, 0.0, "the probe must be a multiple of 16"),
         ("art", ART | {"patience": 0}, 0.0, "patience must be at least 1"),
         ("certified", {"missing": 1, "bounded": True}, 0.0, r"missing must be in \[0, 1\)"),
+        ("tiers", {"estimated": 1.5, "lightest": 0}, 0.0, r"must be in \[0, 1\]"),
         ("read_all", {"rows": 1}, 0.0, "read_all has no parameter rows"),
     ],
 )
@@ -48,3 +49,5 @@ def test_the_settings_around_these_are_allowed() -> None:
     assert core.AttentionRule("aet", AET | {"key_share": 2}, 0.0).exact
     assert core.AttentionRule("art", ART | {"scale": 0}, 0.0).exact
     assert core.AttentionRule("certified", {"missing": 0, "bounded": False}, 0.5).exact
+    assert core.AttentionRule("tiers", {"estimated": 0, "lightest": 0}, 0.0).exact
+    assert not core.AttentionRule("tiers", {"estimated": 0, "lightest": 0.1}, 0.0).exact

@@ -13,7 +13,7 @@ from suffice.attention.exaq import EXAQ
 from suffice.attention.rule import coded_rules
 from suffice.backends.cpu.attention import attend
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache import GROWTHS
+from suffice.cache import GROWTHS, row_bytes
 from suffice.cache.kv import KVCache
 from suffice.native import core
 from suffice.policy import POLICIES
@@ -23,13 +23,16 @@ HELD, NEW = (100, 0, 37), (1, 3, 2)
 LEVELS = [[EXAQ(3).layer_levels(1.0 + 0.3 * i, -30.0) for i in range(HEADS)]] * LAYERS
 
 
-def held_by(policy: Any, sketch: bool = False) -> list[KVCache]:
+def held_by(policy: Any, sketch: bool = False, dtype: str = "bfloat16") -> list[KVCache]:
     torch.manual_seed(0)
     caches = []
     for held, new in zip(HELD, NEW, strict=True):
         extras = dict.fromkeys(policy.keeps, True)
         growth = GROWTHS.build("step:rows=64")
-        cache = KVCache(LAYERS, GROUPS, SIZE, growth=growth, limit=999, sketch=sketch, **extras)
+        types = {"key_dtype": dtype, "value_dtype": dtype}
+        cache = KVCache(
+            LAYERS, GROUPS, SIZE, growth=growth, limit=999, sketch=sketch, **types, **extras
+        )
         policy.prepare(cache, [None] * LAYERS)
         cache.reserve(held + new)
         for layer in range(LAYERS):
@@ -52,6 +55,7 @@ def numbers(values: Any) -> np.ndarray:
         ("aet:keys=0.6,values=0.01", "full", False),
         ("aet:keys=0.6", "full", True),
         ("certified:eps=0.2", "full", False),
+        ("tiers:eps=0.4,vt=0.01", "full", False),
         ("exact", "quest:budget=48,dense_layers=1", False),
         ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False),
     ],
@@ -61,7 +65,8 @@ def test_a_call_for_several_requests(
 ) -> None:
     attention, chosen = ATTENTIONS.build(technique), POLICIES.build(policy)
     rules = coded_rules(by_head.rules(attention, None, LAYERS, GROUPS), LEVELS if coded else [])
-    together, *alone = (held_by(chosen, attention.sketched) for _ in range(1 + GROUPS))
+    dtype = attention.storage or "bfloat16"
+    together, *alone = (held_by(chosen, attention.sketched, dtype) for _ in range(1 + GROUPS))
     starts, counts = numbers(HELD), numbers(NEW)
     visible = numbers([(2 << i) - 1 for new in NEW for i in range(new)])
     reads, trace = np.zeros((2, 4, LAYERS, GROUPS), np.int64)
@@ -102,7 +107,7 @@ def test_a_call_for_several_requests(
                 read = counted[head]
                 rows = read.key_rows, read.value_rows, read.dense_rows, read.per_head_rows
                 trace[:, layer, head] += rows
-                read_bytes += (read.key_rows + read.value_rows) * SIZE * 2
+                read_bytes += (read.key_rows + read.value_rows) * row_bytes(dtype, SIZE)
                 sketch_bytes += read.sketch_bytes
                 first += new
         assert (found.kv_bytes, found.sketch_bytes) == (read_bytes, sketch_bytes)

@@ -261,14 +261,14 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self", "attention": "aet"},
             {},
-            "speculator 'self': attention='aet': must be exact, or one of art, certified with a "
-            "setting that reads fewer rows",
+            "speculator 'self': attention='aet': must be exact, or one of art, certified, tiers "
+            "with a setting that reads fewer rows",
         ),
         (
             {"method": "self", "attention": "certified:eps=0"},
             {},
             "speculator 'self': attention='certified:eps=0': must be exact, or one of art, "
-            "certified with a setting that reads fewer rows",
+            "certified, tiers with a setting that reads fewer rows",
         ),
         (
             {"method": "self", "recent": 0, "quantization": None},
@@ -309,7 +309,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {"method": "self", "attention": "certifid"},
             {},
             "unknown attention 'certifid'. Did you mean 'certified'? Known: aet, art, certified, "
-            "exact",
+            "exact, tiers",
         ),
         (
             {"method": "self"},

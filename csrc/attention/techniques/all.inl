@@ -11,7 +11,8 @@
 #include "art.inl"
 #include "certified.inl"
 #include "read_all.inl"
+#include "tiers.inl"
 
 #ifndef SUFFICE_LEVEL
-using Technique = std::variant<ReadAll, Aet, Art, Certified>;  // the first is the default
+using Technique = std::variant<ReadAll, Aet, Art, Certified, Tiers>;  // the first is the default
 #endif

@@ -27,6 +27,11 @@ class Attention(Protocol):
         ...
 
     @property
+    def storage(self) -> str | None:
+        """The type that keys and values must have, None for any."""
+        ...
+
+    @property
     def needs_all_tokens(self) -> bool:
         """Whether it selects from all cached tokens itself, so that no policy may."""
         ...
@@ -87,8 +92,9 @@ ATTENTIONS = Table(
         "art": "suffice.attention.art:ART",
         "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
+        "tiers": "suffice.attention.tiers:Tiers",
     },
-    native=frozenset({"aet", "art", "certified", "exact"}),
+    native=frozenset({"aet", "art", "certified", "exact", "tiers"}),
 )
 
 SOFTMAXES = Table(

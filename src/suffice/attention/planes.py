@@ -5,9 +5,9 @@
     c = 16 b + r                0 <= r < 16; b in the base plane, r in the second
     y is s c by both planes     and 8 s (2 b + 1) by the base plane alone
 
-The row that s and c stand for is split into these s and c again, so rows that were read from a cache
-can be split. This is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of
-channels and the mean key, for which see `suffice.models.key_rounding`.
+The row that s and c stand for is split into these s and c again, so rows that were read from a
+cache can be split. This is the reference of csrc/kernels/kv_planes.inl, without the fitted
+scales of channels and the mean key, for which see `suffice.models.key_rounding`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ class Technique(ABC):
         return False
 
     @property
+    def storage(self) -> str | None:
+        """Return the type that keys and values must have, None for any."""
+        return None
+
+    @property
     def needs_all_tokens(self) -> bool:
         """Whether it selects from all tokens itself: yes, if it uses the sketch."""
         return self.sketched

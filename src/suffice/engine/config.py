@@ -85,10 +85,26 @@ class Config(EngineOptions):
                 f"calibration={self.calibration.name}: softmax={SOFTMAXES.name_of(self.softmax)} "
                 f"and attention={ATTENTIONS.name_of(self.attention)} need none"
             )
+        self._check_storage()
         self._check_policy()
         self._check_softmax()
         self._check_audit()
         self._check_drafts(self.max_model_len)
+
+    def _check_storage(self) -> None:
+        for option, technique, needed in (
+            ("attention", ATTENTIONS.name_of(self.attention), self.attention.storage),
+            (
+                "the drafts' attention",
+                SPECULATORS.name_of(self.speculative_config),
+                self.speculative_config.storage,
+            ),
+        ):
+            if needed not in (None, self.kv_cache_dtype):
+                raise InputError(
+                    f"{option}={technique} with kv_cache_dtype={self.kv_cache_dtype}: keys and "
+                    f"values must be '{needed}'"
+                )
 
     def _check_policy(self) -> None:
         if not self.policy.chooses:

@@ -167,6 +167,11 @@ class Speculator(Protocol):
         ...
 
     @property
+    def storage(self) -> str | None:
+        """The type that keys and values must have for drafts, None for any."""
+        ...
+
+    @property
     def sketched(self) -> bool:
         """Whether drafts need sketches of the keys."""
         ...

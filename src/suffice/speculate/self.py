@@ -127,6 +127,11 @@ class SelfDraft:
         """Whether drafts need sketches of the keys."""
         return self.technique.sketched
 
+    @property
+    def storage(self) -> str | None:
+        """The type that keys and values must have for drafts, None for any."""
+        return self.technique.storage
+
     @classmethod
     def exact_limit(cls) -> SelfDraft:
         """Return any setting."""

@@ -1,0 +1,217 @@
+"""Three tiers of rows: what is skipped, estimated and exact, whatever a token sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from caches import cache_of, held
+from oracle import max_error
+from suffice import LLM, SamplingParams, native
+from suffice.attention.exact import Exact
+from suffice.attention.planes import rotated, split
+from suffice.attention.tiers import Tiers
+from suffice.attention.tiers_reference import Tiered
+from suffice.backends.cpu.attention import attend
+from suffice.cache.kv import KVCache
+from suffice.errors import InputError
+
+GROUPS, REP, SIZE, SCALE = 2, 3, 64, 0.125
+
+
+def like_a_model_s(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values [G, S, D]: keys have a few common directions, so that some rows matter."""
+    random = np.random.default_rng(seed)
+    shared = random.standard_normal((GROUPS, 6, SIZE))
+    parts = random.standard_normal((GROUPS, rows, 6)) ** 3
+    keys = parts @ shared / 4 + random.standard_normal((GROUPS, rows, SIZE)) / 2
+    values = random.standard_normal((GROUPS, rows, SIZE))
+    return keys.astype(np.float32), values.astype(np.float32)
+
+
+def filled(rows: int, seed: int = 0) -> KVCache:
+    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None)
+
+
+def queries(count: int, seed: int = 1, spread: float = 1.5) -> np.ndarray:
+    shape = GROUPS * REP, count, SIZE
+    return (spread * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def reference(
+    technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray | None = None
+) -> Tiered:
+    k, v = held(cache)
+    return technique.reference(
+        *(each.astype(np.float64) for each in (q, k, v)), scale=SCALE, visible=visible
+    )
+
+
+def exact(q: np.ndarray, cache: KVCache) -> np.ndarray:
+    return attend(Exact().rule(), q, cache, 0, scale=SCALE)[0]
+
+
+def check(technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray, **how: Any) -> None:
+    """Compare output, counts and bytes with the reference."""
+    out, reads = attend(technique.rule(), q, cache, 0, scale=SCALE, **how)
+    wanted = reference(technique, q, cache, visible)
+    assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
+    for group, found in enumerate(reads):
+        keys, values, light = (
+            int(part[:, group].sum()) for part in (wanted.keys, wanted.values, wanted.light)
+        )
+        assert (found.key_rows, found.value_rows) == (keys, values)
+        assert found.sketch_bytes == (int(visible.sum()) - keys + light) * (SIZE // 2 + 4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 100, 333])
+@pytest.mark.parametrize("setting", [(0.3, 0.0), (0.5, 0.001), (1.0, 0.01), (0.0, 0.005)])
+def test_windows(setting: tuple[float, float], window: int | None, each_isa: str) -> None:
+    technique = Tiers(*setting)
+    for rows, count in ((700, 3), (1030, 1)):
+        cache, q = filled(rows), queries(count)
+        visible = np.tri(count, rows, rows - count, bool)
+        if window:
+            visible &= ~np.tri(count, rows, rows - count - window, bool)
+        check(technique, q, cache, visible, window=window)
+
+
+def test_a_tree_of_drafts(each_isa: str) -> None:
+    technique, length, parents = Tiers(0.4, 0.002), 600, [-1, 0, 0, 1, -1, 4]
+    keys, values = like_a_model_s(length + len(parents))
+    cache = cache_of(keys[:, :length], values[:, :length], "planes", rounding=None, limit=1024)
+    cache.reserve(len(parents))
+    cache.append_tentative(keys[None, :, length:], values[None, :, length:], parents)
+    masks = np.array([[mask >> j & 1 for j in range(len(parents))] for mask in cache.visible()])
+    visible = np.concatenate([np.ones((len(parents), length)), masks], 1).astype(bool)
+    q = queries(len(parents))
+    out = attend(technique.rule(), q, cache, 0, scale=SCALE)[0]
+    k, v = (
+        part[0] if part.ndim == 4 else part
+        for part in (cache.keys(0, length + 6), cache.values(0, length + 6))
+    )
+    wanted = technique.reference(
+        *(each.astype(np.float64) for each in (q, k, v)), scale=SCALE, visible=visible
+    )
+    assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    cache, q = filled(1900), queries(4)
+    before, results = native.threads(), []
+    for threads in range(1, native.cores() + 1):
+        native.set_threads(threads)
+        results.append(attend(Tiers().rule(), q, cache, 0, scale=SCALE)[0])
+    native.set_threads(before)
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:
+    """Whatever `vt` is: with 1, only rows whose estimated score is a head's largest are read."""
+    cache, q = filled(500), queries(1)
+    out, reads = attend(Tiers(0.5, 1.0).rule(), q, cache, 0, scale=SCALE)
+    assert np.isfinite(out).all() and np.abs(out).max() > 0
+    wanted = reference(Tiers(0.5, 1.0), q, cache)
+    for group, found in enumerate(reads):
+        used = int((wanted.values | wanted.light)[:, group].sum())
+        assert 1 <= used <= REP
+        assert found.value_rows == int(wanted.values[:, group].sum())
+    assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
+
+
+def test_all_rows_in_heavy_blocks_is_exact_attention(each_isa: str) -> None:
+    """With a `vt` that skips nothing and no estimates, what is left is rounding."""
+    cache, q = filled(300), queries(2)
+    technique = Tiers(0.0, 1e-30)
+    assert not technique.rule().exact
+    out, reads = attend(technique.rule(), q, cache, 0, scale=SCALE)
+    wanted = exact(q, cache)
+    assert max_error(out, wanted) < 2e-4 * np.abs(wanted).max()
+    assert [each.key_rows for each in reads] == [299 + 300] * GROUPS
+
+
+def test_less_estimated_is_closer_to_exact(each_isa: str) -> None:
+    cache, q = filled(2000), queries(8)
+    wanted = exact(q, cache)
+    errors = [
+        float(np.square(attend(Tiers(eps, 0).rule(), q, cache, 0, scale=SCALE)[0] - wanted).mean())
+        for eps in (1.0, 0.5, 0.1, 0.01)
+    ]
+    assert errors == sorted(errors, reverse=True) and errors[-1] < 0.1 * errors[0]
+
+
+def test_estimated_scores_are_those_of_the_base_plane() -> None:
+    """With nothing exact, the output is attention to the base planes alone."""
+    cache, q = filled(400), queries(2)
+    out = attend(Tiers(1.0, 0).rule(), q, cache, 0, scale=SCALE)[0]
+    k, v = held(cache)
+    keys, values = (rotated(split(rows, keys=own).base) for rows, own in ((k, True), (v, False)))
+    base = cache_of(keys.astype(np.float32), values.astype(np.float32))
+    wanted = exact(q, base)
+    assert max_error(out, wanted) < 3e-2 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    "types", [("bfloat16", "bfloat16"), ("planes", "int8"), ("int8", "planes")]
+)
+def test_other_storage_is_refused(types: tuple[str, str], tmp_path: Any) -> None:
+    keys, values = like_a_model_s(40)
+    cache = cache_of(keys, values, types[0], value_dtype=types[1], rounding=None)
+    with pytest.raises(ValueError, match="tiers needs keys and values in planes"):
+        attend(Tiers().rule(), queries(1), cache, 0, scale=SCALE)
+    attend(Tiers.exact_limit().rule(), queries(1), cache, 0, scale=SCALE)
+    stored = "/".join(dict.fromkeys(types))
+    with pytest.raises(InputError) as error:
+        LLM(tmp_path, attention="tiers", kv_cache_dtype=stored)
+    text = f"attention=tiers with kv_cache_dtype={stored}: keys and values must be 'planes'"
+    assert str(error.value) == text
+
+
+def test_drafts_in_tiers_need_planes(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="the drafts' attention=self with kv_cache_dtype=auto"):
+        LLM(tmp_path, speculative_config={"method": "self", "attention": "tiers"})
+
+
+@pytest.mark.parametrize(("eps", "vt"), [(-0.1, 0), (1.1, 0), (1e-9, 0), (0.5, -1), (0.5, 1.5)])
+def test_refused_options(eps: float, vt: float) -> None:
+    with pytest.raises(InputError, match=r"^tiers: (eps|vt)=.*: must be "):
+        Tiers(eps, vt)
+
+
+def test_a_model_drafts_for_itself_in_tiers(tmp_path: Path) -> None:
+    """Drafts are checked by both planes of all rows: they change no token, and some are right."""
+    folder = tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=512)
+    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": "planes"}
+    prompt = [(11 * i * i) % 190 + 3 for i in range(250)]
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    drafts = {
+        "method": "self",
+        "attention": "tiers:eps=0.9,vt=0.001",
+        "recent": 0,
+        "quantization": None,
+        "adaptive": False,
+    }
+    plain = LLM(folder, **options).generate([prompt], params)[0]
+    found = LLM(folder, speculative_config=drafts, **options).generate([prompt], params)[0]
+    assert found.outputs == plain.outputs
+    assert found.speculation.num_accepted_tokens > 0
+
+
+def test_what_a_run_reads_is_counted(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=512)
+    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": "planes"}
+    prompt = [(7 * i * i) % 190 + 3 for i in range(300)]
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    llm = LLM(folder, attention="tiers:eps=0.5,vt=0.003", audit=1, **options)
+    llm.generate([prompt], params)
+    trace = llm.runner.trace
+    row = trace.kv_bytes_held // (2 * trace.rows_held)
+    exact = (trace.key_rows_read + trace.value_rows_read) * row
+    assert trace.kv_bytes_read == exact + trace.sketch_bytes_read
+    assert trace.sketch_bytes_read > (trace.rows_held - trace.key_rows_read) * (row - 4) // 2
+    assert trace.kv_bytes_read < trace.kv_bytes_held
+    assert trace.audit is not None and trace.audit.tokens > 0

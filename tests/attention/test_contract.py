@@ -240,10 +240,10 @@ SETTINGS = [
     "art:change=1,angle=0.5,patience=1,block=16,probe=64,values=0.1",
     "certified:bounded=false,eps=0.3",
     "certified:bounded=false,eps=0.5,values=0.05",
-    "tiers:eps=0.2,vt=0",
-    "tiers:eps=0.4,vt=0.002",
-    "tiers:eps=0,vt=0.002",
-    "tiers:eps=1,vt=0.0005",
+    "tiers:eps=0.2,skip=0",
+    "tiers:eps=0.4,skip=0.002",
+    "tiers:eps=0,skip=0.002",
+    "tiers:eps=1,skip=0.0005",
 ]
 
 
@@ -285,7 +285,7 @@ NEVER_STOP = [
     "art:change=0",
     "art:patience=2000000",
     "certified:eps=0",
-    "tiers:eps=0,vt=0",
+    "tiers:eps=0,skip=0",
 ]
 
 
@@ -327,9 +327,9 @@ class EstimatesMore(Tiers):
 @pytest.mark.parametrize(
     ("law", "broken"),
     [
-        (native_equals_reference, SkipsMore(eps=0.4, vt=0.002)),
-        (what_was_read_is_counted, SkipsMore(eps=0.4, vt=0.002)),
-        (what_was_read_is_counted, EstimatesMore(eps=0.4, vt=0)),
+        (native_equals_reference, SkipsMore(eps=0.4, skip=0.002)),
+        (what_was_read_is_counted, SkipsMore(eps=0.4, skip=0.002)),
+        (what_was_read_is_counted, EstimatesMore(eps=0.4, skip=0)),
     ],
     ids=lambda part: getattr(part, "__name__", type(part).__name__),
 )

@@ -111,7 +111,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:
-    """Whatever `vt` is: with 1, only rows whose estimated score is a head's largest are read."""
+    """Whatever `skip` is: with 1, only rows whose estimated score is a head's largest are read."""
     cache, q = filled(500), queries(1)
     out, reads = attend(Tiers(0.5, 1.0).rule(), q, cache, 0, scale=SCALE)
     assert np.isfinite(out).all() and np.abs(out).max() > 0
@@ -124,7 +124,7 @@ def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:
 
 
 def test_all_rows_in_heavy_blocks_is_exact_attention(each_isa: str) -> None:
-    """With a `vt` that skips nothing and no estimates, what is left is rounding."""
+    """With a `skip` that skips nothing and no estimates, what is left is rounding."""
     cache, q = filled(300), queries(2)
     technique = Tiers(0.0, 1e-30)
     assert not technique.rule().exact
@@ -176,10 +176,10 @@ def test_drafts_in_tiers_need_planes(tmp_path: Any) -> None:
         LLM(tmp_path, speculative_config={"method": "self", "attention": "tiers"})
 
 
-@pytest.mark.parametrize(("eps", "vt"), [(-0.1, 0), (1.1, 0), (1e-9, 0), (0.5, -1), (0.5, 1.5)])
-def test_refused_options(eps: float, vt: float) -> None:
-    with pytest.raises(InputError, match=r"^tiers: (eps|vt)=.*: must be "):
-        Tiers(eps, vt)
+@pytest.mark.parametrize(("eps", "skip"), [(-0.1, 0), (1.1, 0), (1e-9, 0), (0.5, -1), (0.5, 1.5)])
+def test_refused_options(eps: float, skip: float) -> None:
+    with pytest.raises(InputError, match=r"^tiers: (eps|skip)=.*: must be "):
+        Tiers(eps, skip)
 
 
 def test_a_model_drafts_for_itself_in_tiers(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_model_drafts_for_itself_in_tiers(tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     drafts = {
         "method": "self",
-        "attention": "tiers:eps=0.9,vt=0.001",
+        "attention": "tiers:eps=0.9,skip=0.001",
         "recent": 0,
         "quantization": None,
         "adaptive": False,
@@ -206,7 +206,7 @@ def test_what_a_run_reads_is_counted(tmp_path: Path) -> None:
     options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": "planes"}
     prompt = [(7 * i * i) % 190 + 3 for i in range(300)]
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    llm = LLM(folder, attention="tiers:eps=0.5,vt=0.003", audit=1, **options)
+    llm = LLM(folder, attention="tiers:eps=0.5,skip=0.003", audit=1, **options)
     llm.generate([prompt], params)
     trace = llm.runner.trace
     row = trace.kv_bytes_held // (2 * trace.rows_held)

@@ -90,7 +90,7 @@ def test_a_result_does_not_depend_on_the_batch(
         "aet:keys=0.7,values=0.1,globals=16",
         "art:change=0.5,angle=0.5,patience=1,block=16,probe=16",
         "certified:eps=0.8,bounded=false",
-        "tiers:eps=0.8,vt=0.01",
+        "tiers:eps=0.8,skip=0.01",
     ],
 )
 def test_so_with_techniques_that_leave_something_out(folder: Path, attention: str) -> None:

@@ -35,7 +35,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "art": {"attention": "art:change=0.5,angle=0.5,patience=1,block=16,probe=16"},
     "certified": {"attention": "certified:eps=0.8"},
     "certified, unbounded": {"attention": "certified:eps=0.8,bounded=false"},
-    "tiers": {"attention": "tiers:eps=0.5,vt=0.01"},
+    "tiers": {"attention": "tiers:eps=0.5,skip=0.01"},
     "quest": {"policy": "quest:budget=48,dense_layers=0"},
     "streaming": {"policy": "streaming:budget=40,sinks=4"},
     "snapkv": {"policy": "snapkv:ratio=0.4,window=8"},

@@ -55,7 +55,7 @@ def numbers(values: Any) -> np.ndarray:
         ("aet:keys=0.6,values=0.01", "full", False),
         ("aet:keys=0.6", "full", True),
         ("certified:eps=0.2", "full", False),
-        ("tiers:eps=0.4,vt=0.01", "full", False),
+        ("tiers:eps=0.4,skip=0.01", "full", False),
         ("exact", "quest:budget=48,dense_layers=1", False),
         ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False),
     ],

@@ -56,9 +56,26 @@ def test_several_kinds_of_engines_are_compared(cli: Cli, known: tuple[str, ...])
 
 
 def test_no_number_that_holds_ends_with_1(cli: Cli, known: tuple[str, ...]) -> None:
-    ran = cli("plan", *known, *LOAD, "--slo", "tpot=1ms", "--most-instances", "2")
+    ran = cli("plan", *known, *LOAD, "--slo", "ttft=300ms,tpot=20ms", "--most-instances", "2")
     assert ran.code == 1
-    assert "more than 2" in ran.out and "miss tpot" in ran.err
+    assert "more than 2" in ran.out and "miss ttft" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("load", "goal", "missed"),
+    [
+        (LOAD, "tpot=1us", "miss tpot"),
+        ((*LOAD[:4], "--input-len", "100000"), "ttft=1s", "are refused or fail"),
+    ],
+)
+def test_goals_that_nothing_can_hold_are_said_at_once(
+    cli: Cli, known: tuple[str, ...], load: tuple[str, ...], goal: str, missed: str
+) -> None:
+    ran = cli("plan", *known, *load, "--slo", goal)
+    assert ran.code == 1
+    (line,) = ran.err.splitlines()
+    assert line.startswith("1 x 2 cores: on an idle engine") and missed in line
+    assert "| no number |" in ran.out
 
 
 def test_a_trace_and_a_picture(cli: Cli, known: tuple[str, ...], tmp_path: Path) -> None:
@@ -102,6 +119,8 @@ def test_what_is_not_given_is_as_in_the_server() -> None:
         (("--request-rate", "1", "--instances", "0"), "must be at least 1"),
         (("--request-rate", "1", "--most-instances", "0"), "must be at least 1"),
         (("--request-rate", "1", "--bandwidth", "-5"), "must be more than 0"),
+        (("--request-rate", "1", "--bandwidth", "0"), "must be more than 0"),
+        (("--request-rate", "1", "--node-cores", "0"), "must be more than 0"),
         (("--request-rate", "1", "--front-token-us", "-1"), "must be seconds, at least 0"),
         (("--request-rate", "1", "-o", "html"), "unknown output 'html'"),
         (("--request-rate", "1", "--plot", "a.gif"), "must end in .png, .svg or .pdf"),

@@ -59,6 +59,13 @@ def test_one_number_alone_can_be_asked_for() -> None:
     assert [(each.instances, each.holds) for each in tries] == [(3, False)]
 
 
+def test_nothing_more_is_tried_if_requests_that_are_alone_miss_the_goals() -> None:
+    (only,) = smallest(holding(5), 0.99, most=100, alone=lambda: holding(2)(1))
+    assert only.vain and not only.holds and only.reason.startswith("on an idle engine 50.00%")
+    tries = list(smallest(holding(5), 0.99, most=100, alone=lambda: holding(1)(1)))
+    assert fewest(tries).instances == 5 and not any(each.vain for each in tries)
+
+
 def test_the_reason_names_what_most_miss() -> None:
     late = reason(holding(2)(1), 0.99)
     assert late.startswith("50.00% of the requests hold the goals, 50.00% miss ttft")

@@ -5,6 +5,7 @@ Tests batch.py, batch_file.py, batch_setting.py and chance.py.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -150,6 +151,17 @@ def test_bad_requests_have_their_own_errors(batch: Folder) -> None:
     assert batch.results("alone.jsonl")[0] == results[-1]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_request(batch: Folder) -> None:
+    batch.run(several(2), "plain.jsonl")
+    source = batch.folder / "marked.in"
+    source.write_bytes(
+        codecs.BOM_UTF8 + written(batch.folder / "in.jsonl", several(2)).read_bytes()
+    )
+    target = batch.folder / "marked.jsonl"
+    assert batch.cli("batch", "-m", batch.model, "-i", source, "-o", target).code == 0
+    assert target.read_bytes() == (batch.folder / "plain.jsonl").read_bytes()
+
+
 def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
     one = request("one")
     source, target = batch.folder / "in.jsonl", batch.folder / "out.jsonl"
@@ -168,7 +180,8 @@ def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
         *given, requests=[one, request("two"), one]
     )
     assert "give another for the results" in refused("-i", source, "-o", source)
-    assert "directory" in refused("-i", source, "-o", batch.folder)
+    assert "no regular file" in refused("-i", source, "-o", batch.folder)
+    assert "no regular file" in refused("-i", source, "-o", "/dev/full")
     assert not target.exists() or not target.read_bytes()
     batch.run([one])
     assert "results of other requests" in refused(*given, requests=[request("one", max_tokens=7)])

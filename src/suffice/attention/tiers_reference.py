@@ -31,7 +31,7 @@ def attend(
     *,
     scale: float,
     eps: float,
-    vt: float,
+    skip: float,
     visible: np.ndarray | None = None,
 ) -> Tiered:
     """Attend with q [H, T, D] to k, v [G, S, D] as read from planes; `visible` bool [T, S]."""
@@ -46,7 +46,7 @@ def attend(
         for t in range(tokens):
             sees = np.ones(length, bool) if visible is None else visible[t]
             queries = rotated(q[own, t].astype(np.float64) * (scale * math.log2(math.e)))
-            tiers = _sorted(queries, stored[0], sees, eps, vt)
+            tiers = _sorted(queries, stored[0], sees, eps, skip)
             output[own, t] = rotated(_output(queries, stored, tiers))
             keys[t, g], values[t, g], light[t, g] = tiers.keys, tiers.values, tiers.light
     return Tiered(output, keys, values, light)
@@ -63,7 +63,7 @@ class _Tiers:
     light: np.ndarray
 
 
-def _sorted(q: np.ndarray, k: Planes, sees: np.ndarray, eps: float, vt: float) -> _Tiers:
+def _sorted(q: np.ndarray, k: Planes, sees: np.ndarray, eps: float, skip: float) -> _Tiers:
     """Sort the rows that a token sees into tiers, for rotated queries [R, D] of a group."""
     unit = np.abs(q).max(-1, keepdims=True) / 127
     rounded = np.rint(np.divide(q, unit, out=np.zeros_like(q), where=unit > 0)) * unit
@@ -71,7 +71,7 @@ def _sorted(q: np.ndarray, k: Planes, sees: np.ndarray, eps: float, vt: float) -
     peak = estimates.max(-1, keepdims=True)
     shares = np.exp2(estimates - peak)
     total = shares.sum(-1, keepdims=True)
-    floors = peak + np.minimum(np.log2(vt * total), 0) if vt else np.full_like(peak, -1e30)
+    floors = peak + np.minimum(np.log2(skip * total), 0) if skip else np.full_like(peak, -1e30)
     kept = (estimates >= floors).any(0)
     heavy = np.repeat(_heavy_blocks(shares / total, eps), BLOCK)[: len(sees)]
     read = np.repeat(_of_blocks(kept).any(-1), BLOCK)[: len(sees)]

@@ -156,15 +156,18 @@ def _tried(
     from suffice.plan import figures, search
     from suffice.plan.cluster import Cluster
 
-    def simulate(instances: int) -> dict[str, Any]:
+    def simulate(instances: int, together: int | None = None) -> dict[str, Any]:
         cluster = Cluster(_setting(found, flags, config, instances, cores), found)
         with _shown(f"{instances} x {_label(cores)}", len(arrivals)) as tell:
-            return figures.summary(cluster.run(arrivals, tell=tell), limits)
+            run = cluster.run(arrivals, concurrency=together, tell=tell)
+        return figures.summary(run, limits)
 
     before, own = native.threads(), []
     native.set_threads(1)  # sampling is all that the simulation leaves to the core
     try:
-        for each in search.smallest(simulate, goal, flags.most, flags.instances):
+        for each in search.smallest(
+            simulate, goal, flags.most, flags.instances, alone=lambda: simulate(1, together=1)
+        ):
             line = f"{each.instances} x {_label(cores)}: {each.reason}"
             print(line, file=sys.stderr, flush=True)
             own.append(each)
@@ -227,13 +230,14 @@ def table(tries: dict[str, list[Try]], found: Calibration) -> str:
     for label, own in tries.items():
         each = fewest(own)
         figures = each.figures
+        lacking = "no number" if each.vain else f"more than {each.instances}"
 
         def spread(name: str, figures: dict[str, Any] = figures) -> str:
             return " / ".join(f"{figures[f'p{at}_{name}_ms']:.3g}" for at in (50, 95, 99))
 
         rows.append(
             [
-                f"{each.instances} x {label}" if each.holds else f"more than {each.instances}",
+                f"{each.instances} x {label}" if each.holds else lacking,
                 f"{figures['held']:.2%}",
                 *map(spread, ("ttft", "tpot", "gap", "queue")),
                 f"{figures['utilisation']:.0%}",

@@ -12,12 +12,16 @@ SATURATED = 0.98  # of the front's time: more engines change nothing
 
 @dataclass(frozen=True)
 class Try:
-    """A number of engines, its figures, and whether they hold the goals, with the reason."""
+    """A number of engines, its figures, and whether they hold the goals, with the reason.
+
+    `vain`: no number of engines holds them, since requests that are alone miss them too.
+    """
 
     instances: int
     figures: Figures
     holds: bool
     reason: str
+    vain: bool = False
 
 
 def fewest(tries: Sequence[Try]) -> Try:
@@ -43,18 +47,26 @@ def reason(figures: Figures, goal: float) -> str:
 
 
 def smallest(
-    simulate: Callable[[int], Figures], goal: float, most: int, only: int | None = None
+    simulate: Callable[[int], Figures],
+    goal: float,
+    most: int,
+    only: int | None = None,
+    alone: Callable[[], Figures] | None = None,
 ) -> Iterator[Try]:
     """Yield tries: doubled until the goals hold, then bisected; or the one number `only`.
 
     The last try that holds is the smallest number; if none does, `most` engines, or the front,
-    do not suffice. Fewer engines are taken to hold no more.
+    do not suffice. Fewer engines are taken to hold no more. `alone` gives the figures of requests
+    each of which has an idle engine: if these miss the goals, no other number is tried.
     """
     low, high = 0, most + 1  # low does not hold, high does or is too many
     at = 1 if only is None else only
     while True:
         figures = simulate(at)
         holds = figures["held"] >= goal
+        if not holds and not low and alone is not None and (idle := alone())["held"] < goal:
+            yield Try(at, figures, False, f"on an idle engine {reason(idle, goal)}", vain=True)
+            return
         yield Try(at, figures, holds, reason(figures, goal))
         if only is not None:
             return

@@ -99,6 +99,9 @@ def setting(
     Raises:
         InputError: A number out of range.
     """
+    for name, number in (("node_cores", node_cores), ("bandwidth", bandwidth)):
+        if number is not None and not number > 0:
+            raise OptionError(name, number, "must be more than 0")
     own = cores or calibration.threads
     node = node_cores or max(calibration.cores, own)
     if own > node:

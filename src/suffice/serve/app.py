@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,15 +65,15 @@ def build(front: Front) -> ASGIApp:
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
-    whole: ASGIApp = Posts(app, front, posts)
-    if front.settings.allowed_origins:
-        whole = CORSMiddleware(
-            whole,
-            allow_origins=list(front.settings.allowed_origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-        )
-    return Guard(whole, front)
+    guarded = Guard(Posts(app, front, posts), front)
+    if not front.settings.allowed_origins:
+        return guarded
+    return CORSMiddleware(
+        guarded,
+        allow_origins=list(front.settings.allowed_origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+    )
 
 
 class Posts:
@@ -105,11 +106,16 @@ class Posts:
         try:
             response = await handle(request)
             await response(scope, receive, sending)
+        except ClientDisconnect:  # nobody waits for an answer
+            return
         except Exception as error:
             if started:
                 note(scope, error)
                 raise
             refused = isinstance(error, Problem)
+            if refused and error.cuts:
+                self._front.metrics.refused(error.code)
+                raise  # the guard closes the connection
             response = self._refused(request, error) if refused else _broken(request, error)
             await response(scope, receive, send)
 

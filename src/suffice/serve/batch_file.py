@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,9 @@ class Requests:
         self.entries: list[Entry] = []
         lines: dict[str, int] = {}
         offset = 0
-        for number, line in enumerate(_lines(path), 1):
-            offset += len(line)
+        for number, whole in enumerate(_lines(path), 1):
+            offset += len(whole)
+            line = whole.removeprefix(BOM_UTF8) if number == 1 else whole
             if not line.strip():
                 continue
             entry = entry_of(number, line, offset - len(line))
@@ -138,6 +140,8 @@ class Results:
         self.path, self._requests, self._setting = path, requests, setting
         if path.exists() and path.samefile(requests.path):
             raise InputError(f"{path}: is the file of the requests: give another for the results")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is no regular file, which results need to go on with them")
         try:
             self._file = path.open("r+b" if path.exists() else "w+b")
         except OSError as error:

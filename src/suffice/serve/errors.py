@@ -78,6 +78,11 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         """Return the body as JSON."""
         return msgspec.json.encode(self.body())
 
+    @property
+    def cuts(self) -> bool:
+        """Whether it ends a request whose head or body has not been read to its end."""
+        return self.status in (408, 413, 431)
+
     def headers(self) -> Mapping[str, str]:
         """Return the headers that tell clients whether and when to try again."""
         found: dict[str, str] = {}
@@ -87,7 +92,7 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
             found["x-should-retry"] = _REPEATABLE[self.code]
         if self.code == "invalid_api_key":
             found["WWW-Authenticate"] = "Bearer"
-        if self.code == "draining":
+        if self.code == "draining" or self.cuts:
             found["Connection"] = "close"
         return found
 

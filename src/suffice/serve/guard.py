@@ -165,8 +165,6 @@ async def discarded(receive: Receive) -> None:
 async def answer(send: Send, problem: Problem) -> None:
     """Answer with an error; a connection whose body was not read is closed."""
     headers = {"content-type": "application/json", **problem.headers()}
-    if problem.status in (408, 413, 431):
-        headers["connection"] = "close"
     body = problem.encoded()
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     raw.append((b"content-length", str(len(body)).encode()))

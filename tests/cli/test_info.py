@@ -53,7 +53,8 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
         return isinstance(native_linear(packed), core.Linear)
     if table is ATTENTIONS:
         growth, sketch = GROWTHS.build("upfront"), technique.sketched
-        cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch)
+        stored = dict.fromkeys(("key_dtype", "value_dtype"), technique.storage or "bfloat16")
+        cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch, **stored)
         cache.reserve(1)
         cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
         cache.advance(1)

@@ -56,8 +56,8 @@ def smallest(
     """Yield tries: doubled until the goals hold, then bisected; or the one number `only`.
 
     The last try that holds is the smallest number; if none does, `most` engines, or the front,
-    do not suffice. Fewer engines are taken to hold no more. `alone` gives the figures of requests
-    each of which has an idle engine: if these miss the goals, no other number is tried.
+    do not suffice. Fewer engines are taken to hold no more. `alone` gives the figures if each
+    request has an idle engine: if they miss the goals, no other number is tried.
     """
     low, high = 0, most + 1  # low does not hold, high does or is too many
     at = 1 if only is None else only

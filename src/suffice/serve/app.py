@@ -108,16 +108,17 @@ class Posts:
             await response(scope, receive, sending)
         except ClientDisconnect:  # nobody waits for an answer
             return
+        except Problem as problem:
+            if problem.cuts:
+                self._front.metrics.refused(problem.code)
+            if started or problem.cuts:
+                raise  # the guard ends the connection
+            await self._refused(request, problem)(scope, receive, send)
         except Exception as error:
             if started:
                 note(scope, error)
                 raise
-            refused = isinstance(error, Problem)
-            if refused and error.cuts:
-                self._front.metrics.refused(error.code)
-                raise  # the guard closes the connection
-            response = self._refused(request, error) if refused else _broken(request, error)
-            await response(scope, receive, send)
+            await _broken(request, error)(scope, receive, send)
 
 
 def _handler(front: Front, route: Route) -> Handle:

@@ -42,7 +42,9 @@ class Live:
         self._news = asyncio.Event()
 
     def saw(self, look: Look) -> None:
-        """Take a look at the engine."""
+        """Take a look at the engine; nobody waits for one that was under way at the end."""
+        if not self.watchers:
+            return
         now = time.monotonic()
         if self._looks and look.stats.steps < self._looks[-1][1].stats.steps:
             self._looks.clear()  # of an engine that died

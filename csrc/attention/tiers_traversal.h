@@ -4,10 +4,9 @@
 //
 //   work(chunk)   estimated scores of a chunk's keys for all query rows, and the chunk's peak
 //   finish        for each token: chooses the heaviest blocks until at most the share `estimated`
-//   of
-//                 every head's sum of weights is left, and the rows that are not skipped; attends
-//                 to those in chosen blocks by both planes, to the others by their estimated scores
-//                 and the base planes of their values
+//                 of every head's sum of weights is left, and the rows that are not skipped;
+//                 attends to those in chosen blocks by both planes, to the others by their
+//                 estimated scores and the base planes of their values
 //
 // Chunks run in any order and on any thread.
 #pragma once

@@ -9,25 +9,13 @@ import pytest
 from ml_dtypes import bfloat16
 
 from caches import Rounding, cache_of, channel_scales, rotated
+from rows import sixteen_rows
 from suffice.native import core
 from suffice.quant.codebook import codebook, codes_of
 
 LEVELS = np.array(core.ROW_LEVELS, np.float64)
 TRIED = np.array(core.TRIED_FACTORS, np.float64)
 SIZES = (16, 64, 80, 128, 256, 512)
-
-
-def rows_of(kind: str, size: int) -> np.ndarray:
-    """Return 16 rows [1, 16, D]."""
-    rows = np.random.default_rng(size).standard_normal((1, 16, size), np.float32)
-    if kind == "outliers":
-        rows[..., :2] *= 50
-    elif kind == "sizes":
-        rows *= 10 ** np.linspace(-6, 6, 16, dtype=np.float32)[:, None]
-    elif kind == "one":
-        eye = np.eye(16, size, dtype=np.float32)[None]
-        rows = eye - eye[..., ::-1] / 3
-    return rows
 
 
 def held_as(rows: np.ndarray, rounding: core.KeyRoundings | None) -> np.ndarray:
@@ -83,7 +71,7 @@ def assert_as_good(
 @pytest.mark.parametrize("kind", ["normal", "outliers", "sizes", "one"])
 def test_codes_are_the_reference_s(each_isa: str, kind: str) -> None:
     for size in SIZES:
-        rows = rows_of(kind, size)
+        rows = sixteen_rows(kind, size)
         cache = cache_of(rows, -rows, "kmeans4", rounding=None)
         for sign, decoded in ((1, cache.keys(0)), (-1, cache.values(0))):
             exact = sign * rotated(rows.astype(np.float64))[0]
@@ -96,7 +84,7 @@ def test_codes_are_the_reference_s(each_isa: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["normal", "outliers", "sizes"])
 @pytest.mark.parametrize("size", [16, 80, 512])
 def test_errors_of_keys_are_passed_on(each_isa: str, size: int, kind: str) -> None:
-    rows, rounding = rows_of(kind, size), Rounding(1, 1, size)
+    rows, rounding = sixteen_rows(kind, size), Rounding(1, 1, size)
     mean, moments = rounding.means[0, 0].astype(np.float64), rounding.moments[0, 0]
     metric, scales = damped(moments), channel_scales(size)
     exact = rotated((rows * scales).astype(np.float64))[0]

@@ -8,22 +8,11 @@ import numpy as np
 import pytest
 
 from caches import Rounding, cache_of, channel_scales, rotated
+from rows import sixteen_rows
 from suffice.attention import planes
 from suffice.cache.kv import KVCache
 
 SIZES = (16, 64, 80, 128, 512)
-
-
-def rows_of(kind: str, size: int) -> np.ndarray:
-    """Return 16 rows [1, 16, D]."""
-    rows = np.random.default_rng(size).standard_normal((1, 16, size), np.float32)
-    if kind == "outliers":
-        rows[..., :2] *= 50
-    elif kind == "sizes":
-        rows *= 10 ** np.linspace(-6, 6, 16, dtype=np.float32)[:, None]
-    elif kind == "one":
-        rows = np.eye(16, size, dtype=np.float32)[None]
-    return rows
 
 
 def base_of(cache: KVCache) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +29,7 @@ def mean_square(errors: np.ndarray) -> float:
 @pytest.mark.parametrize("kind", ["normal", "outliers", "sizes", "one"])
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_are_the_reference_s(each_isa: str, size: int, kind: str) -> None:
-    rows = rows_of(kind, size)
+    rows = sixteen_rows(kind, size)
     cache = cache_of(rows, -rows, "planes", rounding=None)
     by_base = base_of(cache)
     for place, (given, found) in enumerate(((rows, cache.keys(0)), (-rows, cache.values(0)))):
@@ -56,7 +45,7 @@ def test_rows_are_the_reference_s(each_isa: str, size: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["normal", "outliers", "sizes", "one"])
 def test_rows_that_were_read_are_split_alike(kind: str) -> None:
     for size in SIZES:
-        rows = rows_of(kind, size)
+        rows = sixteen_rows(kind, size)
         cache = cache_of(rows, rows, "planes", rounding=None)
         for keys, (found, alone) in enumerate(
             zip((cache.values(0), cache.keys(0)), base_of(cache)[::-1], strict=True)
@@ -98,7 +87,9 @@ def normal(size: int) -> np.ndarray:
 def test_keys_are_rounded_without_their_mean_and_with_scaled_channels(each_isa: str) -> None:
     size, rounding = 64, Rounding(1, 1, 64)
     mean = rounding.means[0, 0].astype(np.float64)
-    rows = rows_of("normal", size) + 20 * rotated(rounding.means[0])[:, None] / channel_scales(size)
+    rows = sixteen_rows("normal", size) + 20 * rotated(rounding.means[0])[:, None] / channel_scales(
+        size
+    )
     turned = rotated((rows * channel_scales(size)).astype(np.float64))[0]
     share = turned @ mean / (mean @ mean)
     left = turned - np.float32(share)[:, None] * mean

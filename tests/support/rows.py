@@ -89,3 +89,16 @@ def rows_of(cache: KVCache, keys: np.ndarray) -> list[list[int]]:
         assert (equal.sum(-1) == 1).all(), "a row that is no token's, or of two"
         found.append(equal.argmax(-1).tolist())
     return found
+
+
+def sixteen_rows(kind: str, size: int) -> np.ndarray:
+    """Return 16 rows [1, 16, D]."""
+    rows = np.random.default_rng(size).standard_normal((1, 16, size), np.float32)
+    if kind == "outliers":
+        rows[..., :2] *= 50
+    elif kind == "sizes":
+        rows *= 10 ** np.linspace(-6, 6, 16, dtype=np.float32)[:, None]
+    elif kind == "one":
+        eye = np.eye(16, size, dtype=np.float32)[None]
+        rows = eye - eye[..., ::-1] / 3
+    return rows

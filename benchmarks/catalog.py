@@ -34,6 +34,7 @@ SCRIPTS = (
         "engine.rows", "linear layers of 1 to 128 rows against the machine's limits", "2 minutes"
     ),
     Script("engine.attention_rows", "attention of 1 to 128 rows, against limits", "10 minutes"),
+    Script("engine.step_parts", "what the steps of a batch spend their time on", "3 minutes"),
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
-from benchmarks.engine import sampling
+from benchmarks.engine import sampling, step_parts
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
@@ -48,6 +48,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
+    "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
     "peers/results/speed.json": lambda _, data: report.report(data),
     "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),

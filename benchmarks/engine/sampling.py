@@ -12,27 +12,23 @@ same batch decoded greedily. Ratios are of one round, and the order changes from
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record, script, shaped_file
+from benchmarks.engine.runs import Plan, Script
+from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.peers.report import spread
-from suffice import LLM, SamplingParams, native, pull
+from suffice import LLM, SamplingParams
 from suffice.cli.options import SamplingFlags
 from suffice.errors import InputError
 from suffice.eval import bench
 
-MODEL = "smollm2-135m"
-NAME = "sampling"
-QUICK = record.BUILD / "sampling-quick"
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "int8": {"quantization": "int8", "kv_cache_dtype": "int8"},
@@ -46,20 +42,6 @@ MESSAGE = "Here is a short story about the number {number}, a lighthouse and its
 Turn = dict[str, float]
 Rate = Callable[[int], float]
 """Returns tokens per second; the argument is the number of the round."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The number of rounds, and of timed decode steps in each."""
-
-    rounds: int
-    steps: int
-
-    def __post_init__(self) -> None:
-        if min(self.rounds, self.steps) < 1:
-            raise InputError(
-                f"--rounds={self.rounds}, --steps={self.steps}: both must be at least 1"
-            )
 
 
 def drawn(steps: int, seed: int) -> SamplingParams:
@@ -180,7 +162,6 @@ HEAD = ["what", "weights", "drawn, tokens/s", "the other, tokens/s", "at least",
 
 def table(data: dict[str, Any]) -> str:
     """Return the results as text and a table."""
-    quick = ["**A quick run of a tiny model: no figure means anything.**"] * data["quick"]
     note = (
         f"Median (least to greatest) of {data['plan']['rounds']} rounds, in which both take turns; "
         f"ratios are of one round. {data['model']}, {data['threads']} threads, "
@@ -188,51 +169,26 @@ def table(data: dict[str, Any]) -> str:
         f"the command line's defaults: {data['drawn']}. Bare steps are those of `suffice bench`, "
         "without sampling and text; a stream has both. int8: weights, keys and values."
     )
-    return "\n\n".join(["## The cost of drawing tokens", *quick, markdown(HEAD, lines(data)), note])
+    return "\n\n".join(["## The cost of drawing tokens", markdown(HEAD, lines(data)), note])
 
 
-def run(plan: Plan, settings: Sequence[str], quick: bool, folder: Path) -> str:
-    """Measure the settings, write the results and return their table.
-
-    Raises:
-        InputError: The model cannot be used.
-    """
-    if quick:
-        model = shaped_file.write(record.BUILD / "shaped" / "tiny.gguf", shaped_file.TINY, "Q8_0")
-    else:
-        model = pull.pull(MODEL)
-    params = drawn(plan.steps, 0)
+def shown() -> str:
+    """Return the parameters that tokens are drawn with."""
+    params = drawn(1, 0)
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    data = record.facts() | {
-        "model": model.name,
-        "threads": native.cores(),
-        "quick": quick,
-        "plan": asdict(plan),
-        "drawn": ", ".join(f"{name} {getattr(params, name):g}" for name in names),
-        "settings": {setting: measure(model, setting, plan) for setting in settings},
-    }
-    record.write(folder, NAME, data, table(data))
-    return table(data)
+    return ", ".join(f"{name} {getattr(params, name):g}" for name in names)
 
 
-def main() -> int:
-    """Measure, print the table and store it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=128, help="decode steps of a round")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, results in build/")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    flags = parser.parse_args()
-    if flags.quick:
-        flags.rounds, flags.steps = 2, 4
-    folder = flags.output or (QUICK if flags.quick else record.results(__file__))
-
-    def result() -> str:
-        return run(Plan(flags.rounds, flags.steps), flags.settings, flags.quick, folder)
-
-    return script.printed(NAME, result)
-
+SCRIPT = Script(
+    "sampling",
+    __doc__,
+    SETTINGS,
+    Plan(rounds=7, steps=128),
+    measure,
+    table,
+    record.results(__file__),
+    {"drawn": shown()},
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SCRIPT.main())

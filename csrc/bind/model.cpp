@@ -1,11 +1,15 @@
 #include "model/model.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -183,6 +187,14 @@ void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& ski
   self.model->leave_out(recent, sinks, skipped);
 }
 
+std::map<std::string, double> take_part_seconds(PyModel& self) {
+  require(self.model != nullptr, "the model is not complete");
+  const PartSeconds seconds = self.model->take_part_seconds();
+  std::map<std::string, double> found;
+  for (int i = 0; i < kParts; i++) found[kPartNames[i]] = seconds[i];
+  return found;
+}
+
 void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   require(self.model != nullptr, "the model is not complete");
   for (const std::vector<AttentionRule>& own : rules) {
@@ -243,7 +255,16 @@ void bind_model(nb::module_& m) {
            "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
-      .def("set_rules", &set_rules, "rules"_a);
+      .def("set_rules", &set_rules, "rules"_a)
+      .def(
+          "time_parts",
+          [](PyModel& self, bool timed) {
+            require(self.model != nullptr, "the model is not complete");
+            self.model->time_parts(timed);
+          },
+          "timed"_a, "Whether the parts of later steps are timed.")
+      .def("take_part_seconds", &take_part_seconds,
+           "Seconds of the timed steps since the last call by part, summed over threads.");
 }
 
 }  // namespace suffice::bind

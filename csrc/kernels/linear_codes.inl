@@ -215,21 +215,55 @@ constexpr int kFoundRows = SUFFICE_LEVEL < 4         ? 2
                            : In::four_bytes == kQuad ? 6
                                                      : 4;
 
-// Units of P panels times `count` rows, with levels that were looked up, [8 fours][V].
+// Units of panels whose levels were looked up, and their scales, `step` apart.
+struct FoundUnits {
+  const vi* levels;  // [count][8 fours][V]
+  const float* scale;
+  int count, step;
+};
+
+// Units of P panels times `count` rows. The rows' inputs of a unit are `apart` rows from those of the
+// next. Totals leave the registers once for all units.
 template <class In, int V>
-__attribute__((noinline)) void add_found(const Linear& w, const vi* found, const float* scale,
+__attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& units,
                                          const InputStretch* stretch, const std::byte* input,
-                                         int count, vf (*total)[V]) {
-  constexpr int most = kFoundRows<In>;
-  const auto levels = [=](int v, int four) { return found[four * V + v]; };
+                                         int apart, int count, vf (*total)[V]) {
+  constexpr int most = kFoundRows<In>, row_bytes = kFours * In::four_bytes;
   const auto tile = [&]<int B>(int row) __attribute__((always_inline)) {
-    add_unit<In, B, V>(w, levels, scale, stretch + row, input + row * kFours * In::four_bytes,
-                       total + row);
+    vf sum[B][V];
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < V; v++) sum[b][v] = total[row + b][v];
+    const vi* found = units.levels;
+    const float* scale = units.scale;
+    const InputStretch* of_rows = stretch + row;
+    const std::byte* from = input + row * row_bytes;
+    for (int i = 0; i < units.count; i++, found += kFours * V, scale += units.step) {
+      const auto levels = [=](int v, int four) { return found[four * V + v]; };
+      add_unit<In, B, V>(w, levels, scale, of_rows, from, sum);
+      of_rows += apart;
+      from += static_cast<size_t>(apart) * row_bytes;
+    }
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < V; v++) total[row + b][v] = sum[b][v];
   };
   int row = 0;
   for (; row + most <= count; row += most) tile.template operator()<most>(row);
   if (row < count)
     dispatch<most - 1>(count - row, [&]<int B>() { tile.template operator()<B>(row); });
+}
+
+// Looks up the levels of a unit of P panels, [8 fours][P * kVectors].
+template <int Bits, bool Even, int P>
+SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches, int unit,
+                                vi* found) {
+  for (int p = 0; p < P; p++) {
+    const std::byte* const from = batches[p].unit[unit];
+    fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
+#pragma GCC unroll 8
+    for (int four = 0; four < kFours; four++)
+      for (int v = 0; v < kVectors; v++) found[(four * P + p) * kVectors + v] = of_unit(v, four);
+  }
 }
 
 // P panels times `count` rows, at most kDecodedRows; same bits as codes_tile.
@@ -243,21 +277,15 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
   vf total[kDecodedRows][V];
   for (int row = 0; row < count; row++)
     for (int v = 0; v < V; v++) total[row][v] = vf{};
-  const auto add = [&](const std::byte* const* unit, const float* scale)
-                       __attribute__((always_inline)) {
-                         vi found[kFours * V];
-                         for (int p = 0; p < P; p++) {
-                           const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit[p]);
-#pragma GCC unroll 8
-                           for (int four = 0; four < kFours; four++)
-                             for (int v = 0; v < kVectors; v++)
-                               found[four * V + p * kVectors + v] = of_unit(v, four);
-                         }
-                         add_found<In, V>(w, found, scale, stretch, input, count, total);
-                         input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
-                         stretch += x.count;
-                       };
-  for_units_of<Bits, P>(w, panel, add);
+  for_batches_of<P>(w, panel, [&](const UnitBatch* batches, int units, int step) {
+    vi found[kUnitsAtOnce * kFours * V];
+    for (int i = 0; i < units; i++)
+      find_levels<Bits, Even, P>(levels, batches, i, found + i * kFours * V);
+    add_found<In, V>(w, {found, batches[0].scale[0], units, step}, stretch, input, x.count, count,
+                     total);
+    input += static_cast<size_t>(units) * x.count * kFours * In::four_bytes;
+    stretch += static_cast<size_t>(units) * x.count;
+  });
   for (int row = 0; row < count; row++)
     for (int p = 0; p < P; p++)
       store_totals(w, panel + p, total[row] + p * kVectors,

@@ -181,39 +181,35 @@ class PanelUnits {
   int left_ = 0, unit_ = 0;  // the next unit, in its span
 };
 
-// Calls f(units, scale) for the units of the same columns of P adjacent panels. scale [kPanel], or
-// [2][kPanel], is that of the first; that of the next is kBatchFloats behind. `plain`: see
-// store_scales.
-template <int Bits, int P, class F>
-SUFFICE_INLINE void for_units_of(const Linear& w, int panel, F f, bool plain = false) {
+// Calls f(batches, count, step) for the next `count` units of P adjacent panels, until none is left.
+// Unit i of panel p is batches[p].unit[i]; its scales, [kPanel] or [2][kPanel], are `step` i behind
+// batches[p].scale[0]. `plain`: see store_scales.
+template <int P, class F>
+SUFFICE_INLINE void for_batches_of(const Linear& w, int panel, F f, bool plain = false) {
   const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;
   PanelUnits units[P] = {};
   for (int p = 0; p < P; p++) units[p] = PanelUnits(w, panel + p, plain);
-  UnitBatch batch[P];
+  UnitBatch batches[P];
   for (;;) {
     int count = 0;
-    for (int p = 0; p < P; p++) count = units[p].prepare(batch[p]);
+    for (int p = 0; p < P; p++) count = units[p].prepare(batches[p]);
     if (count == 0) return;
-    const float* scale = batch[0].scale[0];
-    for (int i = 0; i < count; i++, scale += step) {
-      const std::byte* of_panels[P];
-      for (int p = 0; p < P; p++) {
-        of_panels[p] = batch[p].unit[i];
-        fetch_lines(of_panels[p], static_cast<int>(unit_bytes(Bits)));
-      }
-      f(of_panels, scale);
-    }
+    f(batches, count, step);
   }
 }
 
 // Calls f(unit, scale) for each unit of a panel.
 template <int Bits, class F>
 SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
-  for_units_of<Bits, 1>(
-      w, panel,
-      [&](const std::byte* const* units, const float* scale)
-          __attribute__((always_inline)) { f(units[0], scale); },
-      plain);
+  const auto of_batch = [&](const UnitBatch* batch, int count, int step)
+                            __attribute__((always_inline)) {
+                              const float* scale = batch->scale[0];
+                              for (int i = 0; i < count; i++, scale += step) {
+                                fetch_lines(batch->unit[i], static_cast<int>(unit_bytes(Bits)));
+                                f(batch->unit[i], scale);
+                              }
+                            };
+  for_batches_of<1>(w, panel, of_batch, plain);
 }
 
 constexpr int32_t every_byte(int value) { return static_cast<int32_t>(value * 0x01010101u); }

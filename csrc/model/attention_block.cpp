@@ -53,6 +53,7 @@ struct AttentionWork {
   }
 
   void multiply_query(const Inputs& x, int h) const {
+    const Timed timed = worker.time(Part::products);
     const int panels = size / kPanel;
     kernels().linear(block.q, h * panels, (h + 1) * panels, x, shared.queries.data(),
                      shared.query_width);
@@ -69,6 +70,7 @@ struct AttentionWork {
   // Multiplies a key or value head into a buffer of its own. The kernel writes output n at y + n: y
   // is shifted so that this head's outputs start the buffer.
   void multiply_head(const Linear& w, const Inputs& x, int g, std::vector<float>& to) const {
+    const Timed timed = worker.time(Part::products);
     const int panels = size / kPanel;
     kernels().linear(w, g * panels, (g + 1) * panels, x, to.data() - g * size, size);
   }
@@ -107,6 +109,7 @@ struct AttentionWork {
   }
 
   void project() const {
+    const Timed timed = worker.time(Part::heads);
     RowBuffers& prepared = worker.prepared;
     const float* from = worker.normal.data();
     const int items = spec.heads + spec.kv_heads;
@@ -136,17 +139,18 @@ struct AttentionWork {
     const int panels = size / kPanel;
     each_head([&](int h) { multiply_query(x, h); },
               [&](int g) {
+                const Timed timed = worker.time(Part::products);
                 kernels().linear(block.k, g * panels, (g + 1) * panels, of_k, shared.keys.data(),
                                  shared.key_width);
               });
-    worker.team.barrier();
+    worker.wait();
     const Share mine = share(rows, worker.thread, worker.team.size());
     for (int row = mine.first; row < mine.last; row++) {
       normalize_heads(block.q_norm, query(row, 0), shared.query_width);
       normalize_heads(block.k_norm, key(row, 0), shared.key_width);
     }
     worker.await_rows(items);
-    if (!shared.split) worker.team.barrier();
+    if (!shared.split) worker.wait();
     each_head([&](int h) { place_query(h); },
               [&](int g) {
                 multiply_head(block.v, of_v, g, buffers.value);
@@ -184,13 +188,16 @@ void run(const AttentionBlock& block, int layer, Worker& worker) {
   const AttentionWork work(block, layer, worker);
   if (worker.thread == 0) shared.plan(worker.spec, worker.step, layer, worker.team.size());
   work.project();
-  worker.team.barrier();
+  worker.wait();
   if (worker.step.queries && worker.thread == 0) work.hand_out();
-  shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
-  worker.team.barrier();
+  {
+    const Timed timed = worker.time(Part::attention);
+    shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
+  }
+  worker.wait();
   worker.multiply(block.o, shared.attended.data(), shared.query_width, worker.rows,
                   shared.output.data(), shared.width);
-  worker.team.barrier();
+  worker.wait();
 }
 
 }  // namespace suffice

@@ -23,15 +23,16 @@ void run(const DenseMlp& block, int, Worker& worker) {
   worker.take_panels(block.up, [&](int first, int last) {
     kernels().linear(block.up, first, last, x, up, stride);
     if (gated) kernels().linear(block.gate, first, last, of_gate, gate, stride);
+    const Timed timed = worker.time(Part::activations);
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
       kernels().activate(block.activation, gate + start, gated ? up + start : nullptr,
                          (last - first) * kPanel);
     }
   });
-  worker.team.barrier();
+  worker.wait();
   worker.multiply(block.down, gate, stride, rows, shared.output.data(), shared.width);
-  worker.team.barrier();
+  worker.wait();
 }
 
 }  // namespace suffice

@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cache/sketch.h"
 #include "model/step_buffers.h"
@@ -23,9 +24,9 @@ void embed(Worker& worker) {
   if (project) {
     worker.multiply(spec.project_in, worker.normal.data(), shared.width, worker.rows,
                     shared.output.data(), shared.width);
-    worker.team.barrier();
+    worker.wait();
     worker.take_output(worker.residual, worker.rows);
-    worker.team.barrier();
+    worker.wait();
   }
   if (!spec.positions) return;
   for (int row = mine.first; row < mine.last; row++) {
@@ -57,7 +58,7 @@ void sketch(Worker& worker) {
         encode_sketch(head, c);
     }
   }
-  worker.team.barrier();
+  worker.wait();
   if (worker.thread > 0) return;
   for (const StepRequest& request : requests)
     for (int layer = 0; sketches(worker.spec, request) && layer < request.cache->layers(); layer++)
@@ -75,13 +76,13 @@ void box(Worker& worker) {
         share(request.cache->layers() * request.cache->heads(), worker.thread, worker.team.size());
     encode_boxes(*request.cache, mine.first, mine.last, request.length);
   }
-  worker.team.barrier();
+  worker.wait();
   if (worker.thread == 0)
     for (const StepRequest& request : requests)
       for (int layer = 0; layer < request.cache->layers() && !request.exact; layer++)
         request.cache->set_boxed(layer,
                                  std::max(request.cache->boxed(layer), request.length / kPanel));
-  worker.team.barrier();
+  worker.wait();
 }
 
 // Adds a block's shared output to the residual stream.
@@ -92,6 +93,7 @@ void add(const Block& block, Worker& worker) {
     worker.normalize(block.after, output, worker.normal.data());
     output = worker.normal.data();
   }
+  const Timed timed = worker.time(Part::norms);
   const Share mine = worker.own(worker.rows);
   const size_t width = worker.shared.width;
   const float scale = worker.spec.residual_scale;
@@ -123,7 +125,7 @@ void logits(Worker& worker) {
   StepBuffers& shared = worker.shared;
   std::vector<float>& normal = worker.normal;
   const int count = static_cast<int>(step.outputs.size());
-  if (shared.split) worker.team.barrier();  // all rows of the last layer are added
+  if (shared.split) worker.wait();  // all rows of the last layer are added
   const Share mine = worker.own(count);
   for (int i = mine.first; i < mine.last; i++)
     worker.normalize_row(
@@ -131,10 +133,10 @@ void logits(Worker& worker) {
         worker.residual.data() + static_cast<size_t>(step.outputs[i]) * shared.width,
         normal.data() + static_cast<size_t>(i) * shared.width);
   if (spec.project_out.data) {
-    worker.team.barrier();  // all threads have added the last layer's output
+    worker.wait();  // all threads have added the last layer's output
     worker.multiply(spec.project_out, normal.data(), shared.width, count, shared.output.data(),
                     shared.width);
-    worker.team.barrier();
+    worker.wait();
     worker.take_output(normal, count);
   }
   const Linear& head = spec.head;
@@ -178,12 +180,22 @@ Model::Model(ModelSpec spec) : spec_(std::move(spec)), buffers_(std::make_unique
 
 Model::~Model() = default;
 
+PartSeconds Model::take_part_seconds() {
+  const std::lock_guard lock(stepping_);
+  PartSeconds sums = {};
+  for (ThreadBuffers& each : buffers_->threads)
+    for (int i = 0; i < kParts; i++) sums[i] += std::exchange(each.clock.seconds[i], 0.0);
+  return sums;
+}
+
 void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestReads>& by_request) {
   const std::lock_guard lock(stepping_);
   StepBuffers& shared = *buffers_;
   shared.prepare(spec_, step, team.size());
   team.run([&](int thread) {
+    shared.threads[thread].clock.begin(timed_);
     Worker worker(spec_, step, shared, team, thread);
+    const Timed whole = worker.time(Part::other);
     sketch(worker);
     box(worker);
     embed(worker);

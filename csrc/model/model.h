@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "attention/reads.h"
 #include "cache/cache.h"
 #include "model/blocks.h"
+#include "model/part_clock.h"
 #include "runtime/parallel.h"
 
 namespace suffice {
@@ -94,6 +96,7 @@ struct Step {
 int64_t weight_bytes(const ModelSpec& spec);
 
 class StepBuffers;
+using PartSeconds = std::array<double, kParts>;
 
 class Model {
  public:
@@ -104,12 +107,17 @@ class Model {
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
+  // Whether the parts of later steps are timed.
+  void time_parts(bool timed) { timed_ = timed; }
+  // The seconds of the steps since the last call, summed over threads.
+  PartSeconds take_part_seconds();
   // `counts` get the sums over all counted requests, `by_request` those of each.
   void step(Step& step, Team& team, Counts& counts, std::vector<RequestReads>& by_request);
 
  private:
   ModelSpec spec_;
   std::unique_ptr<StepBuffers> buffers_;
+  bool timed_ = false;
   std::mutex stepping_;  // one step at a time: steps share the buffers
 };
 

@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "linear/inputs.h"
 #include "model/model.h"
+#include "model/part_clock.h"
 
 namespace suffice {
 
@@ -31,6 +32,7 @@ struct alignas(64) ThreadBuffers {
   std::vector<float> key, value;  // [rows][head size]
   Scratch scratch;
   InputScratch input_scratch;
+  PartClock clock;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the

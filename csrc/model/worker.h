@@ -44,6 +44,14 @@ struct Worker {
     buffers.value.assign(buffers.key.size(), 0.0f);
   }
 
+  Timed time(Part part) { return Timed(buffers.clock, part); }
+
+  // Waits for all threads.
+  void wait() {
+    const Timed timed = time(Part::waiting);
+    team.barrier();
+  }
+
   // Of `count` rows, those that this thread prepares.
   Share own(int count) const {
     return shared.split ? share(count, thread, team.size()) : Share{0, count};
@@ -53,13 +61,14 @@ struct Worker {
   void await_rows(int items) {
     if (!shared.split) return;
     if (thread == 0) shared.queue.begin(items, team.size());
-    team.barrier();
+    wait();
   }
 
   // Calls f(first, last) for this thread's panels of a matrix; of prepared rows also for those that
   // other threads are late with.
   template <class F>
   void take_panels(const Linear& w, F f) {
+    const Timed timed = time(Part::products);
     if (!shared.split) {
       const Share mine = share(w.panels(), thread, team.size());
       return f(mine.first, mine.last);
@@ -70,6 +79,7 @@ struct Worker {
   }
 
   void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) {
+    const Timed timed = time(Part::inputs);
     const Share mine = own(count);
     if (!shared.split) to.reserve(w);
     to.fill(values, stride, w, mine.first, mine.last, count, buffers.input_scratch);
@@ -98,6 +108,7 @@ struct Worker {
   }
 
   void normalize(const Norm& norm, const float* x, float* y) {
+    const Timed timed = time(Part::norms);
     const Share mine = own(rows);
     for (int row = mine.first; row < mine.last; row++) {
       const size_t start = static_cast<size_t>(row) * shared.width;
@@ -107,6 +118,7 @@ struct Worker {
 
   // Copies rows of the shared output.
   void take_output(std::vector<float>& to, int count) {
+    const Timed timed = time(Part::norms);
     const Share mine = own(count);
     const float* from = shared.output.data();
     const size_t width = shared.width;

@@ -267,6 +267,13 @@ class Model:
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
     def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
+    def time_parts(self, timed: bool) -> None:
+        """Whether the parts of later steps are timed."""
+
+    def take_part_seconds(self) -> dict[str, float]:
+        """
+        Seconds of the timed steps since the last call by part, summed over threads.
+        """
 
 def pack(
     dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str

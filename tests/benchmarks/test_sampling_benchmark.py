@@ -18,7 +18,7 @@ from suffice.eval import bench
 
 def ask(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["sampling", *arguments])
-    return sampling.main()
+    return sampling.SCRIPT.main()
 
 
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,3 +292,17 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     assert np.array_equal(plain["key_rows_read"], added.rows[0])
     weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
     assert 0.9 * weights <= added.weight_bytes_read <= 1.2 * weights
+
+
+def test_timed_parts_change_no_logit_and_are_taken_once(checkpoints: Any) -> None:
+    decoder, model = models(checkpoints("llama"))
+    plain = run(model, new_cache(decoder), TOKENS[:20].tolist())
+    assert not any(model.take_part_seconds().values()), "nobody timed them"
+    model.time_parts(True)
+    assert np.array_equal(run(model, new_cache(decoder), TOKENS[:20].tolist()), plain)
+    seconds = model.take_part_seconds()
+    assert min(seconds[part] for part in ("products", "attention", "norms", "heads")) > 0
+    assert not any(model.take_part_seconds().values())
+    model.time_parts(False)
+    run(model, new_cache(decoder), TOKENS[:20].tolist())
+    assert not any(model.take_part_seconds().values())

@@ -75,6 +75,14 @@ class Runner(ModelWithTechniques):
         """Bytes of all caches, and their limit (0: none)."""
         return int(self.arena.used), int(self.arena.limit)
 
+    def time_parts(self, timed: bool) -> None:
+        """Time the parts of later steps, or no longer; see `take_part_seconds`."""
+        self._native.time_parts(timed)
+
+    def take_part_seconds(self) -> dict[str, float]:
+        """Return the seconds, summed over threads, by part of the timed steps since the last call."""
+        return self._native.take_part_seconds()
+
     @property
     def tile_rows(self) -> int:
         """The largest number of a prompt's tokens in a step."""

@@ -91,6 +91,7 @@ class NativeModel:
         self._omitted = omitted
         self._levels = levels
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
+        self._timed = False
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
@@ -135,7 +136,20 @@ class NativeModel:
         model.finish(parts)
         omitted = self._omitted
         model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
+        model.time_parts(self._timed)
         return model
+
+    def time_parts(self, timed: bool) -> None:
+        """Time the parts of later steps, or no longer."""
+        self._timed = timed
+        self._model.time_parts(timed)
+
+    def take_part_seconds(self) -> dict[str, float]:
+        """Return the seconds, summed over threads, by part of the timed steps since the last call.
+
+        What was timed before the tables of rotations were extended is lost.
+        """
+        return self._model.take_part_seconds()
 
     def _reach(self, positions: int) -> None:
         """Extend the rotations to that many positions, up to the context length."""

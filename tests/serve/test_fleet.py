@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_faults import until
 
 from serving import ENGINE as SCRIPTED
-from serving import Served
+from serving import Served, until
 from suffice import native
 from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError

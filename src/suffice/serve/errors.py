@@ -32,6 +32,7 @@ _TYPES = {
     "queue_full": (503, "overloaded_error"),
     "draining": (503, "overloaded_error"),
     "loading": (503, "overloaded_error"),
+    "unhealthy": (503, "overloaded_error"),
     "no_memory": (503, "overloaded_error"),
     "deadline": (504, "timeout_error"),
 }

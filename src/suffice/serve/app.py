@@ -65,7 +65,7 @@ def build(front: Front) -> ASGIApp:
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
-    guarded = Guard(Posts(app, front, posts), front)
+    guarded = Heads(Guard(Posts(app, front, posts), front))
     if not front.settings.allowed_origins:
         return guarded
     return CORSMiddleware(
@@ -74,6 +74,30 @@ def build(front: Front) -> ASGIApp:
         allow_methods=["*"],
         allow_headers=["*"],
     )
+
+
+class Heads:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        ended = False
+
+        async def sending(message: Message) -> None:
+            nonlocal ended
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif not ended:  # a stream would send for ever; now its client has left, as it sees it
+                ended = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self._app({**scope, "method": "GET"}, receive, sending)
 
 
 class Posts:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
 from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
 
@@ -114,8 +114,7 @@ class Posts:
         """Serve a request."""
         handle = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            path = scope["path"].removeprefix(scope["root_path"])
-            handle = self._handlers.get(path)
+            handle = self._handlers.get(path_of(scope))
         if handle is None:
             await self._app(scope, receive, send)
             return
@@ -251,14 +250,15 @@ def _refuse(front: Front) -> Callable[[Request, Exception], Response]:
         assert isinstance(error, Problem)
         front.metrics.refused(error.code)
         headers = dict(error.headers())
-        return Response(error.encoded(), error.status, headers, "application/json")
+        return Response(error.encoded(request.scope), error.status, headers, "application/json")
 
     return handle
 
 
 def _broken(request: Request, error: Exception) -> Response:
     problem = note(request.scope, error)
-    return Response(problem.encoded(), 500, dict(problem.headers()), "application/json")
+    body = problem.encoded(request.scope)
+    return Response(body, 500, dict(problem.headers()), "application/json")
 
 
 def _unknown(request: Request, error: Exception) -> Response:
@@ -268,6 +268,7 @@ def _unknown(request: Request, error: Exception) -> Response:
         message = f"{request.method[:20]} is not allowed for {path}"
         problem = Problem("method_not_allowed", message)
         headers = {**problem.headers(), **(error.headers or {})}
-        return Response(problem.encoded(), 405, headers, "application/json")
+        return Response(problem.encoded(request.scope), 405, headers, "application/json")
     problem = Problem("not_found", f"there is no {path}; GET /openapi.json lists what there is")
-    return Response(problem.encoded(), problem.status, dict(problem.headers()), "application/json")
+    body = problem.encoded(request.scope)
+    return Response(body, problem.status, dict(problem.headers()), "application/json")

@@ -267,8 +267,7 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
         params = SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True)
         return Work(name, tokens, params, reuse=bool(group), group=group)
 
-    left = threading.Semaphore(0)
-    begun = threading.Event()
+    left, begun = threading.Semaphore(0), threading.Event()
 
     errors: list[str | None] = []
 

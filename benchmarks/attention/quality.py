@@ -236,6 +236,19 @@ def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return counts, reads | means
 
 
+def needed(given: dict[str, Any], techniques: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return `given` with a technique that needs the calibration, so that it is checked.
+
+    If no setting needs it, it is left out.
+    """
+    for each in techniques.values():
+        if each["calibration"] is not None:
+            if each["softmax"].coded:
+                return {**given, "softmax": "exaq"}
+            return {**given, "attention": each["attention"]}
+    return {**given, "calibration": None}
+
+
 def measured(
     flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -250,9 +263,8 @@ def measured(
     for each in techniques.values():
         plan.check(each["policy"])
     text = load_text("wikitext2", flags.data_dir)
-    coded = {"softmax": "exaq"} if flags.calibration else {}  # so that the calibration is checked
     config, base, tokenizer = load(
-        Config.create(flags.model, **given, **coded, max_model_len=flags.window)
+        Config.create(flags.model, **needed(given, techniques), max_model_len=flags.window)
     )
     windows, facts = windows_of(tokenizer, text, plan, flags.window), record.facts()
     whole = accepted(flags.model, ["exact"], {}) | techniques

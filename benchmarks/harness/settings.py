@@ -36,7 +36,7 @@ def accepted(
 ) -> dict[str, dict[str, Any]]:
     """Return the techniques of accepted settings, and record why the others are refused.
 
-    `options` are common to all settings.
+    `options` are common to all settings; a calibration is of those that need one.
 
     Raises:
         InputError: An unknown technique, or two of one seam.
@@ -44,11 +44,21 @@ def accepted(
     found = {}
     for setting in settings:
         techniques = parts(setting)
-        needed = options if "softmax" in techniques else {**options, "calibration": None}
         try:
+            needed = options if calibrated(techniques) else {**options, "calibration": None}
             config = Config.create(model, **needed, **techniques)
         except InputError as error:
             refused[setting] = str(error)
         else:
             found[setting] = {seam: getattr(config, seam) for seam in (*SEAMS, "calibration")}
     return found
+
+
+def calibrated(techniques: dict[str, str]) -> bool:
+    """Return whether techniques, by seam, need a calibration.
+
+    Raises:
+        InputError: A bad option.
+    """
+    own = [SEAMS[seam].build(techniques.get(seam, "exact")) for seam in ("attention", "softmax")]
+    return bool(own[0].calibrated or own[1].coded)

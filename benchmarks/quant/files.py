@@ -9,7 +9,8 @@ float32 with a float32 cache; llama.cpp's perplexity of the same tokens next to 
 answers of the default, compared with those of the file's weights as bfloat16. `speed`: tokens per
 second of the default and of the fast setting, in turn with llama.cpp's default. Files that
 `quantize_peers` makes are made if they are missing. "7B Q4_K_M" is a file of random codes in the
-shape of LLaMA-2-7B: only its speed of decoding is measured.
+shape of LLaMA-2-7B: only its speed of decoding is measured. `facts` of a file say when and by which
+command each part was measured; of some older parts that is not known.
 """
 
 from __future__ import annotations
@@ -210,6 +211,7 @@ def run(flags: argparse.Namespace) -> str:
                 continue
             print(f"{kind}: {part}", file=sys.stderr)
             known[kind][part] = MEASURES[part](path, flags)
+            known[kind].setdefault("facts", {})[part] = record.facts()
             files = {each: known[each] for each in TYPES if each in known}
             about = {"threads": flags.threads, "window": flags.window, "windows": flags.limit}
             data = record.facts() | about | {"files": files}

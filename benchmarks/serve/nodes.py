@@ -89,11 +89,11 @@ def table(data: dict[str, Any]) -> str:
     for name, own in data["found"].items():
         lengths = LOADS[name]
         for count, each in own.items():
-            router = costs.routed(int(count), 4 * int(count), lengths.prompt)
-            whole = costs.request + router + costs.token * lengths.output
+            router = costs.routed(int(count), 4 * int(count), lengths.input_len)
+            whole = costs.request + router + costs.token * lengths.output_len
             rows.append(
                 [
-                    f"{name}, {lengths.prompt} + {lengths.output} tokens",
+                    f"{name}, {lengths.input_len} + {lengths.output_len} tokens",
                     count,
                     f"{each['offered']:.0f}",
                     f"{each['request_throughput']:.0f}",

@@ -14,7 +14,9 @@ import tiny
 from benchmarks.attention import quality, quality_table
 from benchmarks.harness import record, settings
 from commands import Cli
+from suffice.attention.calibration import write
 from suffice.errors import InputError
+from suffice.models.files import fingerprint
 
 Run = Callable[..., dict[str, Any]]
 
@@ -94,6 +96,21 @@ def test_a_file_is_of_one_text_cut_in_one_way(
     assert "none.json: No such file" in capsys.readouterr().err
     other = run("quality_50", "--settings", "exact", "--window", "50")
     assert other["records"]["exact"]["asked"]["window"] == 50
+
+
+def test_thresholds_of_heads_are_measured(run: Run, model: Path, tmp_path: Path) -> None:
+    """An attention technique may need the calibration, not only a softmax."""
+    path, name = tmp_path / "found.json", "certified:calibrated"
+    part = {"options": {}, "thresholds": [[0.5, 0.5]] * 3}
+    about = {"name": "m", "hash": fingerprint(model), "heads": 4}
+    write(path, {"model": about, "attention": {"certified": part}})
+    refused: dict[str, str] = {}
+    asked = ["exact", "aet:keys=0.8", name]
+    techniques = settings.accepted(model, asked, refused, calibration=path)
+    known = [each["calibration"] and each["calibration"].name for each in techniques.values()]
+    assert known == [None, None, "found.json"] and not refused
+    found = run("quality_softmax", "--calibration", str(path), "--settings", "exact", name)
+    assert quality_table.share(found["records"][name]) < 1 and found["refused"] == {}
 
 
 def test_policies_choose_from_a_prompt(

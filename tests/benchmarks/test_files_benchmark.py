@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +62,25 @@ def test_a_gap_is_that_of_the_first_place_where_answers_differ(
     flags = argparse.Namespace(answer=2)
     found = files.tokens(files.Path("model.gguf"), flags)
     assert found == {"prompts": 3, "tokens": 2, "gaps": [0.5, None]}
+
+
+def test_each_part_has_the_command_that_measured_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"file")
+    monkeypatch.setattr(files, "file_of", lambda kind: tmp_path / "model.gguf")
+    measured = {"quality": DATA["files"]["Q4_0"]["quality"], "tokens": {"prompts": 1, "gaps": []}}
+    for part, found in measured.items():
+        monkeypatch.setitem(files.MEASURES, part, lambda path, flags, found=found: found)
+        monkeypatch.setattr(sys, "argv", ["files", "--parts", part])
+        flags = argparse.Namespace(
+            output=tmp_path, types=["Q4_0"], parts=[part], threads=2, window=64, limit=2
+        )
+        files.run(flags)
+    stored = json.loads((tmp_path / "files.json").read_text())["files"]["Q4_0"]
+    assert stored["bytes"] == 4 and set(stored["facts"]) == set(measured)
+    for part, facts in stored["facts"].items():
+        assert facts["command"].endswith(f"--parts {part}") and facts["machine"]["isa"]
 
 
 def test_the_cases_of_a_quick_run_have_the_same_names() -> None:

@@ -70,6 +70,18 @@ def test_bad_input_is_named_as_it_was_given(cli: Cli, arguments: list[str], mess
     assert complaint(cli(*arguments)).startswith(message)
 
 
+def test_a_bad_value_of_a_variable_is_named_by_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUFFICE_PORT", "foo")
+    monkeypatch.setenv("SUFFICE_MAX_NUM_SEQS", "bar")
+    wrong = "is not a whole number"
+    assert complaint(cli("serve")) == f"Invalid value for 'SUFFICE_PORT': 'foo' {wrong}"
+    assert complaint(cli("serve", "--port", "x")) == f"Invalid value for '--port': 'x' {wrong}"
+    said = complaint(cli("serve", "--port", "1"))
+    assert said == f"Invalid value for 'SUFFICE_MAX_NUM_SEQS': 'bar' {wrong}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

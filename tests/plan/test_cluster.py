@@ -36,7 +36,7 @@ def run(arrivals: list[Arrival], setting: Setting | None = None, **more: Any) ->
 
 
 def load(rate: float, requests: int = 150, **lengths: Any) -> list[Arrival]:
-    return made("poisson", rate, requests, Lengths(**{"prompt": 100, "output": 20, **lengths}))
+    return made("poisson", rate, requests, Lengths(**{"input_len": 100, "output_len": 20, **lengths}))
 
 
 def test_an_engine_sees_what_came_during_a_step_before_the_next() -> None:
@@ -60,7 +60,7 @@ def test_an_engine_sees_what_came_during_a_step_before_the_next() -> None:
 @pytest.mark.parametrize("pattern", ["poisson", "bursts"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_request_ends_once(pattern: str, count: int) -> None:
-    arrivals = made(pattern, 20, 150, Lengths(100, 20, 0.5, prefix=64, prefixes=3))
+    arrivals = made(pattern, 20, 150, Lengths(100, 20, 0.5, prefix_len=64, prefixes=3))
     ended = []
     found = run(arrivals, engines(count), tell=lambda: ended.append(1))
     assert len(ended) == len(found.outcomes) == 150

@@ -19,7 +19,7 @@ from planning import calibration
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.plan import calibrate, stored
-from suffice.plan.calibrate import Measuring, Part, Scene
+from suffice.plan.calibrate import Measuring, Part, Scene, Watched
 from suffice.plan.costs import Call
 from suffice.plan.stored import Calibration
 
@@ -49,6 +49,32 @@ def test_a_model_is_measured(checkpoint: Path, quick: None) -> None:
     assert costs.seconds(Call(1, 1, 20)) > 0 and costs.overhead(1) > 0
     assert costs.mapped > 0 and costs.copied > 0 and costs.weight_bytes > 0
     assert found.residual.measured > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(SystemExit, "its thread has died"), (RuntimeError, "a step failed: RuntimeError")],
+)
+def test_an_engine_that_fails_ends_the_measurement(
+    cli: Cli, checkpoint: Path, quick: None, error: type[BaseException], said: str
+) -> None:
+    """Also if nobody is left to say so."""
+    calls, run = 0, Watched.run
+
+    def failing(self: Watched, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 100:
+            raise error
+        return run(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watched, "run", failing)
+        ran = cli("plan", "--calibrate", "-m", str(checkpoint), "-c", "4096", "-t", "1")
+    assert ran.code == 2
+    last = ran.err.splitlines()[-1]
+    assert last == f"suffice: error: the engine failed while it was measured: {said}"
 
 
 def test_what_calls_compute_is_noted(checkpoint: Path, quick: None) -> None:

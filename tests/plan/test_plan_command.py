@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -103,37 +105,84 @@ def test_what_is_not_given_is_as_in_the_server() -> None:
     assert not LoadFlags().given and LoadFlags(rate=1.0).given
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "give --trace FILE or --request-rate N"),
-        (("--trace", "absent"), "absent: cannot be read: No such file or directory"),
-        (("--trace", "x", "--request-rate", "1"), "contradict each other: give one"),
-        (("--request-rate", "0"), "must be more than 0"),
-        (("--request-rate", "1", "--arrivals", "steady"), "unknown pattern 'steady'"),
-        (("--request-rate", "1", "--slo", "ttft=fast"), "--slo ttft=fast: must be like"),
-        (("--request-rate", "1", "--goal", "all"), "--goal all: must be a share"),
-        (("--request-rate", "1", "--cores", "two"), "must be whole numbers of at least 1"),
-        (("--request-rate", "1", "--cores", "2,2"), "must be whole numbers of at least 1"),
-        (("--request-rate", "1", "--cores", "8", "--node-cores", "4"), "must be at most"),
-        (("--request-rate", "1", "--instances", "0"), "must be at least 1"),
-        (("--request-rate", "1", "--most-instances", "0"), "must be at least 1"),
-        (("--request-rate", "1", "--bandwidth", "-5"), "must be more than 0"),
-        (("--request-rate", "1", "--bandwidth", "0"), "must be more than 0"),
-        (("--request-rate", "1", "--node-cores", "0"), "must be more than 0"),
-        (("--request-rate", "1", "--front-token-us", "-1"), "must be seconds, at least 0"),
-        (("--request-rate", "1", "-o", "html"), "unknown output 'html'"),
-        (("--request-rate", "1", "--plot", "a.gif"), "must end in .png, .svg or .pdf"),
-        (("--request-rate", "1", "--plot", "no/a.png"), "there is no folder 'no'"),
-        (("--request-rate", "1", "--speculate", "ngram"), "does not simulate drafts"),
-        (("--request-rate", "1", "--policy", "snapkv"), "simulates no policy that evicts"),
-    ],
-)
+RATE = ("--request-rate", "1")
+WHOLE = "must be a whole number in ["
+BAD = [
+    ((), "give --trace FILE or --request-rate N"),
+    (("--trace", "absent"), "absent: cannot be read: No such file or directory"),
+    (("--trace", "x", *RATE), "--trace and --request-rate contradict each other: give one"),
+    (("--request-rate", "0"), "--request-rate 0: must be a number of requests per second above 0"),
+    (("--request-rate", "nan"), "--request-rate nan: must be a number of requests per second"),
+    (("--request-rate", "x"), "Invalid value for '--request-rate': 'x' is not a number"),
+    ((*RATE, "--arrivals", "steady"), "--arrivals steady: must be poisson or bursts."),
+    ((*RATE, "--burst-size", "0"), f"--burst-size 0: {WHOLE}1, "),
+    ((*RATE, "--num-prompts", "0"), f"--num-prompts 0: {WHOLE}1, "),
+    ((*RATE, "--num-prompts", "1" + 30 * "0"), f"0: {WHOLE}1, "),
+    ((*RATE, "--input-len", "0"), f"--input-len 0: {WHOLE}1, "),
+    ((*RATE, "--input-len", "1" + 30 * "0"), f"0: {WHOLE}1, "),
+    ((*RATE, "--output-len", "-3"), f"--output-len -3: {WHOLE}1, "),
+    ((*RATE, "--range-ratio", "1"), "--range-ratio 1: must be in [0, 1)"),
+    ((*RATE, "--range-ratio", "nan"), "--range-ratio nan: must be in [0, 1)"),
+    ((*RATE, "--prefix-len", "-1"), f"--prefix-len -1: {WHOLE}0, "),
+    ((*RATE, "--num-prefixes", "0"), f"--num-prefixes 0: {WHOLE}1, "),
+    ((*RATE, "--seed", "x"), "Invalid value for '--seed': 'x' is not a whole number"),
+    ((*RATE, "--slo", "ttft=fast"), "--slo ttft=fast: must be like ttft=1s,tpot=50ms"),
+    ((*RATE, "--slo", ""), "--slo '': must be like"),
+    ((*RATE, "--goal", "all"), "--goal all: must be a share"),
+    ((*RATE, "--goal", "nan%"), "--goal nan%: must be a share"),
+    ((*RATE, "--cores", "two"), "--cores two: must be whole numbers of at least 1"),
+    ((*RATE, "--cores", "2,2"), "--cores 2,2: must be whole numbers of at least 1"),
+    ((*RATE, "--cores", "8", "--node-cores", "4"), "--cores 8: must be at most --node-cores 4"),
+    ((*RATE, "--node-cores", "1"), "must be at most --node-cores 1"),
+    ((*RATE, "--instances", "0"), f"--instances 0: {WHOLE}1, "),
+    ((*RATE, "--instances", "1" + 30 * "0"), f"0: {WHOLE}1, "),
+    ((*RATE, "--most-instances", "0"), f"--most-instances 0: {WHOLE}1, "),
+    ((*RATE, "--bandwidth", "-5"), "--bandwidth -5: must be a number of GB/s above 0"),
+    ((*RATE, "--bandwidth", "nan"), "--bandwidth nan: must be a number of GB/s above 0"),
+    ((*RATE, "--bandwidth", "inf"), "--bandwidth inf: must be a number of GB/s above 0"),
+    ((*RATE, "--node-cores", "0"), f"--node-cores 0: {WHOLE}1, "),
+    ((*RATE, "-np", "0"), f"-np 0: {WHOLE}1, "),
+    ((*RATE, "--max-queue", "-1"), f"--max-queue -1: {WHOLE}0, "),
+    ((*RATE, "--step-ms", "0"), "--step-ms 0: must be a number above 0"),
+    ((*RATE, "--step-ms", "inf"), "--step-ms inf: must be a number above 0"),
+    ((*RATE, "--prefix-cache-bytes", "x"), "--prefix-cache-bytes x: must be a number of bytes"),
+    ((*RATE, "--front-request-us", "nan"), "--front-request-us nan: must be microseconds"),
+    ((*RATE, "--front-token-us", "-1"), "--front-token-us -1: must be microseconds, at least 0"),
+    ((*RATE, "-o", "html"), "-o html: must be md or json"),
+    ((*RATE, "--plot", "a.gif"), "--plot a.gif: must end in .png, .svg or .pdf"),
+    ((*RATE, "--plot", "no/a.png"), "--plot no/a.png: there is no folder 'no'"),
+    ((*RATE, "--speculate", "ngram"), "--speculate: `suffice plan` does not simulate drafts"),
+    ((*RATE, "--policy", "snapkv"), "--policy: `suffice plan` simulates no policy that evicts"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), BAD)
 def test_bad_flags_are_one_line(
     cli: Cli, known: tuple[str, ...], flags: tuple[str, ...], said: str
 ) -> None:
     ran = cli("plan", *known, *flags)
     assert ran.code == 2 and said in complaint(ran)
+
+
+def test_every_flag_of_its_own_is_tried_with_a_bad_value() -> None:
+    """But those that are on or off."""
+    declared = [
+        get_type_hints(group, include_extras=True)[field.name].__metadata__[0].names
+        for group in (LoadFlags, PlanFlags)
+        for field in dataclasses.fields(group)
+        if not isinstance(field.default, bool)
+    ]
+    tried = {flag for flags, _ in BAD for flag in flags[-2:-1]}
+    assert [names for names in declared if tried.isdisjoint(names)] == []
+
+
+def test_nothing_is_measured_for_bad_values(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("plan", "-m", str(checkpoint), *RATE, "-np", "0")
+    assert ran.code == 2 and complaint(ran).startswith("-np 0")
+
+
+def test_no_kept_caches_are_as_in_the_server(cli: Cli, known: tuple[str, ...]) -> None:
+    assert cli("plan", *known, *LOAD, "--prefix-cache-bytes", "0").code == 0
 
 
 def test_it_needs_the_packages_of_the_server(

@@ -17,20 +17,12 @@ import httpx2
 import pytest
 
 from scripted_engine import FATAL, LENGTH
-from serving import Served, events
+from serving import Served, events, until
 from suffice.errors import InputError
-from suffice.serve import instances, life
+from suffice.serve import deaths, instances, life
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait for a condition; fail if it does not come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.01)
 
 
 def running(server: Served) -> int:
@@ -147,9 +139,12 @@ def test_a_stopped_engine_is_unhealthy(serving: Callable[..., Any]) -> None:
         os.kill(pid, signal.SIGSTOP)
         until(lambda: server.client.get("/health").status_code == 503)
         assert "said nothing" in server.client.get("/health").json()["reason"]
-        assert server.client.get("/ready").status_code == 503
+        ready = server.client.get("/ready")
+        assert ready.status_code == 503 and ready.json()["error"]["code"] == "unhealthy"
+        assert "said nothing" in ready.json()["error"]["message"]
         os.kill(pid, signal.SIGCONT)
         until(lambda: server.client.get("/health").status_code == 200)
+        assert server.client.get("/ready").status_code == 200
 
 
 def test_an_engine_that_makes_no_step_is_unhealthy(
@@ -327,7 +322,7 @@ def test_engines_that_die_at_once_are_given_up(
     with serving(options={"dies": str(dies), "step_seconds": 0.01}) as server:
         (instance,) = server.front.instance.members
         server.front.lost = told.append
-        for _ in range(instances.MOST_AT_ONCE + 1):  # those that had work do not count
+        for _ in range(deaths.MOST_FAILED + 1):  # those that had work do not count
             before = instance.restarts
             with ThreadPoolExecutor() as pool:
                 answer = pool.submit(server.chat, max_tokens=100, seed=1)
@@ -345,6 +340,46 @@ def test_engines_that_die_at_once_are_given_up(
             assert answer.result().json()["error"]["code"] == "engine_lost"
         assert told == ["5 engines in a row died at once (exit code 70): see the lines above"]
         assert server.client.get("/health").status_code == 503
+
+
+def test_engines_that_others_kill_are_started_again(
+    serving: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than may fail by themselves, before they are ready."""
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(instances, "LONGEST_PAUSE", 0.01)
+    late, told = tmp_path / "late", list[str]()
+    with serving(options={"late": str(late)}) as server, ThreadPoolExecutor() as pool:
+        (instance,) = server.front.instance.members
+        server.front.lost = told.append
+        late.touch()
+        ask = pool.submit(server.chat)
+        for count in range(deaths.MOST_FAILED + 2):
+            until(lambda: instance._current is not None)
+            os.kill(instance._current.process.pid, signal.SIGKILL)
+            until(lambda count=count: instance.restarts > count)  # type: ignore[misc]
+        reason = server.client.get("/health").json()["reason"]
+        assert reason.endswith("in a row were killed by SIGKILL, by a hand or for want of memory")
+        late.unlink()
+        assert ask.result().status_code == 200 and not told
+
+
+def test_which_deaths_are_too_many() -> None:
+    row = deaths.Deaths()
+    for _ in range(deaths.MOST_KILLED - 1):
+        row.note(-signal.SIGKILL, at_once=True)
+    for _ in range(deaths.MOST_FAILED - 1):
+        row.note(-signal.SIGSEGV, at_once=True)
+    assert row.gone() is None and row.ailment() == "23 engines died without a request"
+    row.note(-signal.SIGSEGV, at_once=True)
+    assert row.gone() == "5 engines in a row died at once (exit code -11): see the lines above"
+    row.note(1, at_once=False)
+    assert row.gone() is None and row.ailment() is None and not row.any
+    for _ in range(deaths.MOST_KILLED):
+        assert row.gone() is None
+        row.note(-signal.SIGKILL, at_once=True)
+    killed = "20 engines in a row were killed by SIGKILL, by a hand or for want of memory"
+    assert row.ailment() == killed and row.gone() == f"{killed}, before they were of use"
 
 
 def test_a_server_that_stops_while_an_engine_starts_leaves_no_process(

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_faults import until
+from test_metrics import Page
 
 from serving import ENGINE as SCRIPTED
-from serving import Served
+from serving import Served, until
 from suffice import native
 from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError
@@ -74,6 +74,23 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
         assert 'suffice:failovers_total{engine="1",model_name="scripted"} 3.0' in page
         assert 'suffice:num_requests_running{engine="1",model_name="scripted"}' in page
         assert text(server, 1) == alone[1], "new requests go to the other, too"
+
+
+def test_metrics_are_those_of_the_engine_that_ran_a_request(serving: Callable[..., Any]) -> None:
+    """Of a request that moved: tokens count where they came from, the request where it ended."""
+    with serving(instances=2, options={"step_seconds": 0.02}) as server, ThreadPoolExecutor() as pool:
+        asks = [pool.submit(text, server, seed, max_tokens=60) for seed in range(4)]
+        until(lambda: under_way(server) == [2, 2] and min(generated(server)) > 4)
+        kill(server, 0)
+        for ask in asks:
+            ask.result()
+        page = Page(server.client.get("/metrics").text)
+        assert page("request_success_total", engine="0") == 0
+        assert page("request_success_total", engine="1") == 4
+        assert page("time_to_first_token_seconds_count", engine="0") == 2
+        assert page("e2e_request_latency_seconds_count", engine="1") == 4
+        tokens = [page("generation_tokens_total", engine=at) for at in "01"]
+        assert sum(tokens) == 240 and 4 < tokens[0] < 120
 
 
 def test_what_waits_for_an_engine_goes_to_the_first_that_comes(

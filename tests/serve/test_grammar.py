@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import llguidance
 import pytest
+from llguidance import gbnf_to_lark
 
 from serving import Served, events, served
 from suffice.cli.options import ModelFlags
@@ -28,6 +31,7 @@ SCHEMA = {
     "required": ["age", "kind"],
     "additionalProperties": False,
 }
+MESSAGES = [{"role": "user", "content": "a"}]
 
 
 @pytest.fixture(scope="module", params=["plain", "drafts"])
@@ -187,6 +191,56 @@ def test_what_is_wrong_with_a_grammar_is_said(
     assert answer.status_code == 400 and error["code"] == "invalid_schema", error
     assert message in error["message"] and error["param"] == "structured_outputs"
     assert "coerce" not in error["message"]
+
+
+@pytest.mark.parametrize("kind", ["json", "regex", "choice", "grammar"])
+def test_what_is_too_long_is_not_converted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*given: Any) -> str:
+        raise AssertionError("it is converted")
+
+    for name in ("grammar_from_json_schema", "grammar_from_regex", "grammar_from_lark"):
+        monkeypatch.setattr(llguidance.LLMatcher, name, convert)
+    monkeypatch.setattr(gbnf_to_lark, "any_to_lark", convert)
+    long = "a" * (structured.LONGEST + 1)
+    value = {"json": {"const": long}, "choice": [long[9:], "b" * 9]}.get(kind, long)
+    with pytest.raises(InputError, match=f"^{kind}: the grammar has 2621.* are allowed"):
+        structured.grammar_of(kind, value)
+
+
+def test_many_rules_of_gbnf_are_not_converted(server: Served) -> None:
+    """Each names the next: the conversion would look at all of them as often as there are rules."""
+
+    def rules(count: int) -> str:
+        named = "\n".join(f'r{at} ::= "a" r{at + 1}' for at in range(count))
+        return f'root ::= r0\n{named}\nr{count} ::= "x"'
+
+    assert structured.fault(structured.grammar_of("grammar", rules(500))) == ""
+    for path, body in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+    ):
+        answer = server.post(path, {**body, "structured_outputs": {"grammar": rules(9000)}})
+        assert answer.status_code == 400
+        assert "allowed in GBNF of 9002 rules: write it in Lark" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_grammar_is_converted_in_a_worker(
+    server: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop, for which all streams wait, does not do it."""
+    where: list[str] = []
+    real = structured.grammar_of
+
+    def noted(*given: Any) -> str:
+        where.append(threading.current_thread().name)
+        return real(*given)
+
+    monkeypatch.setattr(structured, "grammar_of", noted)
+    body: dict[str, Any] = {"structured_outputs": {"grammar": 'root ::= "a"'}}
+    asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": MESSAGES}
+    server.post(path, body | asked)
+    assert [name.partition("_")[0] for name in where] == ["text"]
 
 
 def test_a_regex_may_end_with_a_backslash() -> None:

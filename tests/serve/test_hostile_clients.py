@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from benchmarks.serve.servers import memory_bytes
-from serving import Served, served
+from serving import Served, served, until
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
@@ -26,14 +26,6 @@ from suffice.serve.settings import ENGINE
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 DEEP = 10**5
 GIB = 1 << 30
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait for a condition; fail if it does not come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.01)
 
 
 def connected(server: Served) -> socket.socket:

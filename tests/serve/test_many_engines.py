@@ -12,11 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_faults import until
 from test_fleet import generated, text, under_way
 from test_renewal import fleet, kill, pids, two_cores
 
-from serving import real
+from serving import real, until
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags
 from suffice.engine.options import EngineOptions

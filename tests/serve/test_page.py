@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_faults import kill, until
+from test_faults import kill
 from test_stopping import Process
 
 from scripted_engine import KV_HEADS, LAYERS
-from serving import Served
+from serving import Served, until
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import ServerFlags, settings
 from suffice.engine.options import EngineOptions

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_faults import idle, until
+from test_faults import idle
 
-from serving import Served
+from serving import Served, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

@@ -18,10 +18,9 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
-from test_faults import until
 from test_fleet import generated, text, under_way
 
-from serving import Served, real
+from serving import Served, real, until
 from suffice import native
 from suffice.errors import InputError
 from suffice.models import shelf

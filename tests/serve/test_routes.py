@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from serving import Served
+from serving import Served, until
 from suffice import __version__
 
 CHAT = "/v1/chat/completions"
@@ -72,6 +74,55 @@ def test_metrics_may_have_vllms_prefix(serving: Callable[..., Any]) -> None:
         assert "vllm:num_requests_waiting" in server.client.get("/metrics").text
 
 
+def test_head_is_get_without_the_body(server: Served) -> None:
+    for path in ("/health", "/ready", "/version", "/v1/models", "/v1/models/none", "/"):
+        got, answer = server.client.get(path), server.client.head(path)
+        assert (answer.status_code, answer.content) == (got.status_code, b""), path
+        assert answer.headers["content-length"] == got.headers["content-length"]
+    assert server.client.head("/metrics").status_code == 200
+    assert server.client.head(CHAT).status_code == 405
+    assert server.client.head("/live").headers["content-type"].startswith("text/event-stream")
+    until(lambda: not server.front.live.watchers)  # nobody reads
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+@pytest.mark.parametrize("cut", [0, 40, 150, 250])
+def test_an_offer_of_another_protocol_is_ignored(server: Served, offer: str, cut: int) -> None:
+    """Wherever its bytes are cut, and with others behind it."""
+    body = json.dumps({"prompt": "hello", "max_tokens": 5, "seed": 1}).encode()
+    plain = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    length = b"Content-Length: %d\r\n" % len(body)
+    offers = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {offer}\r\n".encode()
+    whole = plain + offers + b"HTTP2-Settings: AAMAAABk\r\n" + length + b"\r\n" + body
+    parts = b"".join(b"%x\r\n%b\r\n" % (1, body[at : at + 1]) for at in range(len(body)))
+    whole += plain + b"Transfer-Encoding: chunked\r\n" + offers + b"\r\n" + parts + b"0\r\n\r\n"
+    whole += b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for data in (whole[:cut], whole[cut:]):
+            link.sendall(data)
+            time.sleep(0.02)
+        answers = b""
+        while data := link.recv(1 << 16):
+            answers += data
+    found = [part.split(b"\r\n\r\n", 1) for part in answers.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    bodies = [json.loads(content) for _, content in found]
+    text = server.post("/v1/completions", json.loads(body)).json()["choices"]
+    assert [each.get("choices") for each in bodies] == [text, text, None]
+
+
+def test_many_offers_at_once(server: Served) -> None:
+    one = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: a\r\n\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(one * 2000)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 OK") < 2000:
+            assert (data := link.recv(1 << 16))
+            answers += data
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -112,6 +163,33 @@ def test_bodies_that_are_not_json(server: Served, body: bytes, part: str) -> Non
 def test_another_type_is_refused(server: Served) -> None:
     answer = server.client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
     assert answer.status_code == 415 and "curl --json" in answer.json()["error"]["message"]
+
+
+MESSAGES = "/v1/messages"
+
+
+def test_errors_of_messages_have_anthropics_form(serving: Callable[..., Any]) -> None:
+    """Also those before its route, which know no more than the path."""
+    key = {"x-api-key": "k"}
+    with serving(api_keys=("k",), body_seconds=0.2, root_path="/a") as server:
+        client, head = server.client, b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n"
+        late = raw(server, head + b"Content-Length: 10\r\n\r\n{").partition(b"\r\n\r\n")[2]
+        text, large = key | {"content-type": "text/plain"}, b" " * (9 << 20)
+        found = {
+            "authentication_error": client.post(MESSAGES, json={}).json(),
+            "invalid_request_error": client.post(MESSAGES, content=b"{}", headers=text).json(),
+            "request_too_large": client.post(f"/a{MESSAGES}", content=large, headers=key).json(),
+            "timeout_error": json.loads(late),
+        }
+        found["not_found_error"] = client.post(f"{MESSAGES}/x", json={}, headers=key).json()
+        for kind, body in found.items():
+            assert body["type"] == "error" and body["error"]["type"] == kind, body
+        got = client.get(MESSAGES, headers=key).json()
+        assert (got["type"], got["error"]["code"]) == ("error", "method_not_allowed")
+        server.front.draining = True
+        assert client.post(MESSAGES, json={}, headers=key).json()["type"] == "error"
+        assert "type" not in client.post(CHAT, json={}, headers=key).json()
+        server.front.draining = False
 
 
 def test_many_faults_make_a_short_answer(server: Served) -> None:
@@ -181,7 +259,7 @@ def test_what_is_refused_may_be_read_by_an_allowed_origin(locked: Served) -> Non
 def test_what_is_refused_is_counted(server: Served) -> None:
     def count() -> float:
         label = (
-            'admission_rejections_total{engine="0",model_name="scripted",reason="invalid_value"}'
+            'admission_rejections_total{model_name="scripted",reason="invalid_value"}'
         )
         lines = server.client.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if label in line)

@@ -2,7 +2,8 @@
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
-exists a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the
+exists a sample gets no more than `hold_after` tokens, none unless given), `hang` (a file: the first engine with
+work that finds it removes it, and its step never ends), `fail` (a word: the
 engine refuses to start with it), `dies` (a file: the engine's process ends while it exists),
 `packed` (a file: gets a line from each engine that packs the weights), `late` (a file: an engine
 that starts waits while it exists), `prints` (a file with the fingerprint), `log` (a file that gets
@@ -124,6 +125,7 @@ class ScriptedEngine:
         self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.hold_after = int(options.get("hold_after", 0))
+        self.hang = Path(options["hang"]) if options.get("hang") else None
         self.log = Path(options["log"]) if options.get("log") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
@@ -195,6 +197,8 @@ class ScriptedEngine:
     def _run(self) -> None:
         while not self.closed:
             time.sleep(self.step_seconds)
+            if self.hang is not None and self.requests and taken(self.hang):
+                threading.Event().wait()
             held = self.hold is not None and self.hold.exists()
             if held and not self.hold_after:
                 continue
@@ -211,6 +215,15 @@ class ScriptedEngine:
                         del self.requests[each.work.id]
             self.steps += 1
             self.last_step_at = time.monotonic()
+
+
+def taken(file: Path) -> bool:
+    """Remove a file; return whether it was there."""
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def compiled(text: str) -> Any:

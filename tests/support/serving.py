@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ class Served:
         """Send a chat request of one message."""
         messages = [{"role": "user", "content": text}]
         return self.post("/v1/chat/completions", {"messages": messages, **fields})
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait until a condition is true, and return what it gives; fail if it does not come true."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.01)
+    return found
 
 
 def events(response: httpx2.Response) -> list[Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
-from suffice.cli.flags import WHOLE, flag
+from suffice.cli.flags import NUMBER, WHOLE, flag
 from suffice.cli.options import ModelFlags
 from suffice.engine import option_values
 from suffice.errors import InputError
@@ -44,6 +44,16 @@ class InstanceFlags:
             panel="Server",
         ),
     ] = None
+    hang_timeout: Annotated[
+        float,
+        flag(
+            "--hang-timeout",
+            help="Seconds after which an engine that says nothing, or has work and makes no step, "
+            "is replaced; its requests go on in another.",
+            panel="Server",
+            **NUMBER,
+        ),
+    ] = 120.0
 
     def with_threads(self, model: ModelFlags) -> ModelFlags:
         """Return the model's flags with the threads of each engine.

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 import click
+from click.core import ParameterSource
 
 from suffice.cli.groups import Commands
 from suffice.cli.options import SAMPLING_NAMES
@@ -70,6 +71,9 @@ def of_usage(error: click.UsageError) -> str:
     context, message = error.ctx, error.format_message()
     if context is None:
         return message
+    if isinstance(error, click.BadParameter) and (name := _variable(error, context)) is not None:
+        error.param_hint = f"'{name}'"
+        return error.format_message()
     command = context.command
     if isinstance(error, click.NoSuchOption):
         shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
@@ -83,6 +87,17 @@ def of_usage(error: click.UsageError) -> str:
         quotes = "put a prompt of several words in quotes; " if command.name == "run" else ""
         return f"unexpected '{extra[1]}': {quotes}{_help(context)}"
     return f"{message} {_help(context)}" if isinstance(error, click.MissingParameter) else message
+
+
+def _variable(error: click.BadParameter, context: click.Context) -> str | None:
+    """Return the variable that set the parameter whose value is bad; None if none did."""
+    own = error.param
+    if own is None or own.name is None:
+        return None
+    if context.get_parameter_source(own.name) is not ParameterSource.ENVIRONMENT:
+        return None
+    names = [own.envvar] if isinstance(own.envvar, str) else own.envvar or ()
+    return next((name for name in names if os.environ.get(name)), None)
 
 
 def _help(context: click.Context) -> str:

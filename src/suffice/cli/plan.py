@@ -16,7 +16,7 @@ import click
 from suffice.cli.options import ModelFlags
 from suffice.cli.output import markdown
 from suffice.cli.plan_flags import LoadFlags, PlanFlags
-from suffice.errors import InputError, OptionError, one_line, unknown
+from suffice.errors import InputError, OptionError, one_line
 from suffice.progress import counted, counting_bar
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from suffice.plan.trace import Arrival
 
 _EXTRA = "pip install 'suffice[serve]'"
-_OUTPUTS = ("md", "json")
 
 
 def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
@@ -40,12 +39,8 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
         from suffice.plan import figures
     except ImportError as error:
         raise InputError(f"`suffice plan` needs {error.name}: {_EXTRA}") from None
-    if flags.output not in _OUTPUTS:
-        raise unknown("output", flags.output, _OUTPUTS)
+    flags.check()
     limits, goal, kinds = figures.goals(flags.slo), figures.share(flags.goal), _cores(flags.cores)
-    for name, number in (("--most-instances", flags.most), ("--instances", flags.instances)):
-        if number is not None and number < 1:
-            raise InputError(f"{name} {number}: must be at least 1")
     _check_plot(flags.plot)
     config = model.config()
     arrivals = load.load() if load.given or not flags.calibrate else []
@@ -179,12 +174,11 @@ def _tried(
 def _setting(
     found: Calibration, flags: PlanFlags, config: Config, instances: int, cores: int
 ) -> Setting:
-    from suffice.engine.option_values import size
     from suffice.engine.service import DEFAULT_PREFIX_BYTES
     from suffice.plan.setting import FrontCosts, setting
 
     limit = config.kv_cache_bytes or 0
-    kept = size("prefix_cache_bytes", flags.prefix_cache_bytes)
+    kept = flags.limits()["prefix_bytes"]
     own = {"request": flags.front_request_us, "token": flags.front_token_us}
     front = FrontCosts(**{name: value / 1e6 for name, value in own.items() if value is not None})
     return setting(

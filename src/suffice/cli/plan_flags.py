@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.flags import NUMBER, WHOLE, flag
-from suffice.errors import InputError
+from suffice.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from suffice.plan.trace import Arrival
 
+_OUTPUTS = ("md", "json")
+_MOST = 100_000  # of engines, samples, requests that wait and cores: each costs memory
+_WHOLE = {"instances": 1, "most": 1, "node_cores": 1, "parallel": 1, "max_queue": 0}  # the least
+_MOST_MICROSECONDS = 1e7
 
 @dataclass(frozen=True)
 class LoadFlags:
@@ -165,3 +169,39 @@ class PlanFlags:
     output: Annotated[
         str, flag("-o", "--output", help="Format: md or json.", environment=False)
     ] = "md"
+
+    def limits(self) -> dict[str, Any]:
+        """Return an engine's limits, as the server has them.
+
+        Raises:
+            InputError: A value out of range.
+        """
+        from suffice.serve.settings import limits
+
+        return limits(
+            step_ms=self.step_ms,
+            max_queued_tokens=None,
+            prefix_cache_bytes=self.prefix_cache_bytes,
+            allow_attention=(),
+        )
+
+    def check(self) -> None:
+        """Refuse bad values before anything is measured.
+
+        Raises:
+            InputError: A value out of range.
+        """
+        for name, least in _WHOLE.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= _MOST:
+                raise OptionError(name, value, f"must be a whole number in [{least}, {_MOST}]")
+        if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
+            raise OptionError("bandwidth", self.bandwidth, "must be a number of GB/s above 0")
+        for name in ("front_request_us", "front_token_us"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < _MOST_MICROSECONDS:
+                must = "must be microseconds, at least 0 and less than 10 seconds"
+                raise OptionError(name, value, must)
+        if self.output not in _OUTPUTS:
+            raise OptionError("output", self.output, f"must be {' or '.join(_OUTPUTS)}")
+        self.limits()

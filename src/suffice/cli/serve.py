@@ -324,6 +324,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         max_per_key=flags.max_per_key,
         request_seconds=flags.request_timeout,
         shutdown_seconds=flags.shutdown_timeout,
+        hang_seconds=flags.hang_timeout,
         keep_alive_seconds=flags.sse_ping_interval,
         allow_unknown_fields=flags.allow_unknown_fields,
         default_sampling=sampling_defaults(flags.generation_config, path),

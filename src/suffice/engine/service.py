@@ -195,6 +195,11 @@ class Engine:
             self._wake.notify_all()
             return True
 
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs: without it, nothing that is asked for comes."""
+        return self._thread.is_alive()
+
     def stats(self) -> EngineStats:
         """Return the state after the last step."""
         with self._wake:

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, one_line
 
 LONGEST = 1 << 18  # characters of a grammar
+# Of GBNF, the rules times the characters: its conversion may look at all of it once for each rule,
+# and takes about 0.05 s for a million.
+MOST_CONVERSION = 20_000_000
 MOST_KEPT = 64  # compiled grammars
 # Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
 # small model may write spaces until its tokens are used up.
@@ -81,12 +84,15 @@ def grammar_of(kind: str, value: Any) -> str:
     """
     from llguidance import LLMatcher
 
+    if kind == "json" and not isinstance(value, str):
+        value = json.dumps(value)
+    # What a conversion makes may be longer than what it is given, but it takes long itself.
+    _check_length(kind, sum(map(len, value)) if kind == "choice" else len(str(value)))
     try:
         if kind == "json_object":
             found: str = LLMatcher.grammar_from_json_schema('{"type": "object"}', SPACES)
         elif kind == "json":
-            text = value if isinstance(value, str) else json.dumps(value)
-            found = LLMatcher.grammar_from_json_schema(text, SPACES)
+            found = LLMatcher.grammar_from_json_schema(value, SPACES)
         elif kind == "regex":
             if (len(value) - len(value.rstrip("\\"))) % 2:  # llguidance would drop it
                 raise InputError("regex: it ends with a backslash that escapes nothing")
@@ -101,11 +107,15 @@ def grammar_of(kind: str, value: Any) -> str:
         raise
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{kind}: {one_line(error, 200)}") from None
-    if len(found) > LONGEST:
-        raise InputError(
-            f"{kind}: the grammar has {len(found)} characters; at most {LONGEST} are allowed"
-        )
+    _check_length(kind, len(found))
     return found
+
+
+def _check_length(kind: str, characters: int) -> None:
+    if characters > LONGEST:
+        raise InputError(
+            f"{kind}: the grammar has {characters} characters; at most {LONGEST} are allowed"
+        )
 
 
 def _lark(text: str) -> str:
@@ -114,10 +124,16 @@ def _lark(text: str) -> str:
     Raises:
         InputError: It is bad.
     """
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark, is_lark_syntax
 
     if not _UNUSED.sub("", text).strip():
         raise InputError("grammar: it has no rule")
+    rules = 0 if is_lark_syntax(text) else text.count("::=")
+    if rules * len(text) > MOST_CONVERSION:
+        raise InputError(
+            f"grammar: it has {len(text)} characters; at most {MOST_CONVERSION // rules} are "
+            f"allowed in GBNF of {rules} rules: write it in Lark"
+        )
     try:
         return str(any_to_lark(text))
     except IndexError:

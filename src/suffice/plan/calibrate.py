@@ -30,7 +30,7 @@ from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
 from suffice.engine.work import Delta, Work
-from suffice.errors import InputError
+from suffice.errors import InputError, one_line
 from suffice.plan import stored
 from suffice.plan.costs import Call, Hardware, Residual, StepCosts, fitted, nonnegative
 from suffice.plan.stored import Calibration, Model
@@ -253,6 +253,11 @@ def check(config: Config) -> None:
 
 
 def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) -> None:
+    """Run a scene to its end.
+
+    Raises:
+        InputError: The engine's thread has died, or a request has failed.
+    """
     last = min(vocabulary - 1, 9000)
 
     def prompt(tokens: int) -> tuple[int, ...]:
@@ -262,13 +267,20 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
         params = SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True)
         return Work(name, tokens, params, reuse=bool(group), group=group)
 
-    left = threading.Semaphore(0)
-    begun = threading.Event()
+    left, begun = threading.Semaphore(0), threading.Event()
+
+    errors: list[str | None] = []
 
     def take(delta: Delta) -> None:
         begun.set()
         if delta.final is not None:
+            errors.append(delta.final.error)
             left.release()
+
+    def check() -> None:
+        why = next(filter(None, errors), None if engine.alive else "its thread has died")
+        if why is not None:
+            raise InputError(f"the engine failed while it was measured: {one_line(why)}")
 
     shared = prompt(scene.depth)  # run once: the others copy its keys and values
     group = str(draw.random()) if scene.samples > 1 else ""
@@ -278,10 +290,11 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
     for each in works:
         engine.submit(each, take)
         while not begun.wait(0.1):  # in slices, so that Ctrl-C is heard
-            pass
+            check()
     for _ in works:
         while not left.acquire(timeout=0.1):
-            pass
+            check()
+    check()
 
 
 def _calibration(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from suffice.errors import InputError
+from suffice.errors import OptionError
 from suffice.plan.cluster import Outcome, Run
 
 PERCENTILES = (50, 95, 99)
@@ -29,10 +29,8 @@ def goals(text: str) -> dict[str, float]:
         seconds = _seconds(value.strip())
         if name not in GOALS or seconds is None or name in found:
             known = ", ".join(GOALS)
-            raise InputError(
-                f"--slo {part.strip()[:60]}: must be like ttft=1s,tpot=50ms, each once; names: "
-                f"{known}; units: s, ms, us"
-            )
+            must = f"must be like ttft=1s,tpot=50ms, each once; names: {known}; units: s, ms, us"
+            raise OptionError("slo", text[:60], must)
         found[name] = seconds
     return found
 
@@ -49,7 +47,7 @@ def share(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 < found <= 1:
-        raise InputError(f"--goal {text[:60]}: must be a share of the requests, such as 99%")
+        raise OptionError("goal", text[:60], "must be a share of the requests, such as 99%")
     return found
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from suffice.errors import InputError, OptionError, one_line, unknown
+from suffice.errors import InputError, OptionError, nearest, one_line
 
 PATTERNS = ("poisson", "bursts")
+MOST_TOKENS = 10_000_000  # of a prompt or an answer, which a simulation has as a list
+MOST_REQUESTS = 10_000_000
 
 
 class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,8 +41,8 @@ class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 <= self.arrival < float("inf"):
             return f"arrival={self.arrival}: must be seconds, at least 0"
         for name in ("prompt_tokens", "output_tokens"):
-            if getattr(self, name) < 1:
-                return f"{name}={getattr(self, name)}: must be at least 1"
+            if not 1 <= getattr(self, name) <= MOST_TOKENS:
+                return f"{name}={getattr(self, name)}: must be in [1, {MOST_TOKENS}]"
         if self.prefix is None and self.prefix_tokens:
             return "prefix_tokens without prefix: name whose beginning it is"
         if not 0 <= self.prefix_tokens <= self.prompt_tokens:
@@ -53,53 +55,57 @@ class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Lengths:
     """Tokens of requests: drawn from [(1 - r) * tokens, (1 + r) * tokens]; see `bench serve`.
 
-    The first `prefix` tokens of a prompt, besides its `prompt`, are those of one of `prefixes`.
+    The first `prefix_len` tokens of a prompt, besides its `input_len`, are those of one of
+    `prefixes`.
     """
 
-    prompt: int = 128
-    output: int = 128
-    ratio: float = 0.0
-    prefix: int = 0
+    input_len: int = 128
+    output_len: int = 128
+    range_ratio: float = 0.0
+    prefix_len: int = 0
     prefixes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "output", "prefixes"):
-            if getattr(self, name) < 1:
-                raise OptionError(name, getattr(self, name), "must be at least 1")
-        if self.prefix < 0:
-            raise OptionError("prefix", self.prefix, "must be at least 0")
-        if not 0 <= self.ratio < 1:
-            raise OptionError("ratio", self.ratio, "must be in [0, 1)")
+        for name in ("input_len", "output_len", "prefix_len", "prefixes"):
+            least = 0 if name == "prefix_len" else 1
+            if not least <= getattr(self, name) <= MOST_TOKENS:
+                must = f"must be a whole number in [{least}, {MOST_TOKENS}]"
+                raise OptionError(name, getattr(self, name), must)
+        if not 0 <= self.range_ratio < 1:
+            raise OptionError("range_ratio", self.range_ratio, "must be in [0, 1)")
 
     def at(self, arrival: float, number: int, draw: random.Random) -> Arrival:
         """Return request `number` of a load."""
 
         def length(of: int) -> int:
-            return max(1, round(draw.uniform(of * (1 - self.ratio), of * (1 + self.ratio))))
+            spread = of * self.range_ratio
+            return max(1, round(draw.uniform(of - spread, of + spread)))
 
-        prefix = number % self.prefixes if self.prefix else None
-        prompt, output = length(self.prompt), length(self.output)
-        return Arrival(arrival, self.prefix + prompt, output, prefix, self.prefix)
+        prefix = number % self.prefixes if self.prefix_len else None
+        prompt, output = length(self.input_len), length(self.output_len)
+        return Arrival(arrival, self.prefix_len + prompt, output, prefix, self.prefix_len)
 
 
 def made(
-    pattern: str, rate: float, requests: int, lengths: Lengths, seed: int = 0, burst: int = 16
+    arrivals: str, rate: float, requests: int, lengths: Lengths, seed: int = 0, burst: int = 16
 ) -> list[Arrival]:
     """Return a load of `rate` requests a second on average; the same seed gives the same.
 
     "poisson" has independent arrivals, "bursts" `burst` requests at a time, at random times.
 
     Raises:
-        InputError: An unknown pattern, or a number out of range.
+        InputError: Unknown `arrivals`, or a number out of range.
     """
-    if pattern not in PATTERNS:
-        raise unknown("pattern", pattern, PATTERNS)
+    if arrivals not in PATTERNS:
+        raise OptionError(
+            "arrivals", arrivals, f"must be {' or '.join(PATTERNS)}.{nearest(arrivals, PATTERNS)}"
+        )
     if not 0 < rate < float("inf"):
-        raise OptionError("rate", rate, "must be more than 0")
+        raise OptionError("rate", rate, "must be a number of requests per second above 0")
     for name, value in (("requests", requests), ("burst", burst)):
-        if value < 1:
-            raise OptionError(name, value, "must be at least 1")
-    together = burst if pattern == "bursts" else 1
+        if not 1 <= value <= MOST_REQUESTS:
+            raise OptionError(name, value, f"must be a whole number in [1, {MOST_REQUESTS}]")
+    together = burst if arrivals == "bursts" else 1
     draw, times = random.Random(seed), random.Random(seed + 1)
     found, now = [], 0.0
     for number in range(requests):

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
 from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
 
@@ -65,7 +65,7 @@ def build(front: Front) -> ASGIApp:
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
-    guarded = Guard(Posts(app, front, posts), front)
+    guarded = Heads(Guard(Posts(app, front, posts), front))
     if not front.settings.allowed_origins:
         return guarded
     return CORSMiddleware(
@@ -74,6 +74,30 @@ def build(front: Front) -> ASGIApp:
         allow_methods=["*"],
         allow_headers=["*"],
     )
+
+
+class Heads:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        ended = False
+
+        async def sending(message: Message) -> None:
+            nonlocal ended
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif not ended:  # a stream would send for ever; now its client has left, as it sees it
+                ended = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self._app({**scope, "method": "GET"}, receive, sending)
 
 
 class Posts:
@@ -90,8 +114,7 @@ class Posts:
         """Serve a request."""
         handle = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            path = scope["path"].removeprefix(scope["root_path"])
-            handle = self._handlers.get(path)
+            handle = self._handlers.get(path_of(scope))
         if handle is None:
             await self._app(scope, receive, send)
             return
@@ -227,14 +250,15 @@ def _refuse(front: Front) -> Callable[[Request, Exception], Response]:
         assert isinstance(error, Problem)
         front.metrics.refused(error.code)
         headers = dict(error.headers())
-        return Response(error.encoded(), error.status, headers, "application/json")
+        return Response(error.encoded(request.scope), error.status, headers, "application/json")
 
     return handle
 
 
 def _broken(request: Request, error: Exception) -> Response:
     problem = note(request.scope, error)
-    return Response(problem.encoded(), 500, dict(problem.headers()), "application/json")
+    body = problem.encoded(request.scope)
+    return Response(body, 500, dict(problem.headers()), "application/json")
 
 
 def _unknown(request: Request, error: Exception) -> Response:
@@ -244,6 +268,7 @@ def _unknown(request: Request, error: Exception) -> Response:
         message = f"{request.method[:20]} is not allowed for {path}"
         problem = Problem("method_not_allowed", message)
         headers = {**problem.headers(), **(error.headers or {})}
-        return Response(problem.encoded(), 405, headers, "application/json")
+        return Response(problem.encoded(request.scope), 405, headers, "application/json")
     problem = Problem("not_found", f"there is no {path}; GET /openapi.json lists what there is")
-    return Response(problem.encoded(), problem.status, dict(problem.headers()), "application/json")
+    body = problem.encoded(request.scope)
+    return Response(body, problem.status, dict(problem.headers()), "application/json")

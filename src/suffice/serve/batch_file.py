@@ -203,24 +203,16 @@ class Results:
         """Return what answers that are there were made with; None without an answer.
 
         Raises:
-            InputError: Nothing says it.
+            InputError: Nothing says it. An answer's fingerprint would tell the model alone.
         """
-        answers, found = False, None
-        for line in self._lines():
-            if response := msgspec.json.decode(line)["response"]:
-                answers = True
-                if found := response["body"].get("system_fingerprint"):
-                    break
-        if not answers:
+        if not any(msgspec.json.decode(line)["response"] for line in self._lines()):
             return None
         if (made := batch_setting.read(self.path)) is not None:
             return made
-        if found:
-            return Setting(fingerprint=str(found))
         raise InputError(
-            f"{self.path}: nothing says which model and flags its results were made with "
-            f"({self.path.name}{batch_setting.SUFFIX} is missing): give another file with -o, or "
-            "remove it"
+            f"{self.path}: nothing says which model and flags its results were made with: put "
+            f"{self.path.name}{batch_setting.SUFFIX} back next to it, give another file with -o, "
+            "or remove it"
         )
 
     def settle(self, fingerprint: str, isa: str) -> None:

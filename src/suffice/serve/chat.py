@@ -73,7 +73,10 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             "messages",
         )
         prompt = fitted(front, prompt, body, "messages")
-        grammar, job.mailbox.form = structure(body, tools.grammar(parser) if parser else None)
+        calls = tools.grammar(parser) if parser else None
+        grammar = None
+        if calls or body.response_format is not None or body.structured_outputs is not None:
+            grammar, job.mailbox.form = await front.text.elsewhere(lambda: structure(body, calls))
         if grammar is not None:
             await check(grammar, front.text.elsewhere, str(job.mailbox.form))
         top = (body.top_logprobs or 0) if body.logprobs else None

@@ -83,7 +83,7 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         most = body.max_tokens if "max_tokens" in body.model_fields_set else DEFAULT_TOKENS
         grammar = None
         if body.structured_outputs is not None:
-            grammar = body.structured_outputs.text()
+            grammar = await front.text.elsewhere(body.structured_outputs.text)
             job.mailbox.form = "structured_outputs"
             await check(grammar, front.text.elsewhere, job.mailbox.form)
         asked = works(

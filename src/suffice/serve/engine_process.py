@@ -68,7 +68,7 @@ class Outbox:
             now = time.monotonic()
             if now - last_beat >= BEAT_SECONDS:
                 last_beat = now
-                self._others.append(self._beat(now))
+                self._others.append(self._beat())
             try:
                 self._flush()
             except OSError:
@@ -81,11 +81,9 @@ class Outbox:
         if deltas:
             self._link.sendall(wire.frame(wire.Step(deltas)))
 
-    def _beat(self, now: float) -> wire.Beat:
-        stats = self._engine.stats()
-        busy = stats.running or stats.waiting
-        idle = now - stats.last_step_at if busy and stats.last_step_at else 0.0
-        return wire.Beat(dataclasses.asdict(stats), max(0.0, idle), self._engine.step_tokens())
+    def _beat(self) -> wire.Beat:
+        stats = dataclasses.asdict(self._engine.stats())
+        return wire.Beat(stats, self._engine.step_tokens())
 
 
 def serve(link: socket.socket, opened: Opened) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
@@ -32,10 +32,20 @@ _TYPES = {
     "queue_full": (503, "overloaded_error"),
     "draining": (503, "overloaded_error"),
     "loading": (503, "overloaded_error"),
+    "unhealthy": (503, "overloaded_error"),
     "no_memory": (503, "overloaded_error"),
     "deadline": (504, "timeout_error"),
 }
 _REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", "timeout": "false"}
+
+MESSAGES = "/v1/messages"  # where Anthropic's API is, whose errors have a form of their own
+# Of that form: the types of codes that OpenAI calls otherwise.
+_MESSAGES_TYPES = {
+    "too_large": "request_too_large",
+    "headers_too_large": "request_too_large",
+    "internal": "api_error",
+    "engine_lost": "api_error",
+}
 
 _NAMED = re.compile(r"\w+")
 _LEADING = re.compile(r"(\w+)(?:\[(\d+)\])?(?=[:=.])")  # a field that begins a message
@@ -74,9 +84,17 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
             }
         }
 
-    def encoded(self) -> bytes:
-        """Return the body as JSON."""
-        return msgspec.json.encode(self.body())
+    def messages_body(self) -> dict[str, Any]:
+        """Return the answer's body in Anthropic's form."""
+        error = self.body()["error"]
+        own = _MESSAGES_TYPES.get(self.code, self.type)
+        return {"type": "error", "error": {**error, "type": own}}
+
+    def encoded(self, scope: MutableMapping[str, Any] | None = None) -> bytes:
+        """Return the body as JSON, in the form of the API that a request's scope is of."""
+        path = "" if scope is None else path_of(scope)
+        own = path == MESSAGES or path.startswith(f"{MESSAGES}/")
+        return msgspec.json.encode(self.messages_body() if own else self.body())
 
     @property
     def cuts(self) -> bool:
@@ -95,6 +113,12 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         if self.code == "draining" or self.cuts:
             found["Connection"] = "close"
         return found
+
+
+def path_of(scope: MutableMapping[str, Any]) -> str:
+    """Return a request's path, without that of a proxy."""
+    path: str = scope["path"]
+    return path.removeprefix(scope["root_path"])
 
 
 def param_of(message: str) -> str | None:

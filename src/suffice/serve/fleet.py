@@ -168,7 +168,8 @@ class Fleet:
 
     def submit(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine that will begin it first, or to the next one to come."""
-        self.members[self._choice(ticket)].submit(ticket)
+        ticket.engine = self._choice(ticket)
+        self.members[ticket.engine].submit(ticket)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a ticket and have its engine end it; do nothing if it is over."""
@@ -215,10 +216,11 @@ class Fleet:
 
     def _move(self, source: Member, tickets: list[Ticket]) -> None:
         for ticket in tickets:
-            target = self.members[self._choice(ticket)]
-            if target is not source:
+            target = self._choice(ticket)
+            if self.members[target] is not source:
                 del source.tickets[ticket.work.id]
-                target.submit(ticket)
+                ticket.engine = target
+                self.members[target].submit(ticket)
 
     def _saw(self, at: int, look: Look) -> None:
         self._looks[at] = look

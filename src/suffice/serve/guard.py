@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
 from suffice.serve.http import MOST_HEADER_BYTES, headers_too_large
 from suffice.serve.page import FILES
@@ -64,7 +64,7 @@ class Guard:
             if not started:
                 if problem.code == "too_large":
                     await discarded(receive)
-                await answer(send, problem)
+                await answer(send, problem, scope)
         except Exception as error:
             if scope.get(NOTED) is not error:  # one that is noted has been answered, too
                 raise
@@ -72,7 +72,7 @@ class Guard:
             del scope[DIRECT]  # or the scope and what sends would hold each other
 
     def _check(self, scope: Scope) -> None:
-        if self._keys and not self._open(scope["path"]) and scope["method"] != "OPTIONS":
+        if self._keys and not self._open(path_of(scope)) and scope["method"] != "OPTIONS":
             given = key_of(scope["headers"])
             if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
@@ -84,7 +84,6 @@ class Guard:
 
     def _open(self, path: str) -> bool:
         """Whether a path needs no key: it tells nothing but that the server is there."""
-        path = path.removeprefix(self._front.settings.root_path)
         return path in OPEN_PATHS or (self._front.settings.page and path in FILES)
 
     def _too_large(self) -> Problem:
@@ -162,10 +161,10 @@ async def discarded(receive: Receive) -> None:
         await asyncio.wait_for(rest(), PATIENCE)
 
 
-async def answer(send: Send, problem: Problem) -> None:
+async def answer(send: Send, problem: Problem, scope: Scope) -> None:
     """Answer with an error; a connection whose body was not read is closed."""
     headers = {"content-type": "application/json", **problem.headers()}
-    body = problem.encoded()
+    body = problem.encoded(scope)
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     raw.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})

@@ -17,7 +17,7 @@ def alive(front: Front) -> Response:
 
 
 def ready(front: Front) -> Response:
-    """Return 200, or 503 while loading, shutting down or full.
+    """Return 200, or 503 while loading, shutting down or full, or while every engine hangs.
 
     Raises:
         Problem: The server takes no requests.
@@ -25,9 +25,9 @@ def ready(front: Front) -> Response:
     if front.draining:
         raise Problem("draining", "the server is shutting down", wait=5.0)
     if not front.instance.ready:
-        ailment = front.instance.ailment()
-        wait = 5.0 if ailment else 1.0
-        raise Problem("loading", ailment or "the engine is being started", wait=wait)
+        if (ailment := front.instance.ailment()) is not None:
+            raise Problem("unhealthy", ailment, wait=5.0)
+        raise Problem("loading", "the engine is being started", wait=1.0)
     if front.full:
         raise Problem("queue_full", "the queue is full", wait=front.wait())
     return JSONResponse({"status": "ready"})

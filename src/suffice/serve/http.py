@@ -1,25 +1,33 @@
-"""HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON."""
+"""HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON.
+
+A request may offer to go on in another protocol: some clients offer HTTP/2 with every first request.
+The server goes on in HTTP/1.1, as it may. To the parser the body of such a request is already of the
+other protocol, so the request's head is read again without the offer.
+"""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from suffice.serve.errors import Problem
 from suffice.serve.gathering import Gathering
 
 MOST_HEADER_BYTES = 64 << 10  # of a request's first line and headers
+_OFFER = (b"upgrade", b"http2-settings")
 
 
 class Protocol(HttpToolsProtocol):
-    """Ends a connection whose headers do not end."""
+    """Ends a connection whose headers do not end, and takes no offer of another protocol."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._head_bytes = 0  # since the request began; a request whose headers have ended has 0
         self._in_head = True
+        self._offers = False  # the request that is read offers another protocol
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection: the head of an answer is written with its body."""
@@ -29,9 +37,32 @@ class Protocol(HttpToolsProtocol):
         """Take bytes of a client."""
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(Problem("invalid_http", "the request is not valid HTTP/1.1"))
+            return
         if self._in_head and self._head_bytes > MOST_HEADER_BYTES:
             self._refuse(headers_too_large())
+
+    def _feed(self, data: bytes) -> None:
+        parts = [memoryview(data)]
+        while parts:
+            part = parts.pop()
+            try:
+                self.parser.feed_data(part)
+            except httptools.HttpParserUpgrade as reached:
+                if self._offers:
+                    parts += [part[reached.args[0] :], memoryview(self._head_without_offer())]
+                    self.parser = httptools.HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _head_without_offer(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % each for each in self.headers if each[0] not in _OFFER]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         """Begin to count."""
@@ -41,11 +72,15 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """End the count."""
         self._in_head, self._head_bytes = False, 0
-        super().on_headers_complete()
+        names = [name for name, _ in self.headers]
+        self._offers = self.parser.should_upgrade() and b"upgrade" in names
+        if not self._offers:
+            super().on_headers_complete()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
-        self._refuse(Problem("invalid_http", "the request is not valid HTTP/1.1"))
+    def on_message_complete(self) -> None:
+        """End a request's body."""
+        if not self._offers:
+            super().on_message_complete()
 
     def _refuse(self, problem: Problem) -> None:
         body = problem.encoded()

@@ -21,14 +21,15 @@ from suffice.engine.work import Look
 from suffice.serve import wire
 from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
+from suffice.serve.deaths import Deaths
 from suffice.serve.errors import Problem, of_engine
 from suffice.serve.life import Life, Weights, launched, room_for
 from suffice.serve.pending import Observer, Ticket, Tickets
+from suffice.serve.pulse import turns
 from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
-MOST_AT_ONCE = 5  # engines in a row that may die before they are ready, or soon and idle
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
 
 
@@ -64,7 +65,7 @@ class Instance:
         self.back: Callable[[], None] = lambda: None
         self._share = share
         self.gone: str | None = None
-        self._at_once = 0
+        self._deaths = Deaths()
         self._watched = False
         self.weights: Weights | None = None
         self._life: Life | None = None  # once it is ready
@@ -73,7 +74,7 @@ class Instance:
         self._asked: asyncio.Future[asyncio.Future[bool]] | None = None  # `renew` with its answer
         self._retiring: asyncio.Future[bool] | None = None  # of an engine that ends before the next
         self._loading: asyncio.Task[None] | None = None
-        self._idle = 0.0
+        self._watching: asyncio.Task[None] | None = None  # of `_life`
         self._blame = Blame(self._hand, settings.max_num_seqs)
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
@@ -98,8 +99,9 @@ class Instance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self._loading is not None:
-            self._loading.cancel()
+        for each in (self._loading, self._watching):
+            if each is not None:
+                each.cancel()
         if self._heir is not None:
             await self._heir.end()
         self._starter.shutdown(wait=False)
@@ -126,16 +128,9 @@ class Instance:
 
     def ailment(self) -> str | None:
         """Return why the engine is not healthy, in a line; None if it is."""
-        now = time.monotonic()
         if self._life is None:
-            many = self._at_once > 1
-            return f"{self._at_once} engines died without a request" if many else None
-        silent = now - self._life.heard
-        if silent > self._settings.heartbeat_seconds:
-            return f"the engine has said nothing for {silent:.0f} seconds"
-        if self._idle > self._settings.step_seconds:
-            return f"the engine has work and made no step for {self._idle:.0f} seconds"
-        return None
+            return self._deaths.ailment()
+        return self._life.pulse.ailment(self._settings)
 
     def watch(self, on: bool) -> None:
         """Have looks at the engine sent to `seen`, or no more; this engine's and the next one's."""
@@ -208,7 +203,7 @@ class Instance:
             if life is not None:
                 self._note_death(life, soon=lived < LONGEST_PAUSE)
             self._mourn()
-            pause = pause if self._at_once else FIRST_PAUSE
+            pause = pause if self._deaths.any else FIRST_PAUSE
             if self._heir is None:
                 await asyncio.sleep(pause)
             self._current, self._heir = self._heir, None
@@ -276,7 +271,7 @@ class Instance:
 
     def _take(self, life: Life, message: wire.Up) -> None:
         """Take a message; those of an engine that has been replaced are too late."""
-        life.heard = time.monotonic()
+        life.pulse.heard(step=self._tells_of_step(message))
         if isinstance(message, wire.Facts):
             self._welcome(life, message)
         elif isinstance(message, wire.Failed):
@@ -284,14 +279,30 @@ class Instance:
         elif life is not self._life:
             return
         elif isinstance(message, wire.Step):
-            self._deliver(message, life.heard)
+            self._deliver(message, time.monotonic())
         elif isinstance(message, wire.Beat):
-            self.stats, self._idle = message.stats, message.idle
+            self.stats = message.stats
             self.stepped(message.step_tokens)
         elif isinstance(message, wire.Seen):
             self.seen(message.look)
         elif isinstance(message, wire.Refused):
             self._refuse(message)
+
+    def _tells_of_step(self, message: wire.Up) -> bool:
+        if isinstance(message, wire.Beat):
+            return bool(message.stats["steps"] != self.stats.get("steps"))
+        return isinstance(message, wire.Step)
+
+    async def _watch_over(self, life: Life) -> None:
+        """End an engine that hangs, while it is the one that has the requests."""
+        async for seconds in turns():
+            if life is not self._life:
+                return
+            life.pulse.passed(seconds, busy=bool(self.tickets))
+            if (why := life.pulse.hangs(self._settings)) is not None:
+                LOG.error("the engine hangs and is ended: %s", why)
+                life.process.kill()
+                return
 
     def _fail(self, life: Life, message: wire.Failed) -> None:
         if self._started is not None and not self._started.done():
@@ -314,7 +325,8 @@ class Instance:
 
     def _take_over(self, life: Life) -> None:
         """Let an engine that is ready go on with the requests."""
-        self._life, self._idle = life, 0.0
+        self._life = life
+        self._watching = asyncio.create_task(self._watch_over(life))
         if self._retiring is not None:
             tell(self._retiring, True)
             self._retiring = None
@@ -351,13 +363,10 @@ class Instance:
         ticket.mailbox.fail(of_engine(code, message.message, form=form, wait=wait))
 
     def _note_death(self, life: Life, soon: bool) -> None:
-        """Count engines that died of themselves; those that had work may die ever so often."""
-        of_itself = not life.ready or (soon and not self.tickets)
-        self._at_once = self._at_once + 1 if of_itself else 0
-        if self._at_once >= MOST_AT_ONCE:
-            code = life.process.returncode
-            died = f"{self._at_once} engines in a row died at once (exit code {code})"
-            self.gone = f"{died}: see the lines above"
+        """Count engines that died at once; those that had work may die ever so often."""
+        at_once = not life.ready or (soon and not self.tickets)
+        self._deaths.note(life.process.returncode, at_once=at_once)
+        self.gone = self._deaths.gone()
 
     def _note_end(self) -> None:
         """Keep the counts of an engine that has ended."""

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +18,7 @@ from suffice.models import shelf
 from suffice.serve import wire
 from suffice.serve.gathering import Gathering
 from suffice.serve.link import Link
+from suffice.serve.pulse import Pulse
 
 LONGEST_END = 5.0  # seconds that an engine has to end by itself
 SPARE_BYTES = 512 << 20  # beyond an engine's weights, for its keys and values
@@ -28,7 +28,7 @@ class Life:
     """A process and the link to it.
 
     Attributes:
-        heard: When it said something last.
+        pulse: Whether it goes on.
         ready: Whether it ever took requests.
         welcomed: Is done when it does.
     """
@@ -38,7 +38,7 @@ class Life:
     writer: Gathering
 
     def __init__(self) -> None:
-        self.heard = time.monotonic()
+        self.pulse = Pulse()
         self.ready = False
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -71,7 +71,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         return _json(_message(reply, whole))
     except Problem as problem:
         front.metrics.refused(problem.code)
-        return _json(_error(problem), problem.status, dict(problem.headers()))
+        return _json(problem.messages_body(), problem.status, dict(problem.headers()))
 
 
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -94,7 +94,7 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
         )
         return _json({"input_tokens": len(tokens)})
     except Problem as problem:
-        return _json(_error(problem), problem.status, dict(problem.headers()))
+        return _json(problem.messages_body(), problem.status, dict(problem.headers()))
 
 
 def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
@@ -343,12 +343,8 @@ def _named(body: Mapping[str, Any]) -> bytes:
     return event(body, body["type"])
 
 
-def _error(problem: Problem) -> dict[str, Any]:
-    return {"type": "error", **problem.body()}
-
-
 def _failed(problem: Problem) -> bytes:
-    return event(_error(problem), "error")
+    return event(problem.messages_body(), "error")
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

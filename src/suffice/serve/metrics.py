@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from suffice.engine.work import Delta, Final
-from suffice.serve.tally import Counter, Histogram
+from suffice.serve.tally import Counter, Histogram, together
 
 if TYPE_CHECKING:
     from suffice.serve.pending import Ticket
@@ -44,7 +44,6 @@ _COUNTERS = {
     "prompt_tokens_by_source": ("Prompt tokens, run or cached.", ("source",)),
     "generation_tokens": ("Generated tokens.", ()),
     "request_success": ("Requests that ended, by reason.", ("finished_reason",)),
-    "admission_rejections": ("Requests refused before they ran.", ("reason",)),
     "spec_decode_num_drafts": ("Steps of a sample that had drafts to check.", ()),
     "spec_decode_num_draft_tokens": ("Drafted tokens.", ()),
     "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", ()),
@@ -98,47 +97,74 @@ class Metrics:
 
     def __init__(self, prefix: str, model: str) -> None:
         self._prefix = prefix
-        self._labels = {"model_name": model, "engine": "0"}
-        self._histograms = {name: Histogram(buckets) for name, (_, buckets) in _HISTOGRAMS.items()}
-        self._counters = {name: Counter(labels) for name, (_, labels) in _COUNTERS.items()}
-        self._between = self._histograms["inter_token_latency_seconds"]
-        self._first = self._histograms["time_to_first_token_seconds"]
-        self._bound = 0.0
+        self._labels = {"model_name": model}
+        self._engines = [_Requests()]
+        self._refused = Counter(["reason"])
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def watch(self, instances: Sequence[Watched]) -> None:
         """Show the counts of engines, each under its number."""
-        for each in instances:
-            each.stepped = self.steps
+        self._engines = [_Requests() for _ in instances]
+        for each, requests in zip(instances, self._engines, strict=True):
+            each.stepped = requests.steps
         self._registry.register(_Counts(self._prefix, self._labels, instances))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of requests."""
+        """Yield the metrics of requests: each under the number of the engine that ran it."""
+        labels = [{**self._labels, "engine": str(at)} for at in range(len(self._engines))]
         for name, (text, _) in _HISTOGRAMS.items():
-            yield self._histograms[name].family(f"{self._prefix}:{name}", text, self._labels)
+            own = [each.histograms[name] for each in self._engines]
+            yield together(f"{self._prefix}:{name}", text, own, labels)
         for name, (text, _) in _COUNTERS.items():
-            yield self._counters[name].family(f"{self._prefix}:{name}", text, self._labels)
+            sums = [each.counters[name] for each in self._engines]
+            yield together(f"{self._prefix}:{name}", text, sums, labels)
+        text, name = "Requests refused before they ran.", f"{self._prefix}:admission_rejections"
+        yield self._refused.family(name, text, self._labels)
         text = "Largest share of a softmax that was left unread, where attention bounds it."
-        bound = GaugeMetricFamily(f"{self._prefix}:missing_bound_max", text, labels=[*self._labels])
-        bound.add_metric([*self._labels.values()], self._bound)
+        bound = GaugeMetricFamily(f"{self._prefix}:missing_bound_max", text, labels=[*labels[0]])
+        for each, own_labels in zip(self._engines, labels, strict=True):
+            bound.add_metric([*own_labels.values()], each.bound)
         yield bound
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text form."""
         return generate_latest(self._registry)
 
-    def steps(self, tokens: Sequence[int]) -> None:
-        """Count steps by the tokens that they ran."""
-        for each in tokens:
-            self._histograms["iteration_tokens_total"].observe(each)
-
     def refused(self, reason: str) -> None:
         """Count a request that was refused."""
-        self._count("admission_rejections", 1, reason)
+        self._refused.add(1, reason)
 
     def delta(self, ticket: Ticket, delta: Delta, now: float) -> None:
         """Count the tokens of a delta that came now, and the time since the last one."""
+        self._engines[ticket.engine].delta(ticket, delta, now)
+
+    def finished(self, ticket: Ticket) -> None:
+        """Count a request that ended, or was ended, under the engine that had it last."""
+        self._engines[ticket.engine].finished(ticket)
+
+
+class _Requests:
+    """The counts of the requests that one engine runs.
+
+    Attributes:
+        bound: The largest share of a softmax left unread, where attention bounds it.
+    """
+
+    def __init__(self) -> None:
+        self.histograms = {name: Histogram(buckets) for name, (_, buckets) in _HISTOGRAMS.items()}
+        self.counters = {name: Counter(labels) for name, (_, labels) in _COUNTERS.items()}
+        self.bound = 0.0
+        self._between = self.histograms["inter_token_latency_seconds"]
+        self._first = self.histograms["time_to_first_token_seconds"]
+
+    def steps(self, tokens: Sequence[int]) -> None:
+        """Count steps by the tokens that they ran."""
+        for each in tokens:
+            self.histograms["iteration_tokens_total"].observe(each)
+
+    def delta(self, ticket: Ticket, delta: Delta, now: float) -> None:
+        """See `Metrics.delta`."""
         if not delta.tokens:
             return
         self._count("generation_tokens", len(delta.tokens))
@@ -148,8 +174,8 @@ class Metrics:
             self._between.observe(now - ticket.last_at)
 
     def finished(self, ticket: Ticket) -> None:
-        """Count a request that ended, or was ended."""
-        now, seen = time.monotonic(), self._histograms
+        """See `Metrics.finished`."""
+        now, seen = time.monotonic(), self.histograms
         reason = "abort" if ticket.final is None else ticket.reason
         self._count("request_success", 1, reason)
         seen["e2e_request_latency_seconds"].observe(now - ticket.created)
@@ -167,7 +193,7 @@ class Metrics:
             self._spent(ticket.final)
 
     def _spent(self, final: Final) -> None:
-        seen = self._histograms
+        seen = self.histograms
         seen["request_queue_time_seconds"].observe(final.queue_seconds)
         seen["request_prefill_time_seconds"].observe(final.prefill_seconds)
         seen["request_decode_time_seconds"].observe(final.decode_seconds)
@@ -182,7 +208,7 @@ class Metrics:
         for position, accepted in enumerate(final.accepted_at):
             self._count("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
         if final.guarantee == "bound" and final.missing is not None:
-            self._bound = max(self._bound, final.missing)
+            self.bound = max(self.bound, final.missing)
         self._count("spec_decode_num_draft_tokens", final.drafts)
         self._count("spec_decode_num_accepted_tokens", final.accepted)
         self._count("kv_rows_read", final.key_rows_read, "key")
@@ -192,7 +218,7 @@ class Metrics:
         self._count("kv_bytes_held", final.bytes_held)
 
     def _count(self, name: str, by: float, *labels: str) -> None:
-        self._counters[name].add(by, *labels)
+        self.counters[name].add(by, *labels)
 
 
 class _Counts:
@@ -200,9 +226,9 @@ class _Counts:
 
     def __init__(self, prefix: str, labels: dict[str, str], instances: Sequence[Watched]) -> None:
         self._prefix, self._instances = prefix, instances
-        self._names = list(labels)
+        self._names = [*labels, "engine"]
         self._values = [
-            list({**labels, "engine": str(at)}.values()) for at in range(len(instances))
+            [*labels.values(), str(at)] for at in range(len(instances))
         ]
 
     def collect(self) -> Iterator[Metric]:

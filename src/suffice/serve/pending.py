@@ -19,6 +19,7 @@ class Ticket:
 
     Attributes:
         index: Its number among those of an HTTP request.
+        engine: The number of the engine that has it.
         emitted: Tokens that each sample has given, from which another engine goes on.
         tries: Engines that died under it since its last token; `deaths` since its start.
         blamed: Engines that it alone can have killed, since its last token.
@@ -30,6 +31,7 @@ class Ticket:
     samples: int
     index: int
     mailbox: Mailbox
+    engine: int = 0
     created: float = field(default_factory=time.monotonic)
     emitted: list[list[int]] = field(default_factory=list)
     final: Final | None = None

@@ -23,6 +23,7 @@ FLAGS = {
     "api_keys": "api_key",
     "request_seconds": "request_timeout",
     "shutdown_seconds": "shutdown_timeout",
+    "hang_seconds": "hang_timeout",
     "keep_alive_seconds": "sse_ping_interval",
     "tool_parser": "tool_call_parser",
     "allowed_origins": "cors_origins",
@@ -34,6 +35,7 @@ _POSITIVE = (
     "heartbeat_seconds",
     "stall_seconds",
     "step_seconds",
+    "hang_seconds",
     "keep_alive_seconds",
 )
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?|null")
@@ -58,6 +60,7 @@ class Settings:
         shutdown_seconds: After a signal, how long requests may go on.
         heartbeat_seconds: An engine that says nothing for as long is unhealthy.
         step_seconds: An engine that has work and made no step for as long is unhealthy.
+        hang_seconds: An engine that does so for as long is killed, and its requests go on in another.
         stall_seconds: A client that reads nothing for as long is given up.
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.
@@ -84,6 +87,7 @@ class Settings:
     keep_alive_seconds: float = 15.0
     heartbeat_seconds: float = 10.0
     step_seconds: float = 60.0
+    hang_seconds: float = 120.0
     stall_seconds: float = 60.0
     body_seconds: float = 60.0
     max_body_bytes: int = 8 << 20

@@ -53,3 +53,18 @@ class Counter:
         for values, value in self._sums.items():
             found.add_metric([*labels.values(), *values], value)
         return found
+
+
+def together(
+    name: str,
+    text: str,
+    counts: Sequence[Histogram] | Sequence[Counter],
+    labels: Sequence[dict[str, str]],
+) -> Metric:
+    """Return one metric of several counts, each with its own values of the same labels."""
+    first, *others = (
+        each.family(name, text, own) for each, own in zip(counts, labels, strict=True)
+    )
+    for other in others:
+        first.samples += other.samples
+    return first

@@ -122,13 +122,12 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
-    """The engine's state; `idle` are the seconds since its last step.
+    """The engine's state.
 
     `step_tokens` are the tokens of each step since the last message of this kind.
     """
 
     stats: dict[str, Any]
-    idle: float
     step_tokens: list[int] = []
 
 

@@ -37,6 +37,7 @@ SCRIPTS = (
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),
+    Script("attention.longbench", "LongBench's summaries under every technique", "hours"),
     Script("attention.speed", "decode steps at long context, by technique", "10 minutes"),
     Script("attention.kernel", "the attention kernel alone, and torch's", "10 minutes"),
     Script("attention.art", "ART's probe against the oracle, ablations, thresholds", "5 minutes"),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention import art, quality_table, ruler
+from benchmarks.attention import art, longbench, quality_table, ruler
 from benchmarks.engine import sampling
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
@@ -41,11 +41,17 @@ def of_drafts(path: Path, data: dict[str, Any]) -> str:
     )
 
 
+def of_answers(path: Path, data: dict[str, Any]) -> str:
+    """Return the table of answers to RULER's or LongBench's prompts."""
+    table = longbench.table if path.stem.startswith("longbench") else ruler.table
+    return of_cells(table)(path, data)
+
+
 DRAWN: dict[str, Draw] = {
     "attention/results/quality*.json": lambda _, data: quality_table.table(
         data["records"], data["refused"]
     ),
-    "attention/results/ruler_*.json": of_cells(ruler.table),
+    "attention/results/[lr]*_*.json": of_answers,
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "peers/results/speed.json": lambda _, data: report.report(data),

@@ -1,6 +1,6 @@
 """LongBench under every technique: scores, compared sample by sample, and bytes read.
 
-    python -m benchmarks.attention.longbench --data-dir DIR             100 rows of multi_news, hours
+    python -m benchmarks.attention.longbench --data-dir DIR           100 rows of multi_news, hours
     python -m benchmarks.attention.longbench --data-dir DIR --settings art "snapkv:ratio=0.5 + art"
     python -m benchmarks.attention.longbench --data-dir DIR --quick     a row, into build/
 
@@ -148,9 +148,9 @@ def table(store: CellStore) -> str:
     config = store.config
     text = [
         f"## LongBench: {config['model']}",
-        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and values, "
-        f"greedy answers, prompt and answer of up to {config['length']} tokens. Scores are in per "
-        "cent, with standard errors over samples; the error of a difference is that of the "
+        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and "
+        f"values, greedy answers, prompt and answer of up to {config['length']} tokens. "
+        "Scores are in per cent, with standard errors over samples; the error of a difference is that of the "
         "samples' differences. Bytes of keys, values and metadata are over those that exact "
         "attention reads. `A + B` is attention B over policy A. A policy sees the instruction at "
         "the prompt's end.",

@@ -88,7 +88,7 @@ PROMPTS = {
     ),
     "lsht": "请像例子那样写出最后一条新闻的类别。\n\n{context}\n{input}",
     "passage_count": _framed(
-        "Below are paragraphs from Wikipedia, of which some are there more than once. Count the "
+        "Below are paragraphs from Wikipedia. Some of them are there more than once. Count the "
         "different ones.",
         "Paragraphs",
         f"How many different paragraphs are above, each counted once? {_NUMBER}, such as 7.",

@@ -14,7 +14,7 @@ import numpy as np
 from suffice.eval.report_read import ROWS, Entry
 
 # Options that may differ between compared results, because they change no figure.
-_INCIDENTAL = ("output", "data_dir", "batch_size")
+_INCIDENTAL = ("output", "data_dir", "batch_size", "text_line_ends")  # the hash knows these
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _MEANS = {"longbench": "LongBench", "ruler": "RULER"}  # evaluations with a mean over tasks
 _PLAIN = {

@@ -55,7 +55,7 @@ def run(flags: LongBenchFlags, model: ModelFlags) -> None:
     interrupted = False
     for llm in llms:
         tally, interrupted = _answered(llm, samples, plan)
-        if tally is None or interrupted and llm is not llms[-1]:
+        if tally is None or (interrupted and llm is not llms[-1]):
             raise KeyboardInterrupt
         tallies.append(tally)
     result = tallies[-1].result()

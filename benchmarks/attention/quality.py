@@ -95,6 +95,8 @@ CODED = (
     "exaq:bits=2,tail=flush",
     "exaq:bits=3,clip=solve",
     "exaq:bits=2,clip=solve",
+    "exaq:bits=3,clip=solve,keys=1",
+    "exaq:bits=2,clip=solve,keys=1",
     "exaq:bits=3,clip=fit",
     "exaq:bits=2,clip=fit",
     "exaq:bits=2 + aet:k=0.9",

@@ -129,7 +129,7 @@ def left(cache: KVCache) -> tuple[np.ndarray, ...]:
 
 
 def ranked(rows: Rows, policy: Any, prompt: int) -> tuple[KVCache, list[list[int]]]:
-    """Return a cache after a prompt, and the order in which its policy ranked each head's blocks."""
+    """Return a cache after a prompt, and the order that its policy gave each head's blocks."""
     cache, orders = rows.cache(policy), []
     rank = cache.rank
     cache.rank = lambda layer, order: (orders.append(order.tolist()), rank(layer, order))  # type: ignore[method-assign]

@@ -4,9 +4,9 @@
     s = pool(mean of A over the window and the heads that share keys), of the T - window first
     kept: the `budget` - window tokens with the largest s, and the window
 
-Each key/value head chooses once, after the prompt; decoded tokens are kept. Blocks of 16 of the kept
-tokens before the window are ranked by their largest s, and techniques that stop early read them in
-that order, after the newer ones (ART, section 3.3). `rank_only` ranks and evicts nothing.
+Each key/value head chooses once, after the prompt; decoded tokens are kept. Blocks of 16 of the
+kept tokens before the window are ranked by their largest s, and techniques that stop early read
+them in that order, after the newer ones (ART, section 3.3). `rank_only` ranks and evicts nothing.
 
 Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1.
          Window 32 and pooling 5 by the maximum are those of ART, Table 5.

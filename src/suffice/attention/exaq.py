@@ -9,9 +9,9 @@ C* minimises the mean square error of e^x for normal x with standard deviation s
 
     MSE(C) = C^2 / (12 (2^M - 1)^2) int_C^0 e^(2x) f + int_-inf^C (e^C - e^x)^2 f     (Eq. 5)
 
-`clip=table` takes C* from a line (Table 1). `clip=solve` finds the C with the least error of the sum
-of e^x over `keys` keys, of which Eq. 5 is the case of one key: below C all errors are positive, so
-over N keys they add up to
+`clip=table` takes C* from a line (Table 1). `clip=solve` finds the C with the least error of the
+sum of e^x over `keys` keys. Eq. 5 is the case of one key; below C all errors are positive, so over
+N keys they add up to
 
     N MSE(C) + N (N - 1) b(C)^2,  b(C) = int_-inf^C (e^C - e^x) f
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
 CLIPS = ("table", "solve", "minmax", "fit")
 _MEAN = -3.24  # mean of f, in sigma
-KEYS = 1000  # of which this is the mean, below the largest
+KEYS = 1000  # normal numbers with this mean, below the largest of them
 _STEP = 0.01  # step of C when Eq. 5 is solved, in nats
 _FITS = [-0.25 * i for i in range(4, 65)]  # candidates for C with clip=fit
 PACKED = 4  # codes of 2 bits in a byte

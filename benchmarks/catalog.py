@@ -49,6 +49,7 @@ SCRIPTS = (
     Script("growth.use_cases", "Table II's use cases, vLLM and transformers", "30 minutes"),
     Script("growth.varied", "Table III: a batch of prompts of different lengths", "15 minutes"),
     Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
+    Script("growth.shares", "what a step consists of: cache update, attention", "10 minutes"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),
     Script("quant.matmul", "matmuls of codebook weights, outside the CPU caches", "3 minutes"),

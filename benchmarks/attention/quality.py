@@ -36,7 +36,7 @@ from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, Scores, scored, tallied, windows_of
 from suffice.eval.record import settings as settings_of
-from suffice.eval.texts import load_text
+from suffice.eval.texts import line_ends, load_text
 from suffice.progress import progress_bar
 
 MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
@@ -95,6 +95,8 @@ CODED = (
     "exaq:bits=2,tail=flush",
     "exaq:bits=3,clip=solve",
     "exaq:bits=2,clip=solve",
+    "exaq:bits=3,clip=solve,keys=1",
+    "exaq:bits=2,clip=solve,keys=1",
     "exaq:bits=3,clip=fit",
     "exaq:bits=2,clip=fit",
     "exaq:bits=2 + aet:k=0.9",
@@ -175,7 +177,10 @@ def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
     asked = PerplexityFlags(
         window=flags.window, limit=flags.limit, prompt=flags.prompt or None, against="exact"
     )
-    return dataclasses.asdict(asked) | {"text_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return dataclasses.asdict(asked) | {
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "text_line_ends": line_ends(text),
+    }
 
 
 def before(path: Path, flags: argparse.Namespace) -> dict[str, Any]:

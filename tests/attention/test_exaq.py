@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from suffice.attention import SOFTMAXES
-from suffice.attention.exaq import EXAQ, TABLE, error_of_clip, quantize, softmax, solved
+from suffice.attention.exaq import (
+    EXAQ,
+    TABLE,
+    bias_of_clip,
+    error_of_clip,
+    quantize,
+    softmax,
+    solved,
+)
 from suffice.attention.exaq_km import EXAQKM, codebook, levels_of
 from suffice.attention.softmax import ExactSoftmax
 from suffice.errors import InputError
@@ -26,13 +34,40 @@ def test_table_1() -> None:
 def test_equation_5_gives_the_table(bits: int) -> None:
     """Solved, it is near the line where the line was fitted, and where the error is least."""
     for sigma in (0.9, 1.5, 2.0):
-        assert solved(bits, sigma) == pytest.approx(EXAQ(bits).clipping(sigma, FAR), rel=0.12)
-    best = solved(bits, 1.5)
+        assert solved(bits, sigma, 1) == pytest.approx(EXAQ(bits).clipping(sigma, FAR), rel=0.12)
+    best = solved(bits, 1.5, 1)
     assert all(
         error_of_clip(bits, 1.5, best) < error_of_clip(bits, 1.5, best + step)
         for step in (-0.5, -0.05, 0.05, 0.5)
     )
-    assert EXAQ(bits, clip="solve").clipping(1.5, FAR) == best
+    assert EXAQ(bits, clip="solve", keys=1).clipping(1.5, FAR) == best
+
+
+def error_of_sums(bits: int, sigma: float, clip: float, keys: int) -> float:
+    """Return the mean square error of sums of e^x over normal x, measured, over the keys."""
+    x = np.random.default_rng(0).standard_normal((400_000 // keys, keys)) * sigma - 3.24 * sigma
+    x = np.minimum(x, 0)
+    levels = clip + quantize(x, clip, bits) * -clip / (2**bits - 1)
+    return float(((np.exp(levels) - np.exp(x)).sum(-1) ** 2).mean()) / keys
+
+
+def test_the_error_of_a_sum_has_the_bias_of_the_clip() -> None:
+    """Of 4 bits, whose rounding has little bias of its own."""
+    for sigma, clip in ((1.5, -4.0), (4.0, -5.0)):
+        expected = error_of_clip(4, sigma, clip) + 999 * bias_of_clip(sigma, clip) ** 2
+        assert expected == pytest.approx(error_of_sums(4, sigma, clip, 1000), rel=0.1)
+
+
+@pytest.mark.parametrize("sigma", [0.9, 2.0, 3.4, 5.0, 8.0, 12.0])
+@pytest.mark.parametrize("bits", TABLE)
+def test_a_solved_clip_holds_for_broad_scores(bits: int, sigma: float) -> None:
+    """Eq. 5 alone lets a thousand clipped keys outweigh the heaviest key; their sum does not."""
+    alone, together = solved(bits, sigma, 1), EXAQ(bits, clip="solve").clipping(sigma, FAR)
+    assert together == solved(bits, sigma, 1000) < alone
+    added, added_alone = (1000 * bias_of_clip(sigma, clip) for clip in (together, alone))
+    assert added < 0.4 and added_alone > 0.5 and added_alone > 10 * added
+    if sigma <= 5.0:
+        assert together == pytest.approx(EXAQ(bits).clipping(sigma, FAR), rel=0.4)
 
 
 def test_equation_5_is_the_error_of_normal_inputs() -> None:
@@ -43,6 +78,13 @@ def test_equation_5_is_the_error_of_normal_inputs() -> None:
     levels = clip + quantize(x, clip, bits) * -clip / (2**bits - 1)
     found = float(((np.exp(levels) - np.exp(x)) ** 2).mean())
     assert error_of_clip(bits, sigma, clip) == pytest.approx(found, rel=0.05)
+
+
+def test_bad_keys() -> None:
+    with pytest.raises(InputError, match="exaq: keys=0: must be at least 1 key"):
+        EXAQ(clip="solve", keys=0)
+    with pytest.raises(InputError, match="exaq: keys=1 with clip=table: needs clip=solve"):
+        EXAQ(keys=1)
 
 
 def test_no_clip_is_below_what_was_seen() -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/growth/engine.py and caches.py on tiny sizes, and their arithmetic."""
+"""benchmarks/growth/engine.py, caches.py and shares.py on tiny sizes, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.growth import caches, engine, use_cases, varied
+from benchmarks.growth import caches, engine, shares, use_cases, varied
 from benchmarks.peers import batches
 from benchmarks.peers.batches import Case
 from benchmarks.peers.client import EngineError
@@ -141,3 +141,29 @@ def test_requests_of_different_lengths_count_what_was_asked_for() -> None:
     text = varied.report(data)
     assert "| 8 | suffice, bf16 | 40 (40 to 40) | - | 2 (2 to 2) |" in text
     assert "transformers in float32" in text
+
+
+def test_the_parts_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["shares", "--quick", "--output", str(tmp_path)])
+    assert shares.main() == 0
+    rows = json.loads((tmp_path / "shares.json").read_text())["rows"]
+    assert [(each["growth"], each["depth"]) for each in rows] == [
+        (growth, depth) for depth in (16, 46) for growth in ("iterative", "upfront")
+    ]
+    for each in rows:
+        parts = each["update"], each["attention"]
+        assert min(parts) > 0 and sum(parts) < each["layers"] < each["all"]
+    text = (tmp_path / "shares.md").read_text()
+    assert "| paper, iterative | 60 to 70 % | 15 to 20 % |" in text
+    assert text.count("| 16 |") == text.count("| 46 |") == 1
+
+
+def test_layers_that_were_not_timed_count_too() -> None:
+    found = shares.scaled({"update": 1.0, "attention": 2.0, "layers": 4.0, "all": 5.0}, 2)
+    assert found == {"update": 16.0, "attention": 32.0, "layers": 64.0, "all": 65.0}
+    rows = [{"growth": "iterative", **found}, {"growth": "upfront", **found, "update": 0.0}]
+    assert shares.shares_of(rows, "iterative") == {
+        "update": pytest.approx(16 / 65),
+        "attention": pytest.approx(32 / 65),
+        "rest": pytest.approx(17 / 65),
+    }

@@ -107,7 +107,7 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
             (
                 [*command, "--speculate", "ngram"],
                 f"--speculate=ngram: {name} decodes given tokens, so there is nothing to draft: "
-                "leave it out; run, chat, eval latency and eval ruler generate",
+                "leave it out; run, chat, eval latency, longbench and ruler generate",
             )
             for name, command in {
                 "bench": ["bench"],

@@ -62,8 +62,11 @@ from suffice.sampling_params import SamplingParams
         ),
         (["chat", "hi"], "unexpected 'hi': `suffice chat --help` lists what it takes"),
         (["rm"], "Missing argument 'NAME'. `suffice rm --help` lists what it takes"),
-        (["eval"], "Missing command. Known: latency, perplexity, ruler, tasks"),
-        (["eval", "ppl"], "No such command 'ppl'. Known: latency, perplexity, ruler, tasks"),
+        (["eval"], "Missing command. Known: latency, longbench, perplexity, ruler, tasks"),
+        (
+            ["eval", "ppl"],
+            "No such command 'ppl'. Known: latency, longbench, perplexity, ruler, tasks",
+        ),
     ],
 )
 def test_bad_input_is_named_as_it_was_given(cli: Cli, arguments: list[str], message: str) -> None:

@@ -22,7 +22,7 @@ from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity
 from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, Scores, measure, windows_of
-from suffice.eval.texts import load_text
+from suffice.eval.texts import described, line_ends, load_text
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 owls look on. " * 8
 WINDOW = 40
@@ -235,6 +235,31 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
     assert reads["steps"] == 5 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
     assert lines[0] == "measure,value,standard error" and lines[1] == "windows,3,"
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("a\nb\n", "LF"),
+        ("a\r\nb\r\n", "CRLF"),
+        ("a\rb", "CR"),
+        ("a\r\nb\n", "mixed"),
+        ("a\rb\nc", "mixed"),
+        ("a b", "none"),
+    ],
+)
+def test_line_ends_are_told(text: str, ends: str) -> None:
+    assert line_ends(text) == ends
+    assert described("a.txt", text, [[1, 2]])["line_ends"] == ends
+
+
+def test_a_result_says_its_text_s_line_ends(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "windows.txt"
+    path.write_bytes(b"The owls sleep by day.\r\n" * 60)
+    asked = ("--text", str(path), "-m", str(checkpoint), "--limit", "1")
+    record = json.loads(cli(*ARGUMENTS, *asked, "-o", "json").out)
+    assert record["asked"]["text_line_ends"] == "CRLF"
+    assert cli(*ARGUMENTS, *asked, "-o", "csv").out.endswith("line ends of the text,CRLF,\n")
 
 
 def test_another_model_may_be_the_reference(

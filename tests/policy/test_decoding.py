@@ -21,7 +21,9 @@ from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.policy import POLICIES
 from suffice.policy.full import Full
+from suffice.policy.observation import observed_scores
 from suffice.policy.quest import Quest
+from suffice.policy.snapkv import SnapKV
 from suffice.policy.streaming import Streaming
 
 TOLERANCE = 2e-5
@@ -116,6 +118,7 @@ def test_quest_of_drafts_is_quest_of_tokens() -> None:
 TECHNIQUES = [
     "aet:keys=0.7,values=0.05",
     "art:change=0.5,angle=0.5,patience=2,block=16",
+    "art:change=0.5,angle=0.5,patience=1",
     "art:change=0",
     "exact",
 ]
@@ -125,42 +128,79 @@ def left(cache: KVCache) -> tuple[np.ndarray, ...]:
     return tuple(each.astype(np.float64) for each in held(cache))
 
 
-@pytest.mark.parametrize("setting", ["snapkv:budget=100,window=8", "pyramidkv:budget=130"])
+def ranked(rows: Rows, policy: Any, prompt: int) -> tuple[KVCache, list[list[int]]]:
+    """Return a cache after a prompt, and the order that its policy gave each head's blocks."""
+    cache, orders = rows.cache(policy), []
+    rank = cache.rank
+    cache.rank = lambda layer, order: (orders.append(order.tolist()), rank(layer, order))  # type: ignore[method-assign]
+    rows.prompt(policy, cache, prompt)
+    return cache, orders[0]
+
+
+@pytest.mark.parametrize("setting", ["snapkv:budget=100,window=8", "pyramidkv:budget=250"])
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_techniques_run_over_what_is_left(setting: str, technique: str) -> None:
     policy, rows, chosen = POLICIES.build(setting), Rows(300), ATTENTIONS.build(technique)
-    cache = rows.cache(policy)
-    rows.prompt(policy, cache, 280)
+    cache, orders = ranked(rows, policy, 280)
     assert cache.held(0) < 280
     states = [chosen.new_state() for _ in rows.k] if technique != "exact" else None
+    more: Any = {} if technique == "exact" else {"orders": orders}
     for token in range(280, 300):
         out, reads = rows.step(policy, cache, token, chosen)
         k, v = left(cache)
         expected = chosen.reference(
-            rows.q[:, token : token + 1].astype(np.float64), k, v, scale=SCALE, states=states
+            rows.q[:, token : token + 1].astype(np.float64),
+            k,
+            v,
+            scale=SCALE,
+            states=states,
+            **more,
         )
         assert max_error(out, expected.output[:, 0]) < TOLERANCE
         assert reads[0].key_rows == int(expected.keys[0, 0].sum())
 
 
-@pytest.mark.parametrize("setting", ["snapkv:rank_only=true,window=8", "h2o:rank_only=true"])
+@pytest.mark.parametrize("budget", [100, 101, 116])
+def test_ranks_survive_an_eviction(budget: int) -> None:
+    """Blocks of the rows that are left come by the largest score of a row in them."""
+    policy, rows = SnapKV(budget=budget, window=8), Rows(300)
+    whole = rows.cache(Full())
+    rows.prompt(Full(), whole, 280)
+    q = rows.q[:, 272:280]
+    scores = observed_scores(q, held(whole)[0], scale=SCALE, kernel=5, pool="max")
+    cache, orders = ranked(rows, policy, 280)
+    assert cache.held(0) == budget
+    for own, order in zip(scores, orders, strict=True):
+        best = np.sort(np.argsort(-own, kind="stable")[: budget - 8])
+        tops = [own[best[at : at + 16]].max() for at in range(0, (budget - 8) // 16 * 16, 16)]
+        assert sorted(order) == [*range(len(tops))] and order != sorted(order, reverse=True)
+        assert [tops[block] for block in order] == sorted(tops, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "snapkv:rank_only=true,window=8",
+        "h2o:rank_only=true",
+        "snapkv:ratio=0.8,window=8",
+        "pyramidkv:ratio=0.8,window=8",
+        "snapkv:ratio=1",
+    ],
+)
 def test_art_reads_in_the_order_of_importance(setting: str) -> None:
     policy, rows = POLICIES.build(setting), Rows(300, seed=1)
     art = ATTENTIONS.build("art:change=0.5,angle=0.5,patience=2,block=16")
-    cache, orders = rows.cache(policy), []
-    rank = cache.rank
-    cache.rank = lambda layer, order: (orders.append(order.tolist()), rank(layer, order))  # type: ignore[method-assign]
-    rows.prompt(policy, cache, 260)
-    assert orders[0][0] != sorted(orders[0][0], reverse=True), "another order than newest first"
+    cache, orders = ranked(rows, policy, 260)
+    assert orders[0] != sorted(orders[0], reverse=True), "another order than newest first"
     stopped = 0
     for token in range(260, 300):
         out, reads = rows.step(policy, cache, token, art)
         q = rows.q[:, token : token + 1].astype(np.float64)
-        expected = traverse(art, q, *left(cache), scale=SCALE, orders=orders[0])
+        expected = traverse(art, q, *left(cache), scale=SCALE, orders=orders)
         assert max_error(out, expected.output[:, 0]) < TOLERANCE
         for group in range(2):
             assert reads[group].key_rows == int(expected.keys[0, group].sum())
-            stopped += reads[group].key_rows < token + 1
+            stopped += reads[group].key_rows < cache.held(0)
     assert stopped > 10
 
 

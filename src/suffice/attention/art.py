@@ -11,9 +11,10 @@ Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Deco
          `change`, `angle` and `patience` are the paper's tau, phi and p.
 Differs  The probe takes runs of 16 elements spread over the head; the paper's elements are
          scattered one by one. It is of the normalised output, as in the paper's appendix A. Heads
-         that share keys stop together, once all are stable at the same check. After an eviction by
-         `snapkv` or `pyramidkv` blocks come newest first; in descending importance, as the paper
-         has it, only with `rank_only=true`. `order=sketch` and `values` are ours.
+         that share keys stop together, once all are stable at the same check. Over `snapkv` and
+         `pyramidkv` blocks come in descending importance, as in section 3.3, but for the prompt's
+         last window and decoded tokens, which have none and come first. `order=sketch` and `values`
+         are ours.
 Exact    change=0 (never stable), values=0.
 Cost     reads K and V of the blocks up to the stop. No guarantee: the paper's theorems need an
          order in which the mass of blocks decays. Heaviest first nearly is one, newest first often

@@ -9,10 +9,18 @@ C* minimises the mean square error of e^x for normal x with standard deviation s
 
     MSE(C) = C^2 / (12 (2^M - 1)^2) int_C^0 e^(2x) f + int_-inf^C (e^C - e^x)^2 f     (Eq. 5)
 
-`clip=table` takes C* from a line (Table 1), `clip=solve` solves Eq. 5. sigma is one number per
-layer, calibrated over x of all its heads; masked keys have no code. `clip=minmax` clips nothing
-that the calibration saw; the paper calls this baseline A3. `clip=fit` takes for each head the C
-with the smallest error of the head's output on the calibration text
+`clip=table` takes C* from a line (Table 1). `clip=solve` finds the C with the least error of the
+sum of e^x over `keys` keys. Eq. 5 is the case of one key; below C all errors are positive, so over
+N keys they add up to
+
+    N MSE(C) + N (N - 1) b(C)^2,  b(C) = int_-inf^C (e^C - e^x) f
+
+With one key, C stays near -6 however broad x is, and a thousand keys of code 0 outweigh the
+heaviest key.
+
+sigma is one number per layer, calibrated over x of all its heads; masked keys have no code.
+`clip=minmax` clips nothing that the calibration saw; the paper calls this baseline A3. `clip=fit`
+takes for each head the C with the smallest error of the head's output on the calibration text
 (`suffice.attention.output_error`).
 
 All keys below the first border weigh e^C. At long context there are many, and together they may
@@ -23,7 +31,8 @@ Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Accelerati
 Differs  Eq. 5 is printed with a minus before its first term, which contradicts Eq. 4; here it is a
          plus. The paper does not give the mean of f; here it is -3.24 sigma, that of a thousand
          normal numbers minus their largest. Natively a code comes from comparing with borders, and
-         sums from counting codes: no table of sums. `clip=fit` and `tail=flush` are ours.
+         sums from counting codes: no table of sums. `keys` above 1, `clip=fit` and `tail=flush` are
+         ours.
 Bound    a weight in [C, 0] is within a factor e^(Delta / 2); below C the error is less than e^C.
 Cost     comparisons instead of e^x. All keys of code 0 have the same weight L0, so
 
@@ -36,8 +45,9 @@ Native   csrc/kernels/coded_attention.inl, csrc/attention/coded_traversal.cpp,
 Example  exaq:bits=2
 Options
     bits     bits of a code: 2, 3 or 4
-    clip     where scores are clipped: table (Table 1), solve (Eq. 5), minmax (nowhere), fit (by
-             head)
+    clip     where scores are clipped: table (Table 1), solve (by `keys`), minmax (nowhere), fit
+             (by head)
+    keys     with clip=solve: keys whose sum of e^x has the least error; 1: Eq. 5 as printed
     tail     clip: keys below the first border weigh e^C; flush: they weigh nothing
     prefill  true: prompts use it too; false: prompts use the exact softmax
 """
@@ -62,6 +72,7 @@ if TYPE_CHECKING:
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
 CLIPS = ("table", "solve", "minmax", "fit")
 _MEAN = -3.24  # mean of f, in sigma
+KEYS = 1000  # normal numbers with this mean, below the largest of them
 _STEP = 0.01  # step of C when Eq. 5 is solved, in nats
 _FITS = [-0.25 * i for i in range(4, 65)]  # candidates for C with clip=fit
 PACKED = 4  # codes of 2 bits in a byte
@@ -75,9 +86,14 @@ class EXAQ:
     clip: str = "table"
     tail: str = "clip"
     prefill: bool = False
+    keys: int = KEYS
 
     def __post_init__(self) -> None:
         check_bits("exaq", self.bits)
+        if self.keys < 1:
+            raise InputError(f"exaq: keys={self.keys}: must be at least 1 key")
+        if self.keys != KEYS and self.clip != "solve":
+            raise InputError(f"exaq: keys={self.keys} with clip={self.clip}: needs clip=solve")
         if self.clip not in CLIPS:
             raise unknown("clip of exaq", self.clip, CLIPS)
         check_tail("exaq", self.tail)
@@ -97,7 +113,7 @@ class EXAQ:
         if self.clip == "minmax":
             return min(least, -_STEP)
         if self.clip == "solve":
-            best = solved(self.bits, sigma)
+            best = solved(self.bits, sigma, self.keys)
         else:
             slope, intercept = TABLE[self.bits]
             best = slope * sigma + intercept
@@ -169,11 +185,23 @@ def error_of_clip(bits: int, sigma: float, clip: float) -> float:
     return float(rounding + clipping)
 
 
-def solved(bits: int, sigma: float) -> float:
-    """Return the C that minimizes Eq. 5, to a hundredth of a nat."""
+def bias_of_clip(sigma: float, clip: float) -> float:
+    """Return the mean error of e^x of the keys that are clipped, over all keys."""
+    low = -math.inf
+    return math.exp(clip) * _moment(0, sigma, low, clip) - _moment(1, sigma, low, clip)
+
+
+def solved(bits: int, sigma: float, keys: int) -> float:
+    """Return the C with the least error of a sum of e^x over `keys` keys, to a hundredth of a nat.
+
+    It is the mean square error; for one key it is Eq. 5.
+    """
+
+    def error(clip: float) -> float:
+        return error_of_clip(bits, sigma, clip) + (keys - 1) * bias_of_clip(sigma, clip) ** 2
+
     lowest = 6 * max(sigma, 1.0) + 6
-    clips = (-_STEP * i for i in range(1, round(lowest / _STEP)))
-    return min(clips, key=lambda clip: error_of_clip(bits, sigma, clip))
+    return min((-_STEP * i for i in range(1, round(lowest / _STEP))), key=error)
 
 
 def _moment(power: int, sigma: float, low: float, high: float) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 
 from suffice.attention.levels import Levels, of_group, weigh
 from suffice.attention.sketch import blocks_by_mass
+from suffice.cache import BLOCK
 
 
 @dataclass
@@ -113,8 +114,8 @@ def traverse(
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
 
-    `states` [G] are updated; None starts with new ones. `orders` [G] rank some blocks, which come
-    in that order after the others. `levels` [H]: the levels of a coded softmax.
+    `states` [G] are updated; None starts with new ones. `orders` [G] rank some blocks of `BLOCK`
+    rows, which come in that order after the others. `levels` [H]: the levels of a coded softmax.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -194,11 +195,28 @@ def _one(
     return output
 
 
-def _blocks(size: int, first: list[int], ranked: list[int], sees: np.ndarray) -> Iterator[slice]:
-    """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest."""
+def _blocks(
+    size: int, first: list[int], ranked: list[int], sees: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest.
+
+    Ranked blocks have `BLOCK` rows; with larger blocks between checks, several of the list come
+    together.
+    """
     rows = np.flatnonzero(sees)
-    lowest, newest = int(rows[0]) // size, int(rows[-1]) // size
-    unranked = [block for block in range(newest, lowest - 1, -1) if block not in ranked]
-    others = (each for each in (*unranked, *ranked) if each >= lowest and each not in first)
-    for block in (*first, *others):
-        yield slice(block * size, min((block + 1) * size, len(sees)))
+    unit = size // BLOCK if ranked else 1
+    small = size // unit
+    lowest, newest = int(rows[0]) // small, int(rows[-1]) // small
+    units = range(newest // unit, lowest // unit - 1, -1)
+    ascending = [block for each in units for block in range(each * unit, (each + 1) * unit)]
+    unranked = [block for block in ascending if lowest <= block <= newest and block not in ranked]
+    others = [each for each in (*unranked, *ranked) if lowest <= each and each not in first]
+    together = [others[at : at + unit] for at in range(0, len(others), unit)]
+    for blocks in (*([block] for block in first), *together):
+        yield _rows(blocks, small, len(sees))
+
+
+def _rows(blocks: list[int], size: int, length: int) -> np.ndarray:
+    starts = np.array(blocks)[:, None] * size
+    rows: np.ndarray = (starts + np.arange(size)).ravel()
+    return rows[rows < length]

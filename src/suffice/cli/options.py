@@ -173,7 +173,7 @@ class ModelFlags(SourceFlags):
         if speculator("speculative_config", speculation(given)).num_speculative_tokens:
             raise InputError(
                 f"--speculate={given}: {command} decodes given tokens, so there is nothing to "
-                "draft: leave it out; run, chat, eval latency and eval ruler generate"
+                "draft: leave it out; run, chat, eval latency, longbench and ruler generate"
             )
 
     def exact(self) -> ModelFlags:

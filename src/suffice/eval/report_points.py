@@ -14,8 +14,9 @@ import numpy as np
 from suffice.eval.report_read import ROWS, Entry
 
 # Options that may differ between compared results, because they change no figure.
-_INCIDENTAL = ("output", "data_dir", "batch_size")
+_INCIDENTAL = ("output", "data_dir", "batch_size", "text_line_ends")  # the hash knows these
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_MEANS = {"longbench": "LongBench", "ruler": "RULER"}  # evaluations with a mean over tasks
 _PLAIN = {
     "attention": "exact",
     "softmax": "exactsoftmax",
@@ -127,8 +128,8 @@ def qualities(entry: Entry) -> list[tuple[Measure, float, float | None]]:
         for row in _rows(result):
             measure = Measure(f"accuracy, {row.get('task')}", False)
             found.append((measure, row.get("acc"), row.get("acc_stderr")))
-    elif entry.kind == "ruler" and isinstance(mean := result.get("mean"), dict):
-        measure = Measure("RULER score, mean", False)
+    elif entry.kind in _MEANS and isinstance(mean := result.get("mean"), dict):
+        measure = Measure(f"{_MEANS[entry.kind]} score, mean", False)
         found.append((measure, mean.get("score"), mean.get("error")))
     return [
         (measure, value, error if is_number(error) else None)

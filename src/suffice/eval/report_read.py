@@ -14,7 +14,7 @@ import numpy as np
 from suffice.errors import InputError, unknown
 from suffice.eval.record import SCHEMA
 
-EVALUATIONS = ("perplexity", "ruler", "speed", "tasks")
+EVALUATIONS = ("longbench", "perplexity", "ruler", "speed", "tasks")
 ROWS = ("key_rows_read", "value_rows_read", "rows_held")  # of a trace, lists [L][H]
 
 Fields = Mapping[str, tuple[type, ...]]

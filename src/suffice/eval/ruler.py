@@ -22,7 +22,6 @@ scores can be compared with each other, but only roughly with published ones.
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import statistics
 from bisect import bisect_left
@@ -31,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from suffice.errors import InputError, unknown
+from suffice.eval.answers import Score, answered, mean_of, score_of
 from suffice.eval.ruler_text import (
     DEPTHS,
     NEEDLE,
@@ -42,7 +42,6 @@ from suffice.eval.ruler_text import (
     filled,
     question,
 )
-from suffice.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
@@ -172,17 +171,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Score:
-    """A mean score; task or length None means all of them, error None means it is unknown."""
-
-    task: str | None
-    length: int | None
-    score: float
-    error: float | None
-    samples: int
-
-
-@dataclass(frozen=True)
 class RulerResult:
     """The score of each task at each length, the means over tasks, and the overall mean."""
 
@@ -208,10 +196,10 @@ class RulerTally:
         cells: dict[tuple[int, str], list[float]] = {}
         for answer in self.answers:
             cells.setdefault((answer.length, answer.task), []).append(answer.score)
-        scores = [_score(task, length, found) for (length, task), found in cells.items()]
+        scores = [score_of(task, length, found) for (length, task), found in cells.items()]
         lengths = dict.fromkeys(score.length for score in scores)
-        means = [_mean([s for s in scores if s.length == length], length) for length in lengths]
-        return RulerResult(scores, means, _mean(scores, None), self.answers)
+        means = [mean_of([s for s in scores if s.length == length], length) for length in lengths]
+        return RulerResult(scores, means, mean_of(scores, None), self.answers)
 
 
 def check(plan: RulerPlan, tokenizer: Tokenizer, context: int) -> None:
@@ -240,16 +228,13 @@ def measure(llm: LLM, plan: RulerPlan) -> Iterator[RulerTally]:
     Raises:
         InputError: There is no memory for a prompt.
     """
-    greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
     tally = RulerTally()
     drafts = plan.drafts()
     while group := list(itertools.islice(drafts, plan.together)):
         prompts = [draft.fitted(llm.tokenizer) for draft in group]
-        outputs = llm.generate(prompts, greedy, use_tqdm=False)
-        for draft, prompt, output in zip(group, prompts, outputs, strict=True):
-            if output.error:
-                raise InputError(f"{output.error} (prompts in memory: {len(group)}, --batch-size)")
-            tally.answers.append(_answer(draft, len(prompt), output.outputs[0].text))
+        texts = answered(llm, prompts, NEW_TOKENS)
+        for draft, prompt, text in zip(group, prompts, texts, strict=True):
+            tally.answers.append(_answer(draft, len(prompt), text))
         yield tally
 
 
@@ -291,22 +276,3 @@ def _haystack(task: Task, taken: set[str], seed: str) -> Noise | Essay | Needles
 def _answer(draft: Draft, tokens: int, text: str) -> Answer:
     score = contained(text, [needle.value for needle in draft.expected])
     return Answer(draft.name, draft.length, draft.index, tokens, draft.expected, text, score)
-
-
-def _score(task: str, length: int, found: list[float]) -> Score:
-    count = len(found)
-    error = statistics.stdev(found) / math.sqrt(count) if count > 1 else None
-    return Score(task, length, statistics.fmean(found), error, count)
-
-
-def _mean(scores: list[Score], length: int | None) -> Score:
-    """Return the mean in which all tasks and lengths have equal weight."""
-    errors = [score.error for score in scores if score.error is not None]
-    known = len(errors) == len(scores)
-    return Score(
-        None,
-        length,
-        statistics.fmean(score.score for score in scores),
-        math.hypot(*errors) / len(scores) if known else None,
-        sum(score.samples for score in scores),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,9 +52,20 @@ def described(name: str, text: str, windows: Sequence[Sequence[int]]) -> dict[st
     return {
         "name": PurePath(name).name,
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "line_ends": line_ends(text),
         "windows": len(windows),
         "window": len(windows[0]),
     }
+
+
+def line_ends(text: str) -> str:
+    """Return how a text's lines end: LF, CRLF, CR, mixed, or none.
+
+    They are tokens, so the same text with other line ends has another perplexity.
+    """
+    found = set(re.findall(r"\r\n|\r|\n", text))
+    names = {"\n": "LF", "\r\n": "CRLF", "\r": "CR"}
+    return "mixed" if len(found) > 1 else names[found.pop()] if found else "none"
 
 
 def _corpus(name: str, data_dir: str | None) -> str:

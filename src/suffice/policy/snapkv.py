@@ -4,9 +4,9 @@
     s = pool(mean of A over the window and the heads that share keys), of the T - window first
     kept: the `budget` - window tokens with the largest s, and the window
 
-Each key/value head chooses once, after the prompt; decoded tokens are kept. `rank_only` evicts
-nothing: blocks of 16 tokens are ranked by their largest s, and techniques that stop early read them
-in that order, after the newer ones.
+Each key/value head chooses once, after the prompt; decoded tokens are kept. Blocks of 16 of the
+kept tokens before the window are ranked by their largest s, and techniques that stop early read
+them in that order, after the newer ones (ART, section 3.3). `rank_only` ranks and evicts nothing.
 
 Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1.
          Window 32 and pooling 5 by the maximum are those of ART, Table 5.
@@ -99,17 +99,16 @@ class SnapKV(Budgeted):
         """Evict or order rows by the attention of the last tokens."""
         free = [layer for layer, window in enumerate(windows) if window is None]
         for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
-            if self.rank_only:
-                self._rank(cache, layer, watch)
-            elif budget < cache.held(layer):
-                evict_except(cache, layer, self.select(self._scores(cache, layer, watch), budget))
+            scores = self._scores(cache, layer, watch)
+            if not self.rank_only and budget < cache.held(layer):
+                kept = self.select(scores, budget)
+                evict_except(cache, layer, kept)
+                scores = np.take_along_axis(scores, kept[:, : budget - self.window], axis=-1)
+            order = block_order(scores, BLOCK)
+            if order.shape[1]:
+                cache.rank(layer, order)
         if not self.rank_only:
             evict_unseen(cache, windows)
-
-    def _rank(self, cache: KVCache, layer: int, watch: Any) -> None:
-        order = block_order(self._scores(cache, layer, watch), BLOCK)
-        if order.shape[1]:
-            cache.rank(layer, order)
 
     def _scores(self, cache: KVCache, layer: int, watch: Observed) -> np.ndarray:
         q, k = watch.queries(layer), cache.keys(layer)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from suffice.cli.eval.options import LatencyFlags, PerplexityFlags, RulerFlags, TasksFlags
+from suffice.cli.eval.options import (
+    LatencyFlags,
+    LongBenchFlags,
+    PerplexityFlags,
+    RulerFlags,
+    TasksFlags,
+)
 from suffice.cli.groups import Commands
 from suffice.cli.options import ModelFlags
 
@@ -22,6 +28,14 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
 def latency(*, flags: LatencyFlags, model: ModelFlags) -> None:
     """Measure latency and throughput of requests: TTFT, TPOT, ITL, tokens per second."""
     from suffice.cli.eval import latency as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.program()
+def longbench(*, flags: LongBenchFlags, model: ModelFlags) -> None:
+    """Measure answers to questions on long texts, summaries and code (LongBench)."""
+    from suffice.cli.eval import longbench as measuring
 
     measuring.run(flags, model)
 

@@ -111,6 +111,41 @@ class RulerFlags:
 
 
 @dataclass(frozen=True)
+class LongBenchFlags:
+    """Tasks, lengths and samples of `eval longbench`."""
+
+    tasks: Annotated[
+        str, flag("--tasks", help="Tasks such as multi_news,hotpotqa, or all (21).")
+    ] = "multi_news"
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    length: Annotated[
+        int | None,
+        flag(
+            "--length",
+            help="Most tokens of prompt and answer; longer prompts lose their middle; default: "
+            "the model's context.",
+            **WHOLE,
+        ),
+    ] = None
+    samples: Annotated[
+        int | None,
+        flag("--samples", help="Maximum number of samples per task; default: all.", **WHOLE),
+    ] = None
+    batch_size: Annotated[
+        int, flag("-b", "--batch-size", help="Prompts answered together.", **WHOLE)
+    ] = 8
+    against: Annotated[
+        str | None,
+        flag(
+            "--against",
+            help="Compare with `exact`, the same model with nothing left out, or with another "
+            "model as it is stored.",
+        ),
+    ] = None
+    output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
 class TasksFlags:
     """Tasks and questions of `eval tasks`."""
 

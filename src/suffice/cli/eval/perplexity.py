@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from suffice.eval.perplexity import PerplexityResult
     from suffice.trace import Audit, Trace
 
-Row = tuple[str, float, float | None]
+Row = tuple[str, float | str, float | None]
 
 
 def run(flags: PerplexityFlags, model: ModelFlags) -> None:
@@ -33,7 +33,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     model.check_drafts("eval perplexity")
     compared = None if flags.against is None else reference_flags(flags.against, model)
     from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
-    from suffice.eval.texts import load_text
+    from suffice.eval.texts import line_ends, load_text
 
     plan = PerplexityPlan(
         flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0
@@ -66,8 +66,10 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
         reads=llm.runner.trace,
         interrupted=interrupted,
         text_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        text_line_ends=line_ends(text),
     )
     rows = _rows(result) + _read(llm.runner.trace) + _audited(llm.runner.trace.audit)
+    rows.append(("line ends of the text", line_ends(text), None))
     print(drawn(found, ["measure", "value", "standard error"], rows, flags.output))
     if interrupted:
         raise KeyboardInterrupt

@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "linear/inputs.h"
 #include "model/model.h"
+#include "model/routing.h"
 
 namespace suffice {
 
@@ -24,6 +25,16 @@ struct RowBuffers {
 // Allocate the inputs of a block's matrices.
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
+void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
+
+// What a thread needs for the rows of one expert.
+struct ExpertBuffers {
+  std::vector<float> rows;  // [rows][width]
+  InputBuffers inputs, gate_inputs;
+  std::vector<Scored> scores;  // of one row
+
+  void prepare(int count, int width, int inner_stride);
+};
 
 // Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
@@ -31,6 +42,7 @@ struct alignas(64) ThreadBuffers {
   std::vector<float> key, value;  // [rows][head size]
   Scratch scratch;
   InputScratch input_scratch;
+  ExpertBuffers experts;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
@@ -62,6 +74,8 @@ class StepBuffers {
   std::vector<ThreadBuffers> threads;
   bool split = false;  // the threads share the row buffers of the first
   WorkQueue queue;     // of products of many rows
+  WorkQueue second_queue;
+  Routes routes;  // of a block of experts
   Attention attention;
 
   // Called by one thread, before the others start.

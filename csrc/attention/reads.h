@@ -32,6 +32,10 @@ struct Counts {
   float missing = 0;  // bound on the largest share of a sum of weights left out
   int64_t dense_bytes = 0;
   int64_t weight_bytes = 0;
+  int64_t experts_read = 0;  // of layers; their bytes are weight bytes too
+  int64_t experts_held = 0;
+  int64_t expert_bytes_read = 0;
+  int64_t expert_bytes_held = 0;
 
   // Adds the reads [layers][requests][kv_heads] of caches like this one, here and by request.
   void add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,

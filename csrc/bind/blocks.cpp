@@ -53,17 +53,62 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   add_block(self, parts, block);
 }
 
+void check_activation(int activation) {
+  require(activation >= kSilu && activation <= kRelu, "no such activation");
+}
+
+// The matrices gate, up and down of names with a prefix.
+DenseMlp mlp(PyModel& self, const Parts& parts, const std::string& prefix, int width,
+             int activation, bool gated) {
+  DenseMlp block;
+  self.set(block.gate, parts, (prefix + "gate").c_str(), width, self.spec.width, gated);
+  self.set(block.up, parts, (prefix + "up").c_str(), width, self.spec.width);
+  self.set(block.down, parts, (prefix + "down").c_str(), self.spec.width, width);
+  block.activation = activation;
+  block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
+  return block;
+}
+
 void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
   ModelSpec& spec = self.spec;
   require(width > 0, "every size of a model is positive");
-  require(activation >= kSilu && activation <= kRelu, "no such activation");
-  DenseMlp block;
-  self.set(block.gate, parts, "gate", width, spec.width, false);
-  self.set(block.up, parts, "up", width, spec.width);
-  self.set(block.down, parts, "down", spec.width, width);
-  block.activation = activation;
-  block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
+  check_activation(activation);
+  add_block(self, parts, mlp(self, parts, "", width, activation, false));
   spec.inner_width = std::max(spec.inner_width, width);
+}
+
+void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale) {
+  require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
+  require(std::all_of(steps.begin(), steps.end(),
+                      [](int step) { return step >= kSoftmax && step <= kNormalize; }),
+          "no such step of a routing");
+  require(std::count(steps.begin(), steps.end(), kTop) == 1, "a routing chooses once");
+  block.routing = {steps, chosen, scale};
+}
+
+// Matrices of experts are stacked; `shared` is the size of the expert that all rows share, 0: none.
+void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int shared,
+                 int activation, const std::vector<int>& steps, int chosen, float scale) {
+  const ModelSpec& spec = self.spec;
+  require(experts > 0 && inner > 0 && shared >= 0, "every size of a model is positive");
+  require(inner % kPanel == 0 && spec.width % kPanel == 0,
+          "experts have whole panels of 16 inputs and outputs");
+  require(static_cast<int64_t>(experts) * std::max(inner, spec.width) <= INT32_MAX,
+          "more rows of experts than can be numbered");
+  check_activation(activation);
+  ExpertMlp block;
+  block.experts = experts;
+  block.inner = inner;
+  block.activation = activation;
+  set_routing(block, steps, chosen, scale);
+  self.set(block.router, parts, "router", experts, spec.width);
+  self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
+  self.set(block.up, parts, "expert_up", experts * inner, spec.width);
+  self.set(block.down, parts, "expert_down", experts * spec.width, inner);
+  if (shared) {
+    block.shared = mlp(self, parts, "shared_", shared, activation, true);
+    self.set(block.shared_router, parts, "shared_router", 1, spec.width, false);
+  }
   add_block(self, parts, block);
 }
 
@@ -72,7 +117,9 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
 void bind_blocks(nb::class_<PyModel>& model) {
   model.def("add_layer", &add_layer, "parallel"_a)
       .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a)
-      .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a);
+      .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
+      .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
+           "activation"_a, "steps"_a, "chosen"_a, "scale"_a);
 }
 
 }  // namespace suffice::bind

@@ -214,7 +214,11 @@ void bind_model(nb::module_& m) {
       .def_ro("sketch_bytes", &Counts::sketch_bytes)
       .def_ro("missing", &Counts::missing)
       .def_ro("dense_bytes", &Counts::dense_bytes)
-      .def_ro("weight_bytes", &Counts::weight_bytes);
+      .def_ro("weight_bytes", &Counts::weight_bytes)
+      .def_ro("experts_read", &Counts::experts_read)
+      .def_ro("experts_held", &Counts::experts_held)
+      .def_ro("expert_bytes_read", &Counts::expert_bytes_read)
+      .def_ro("expert_bytes_held", &Counts::expert_bytes_held);
 
   nb::class_<PyModel> model(m, "Model");
   bind_blocks(model);

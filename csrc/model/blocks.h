@@ -43,11 +43,49 @@ struct DenseMlp {
   }
 };
 
+// A step from a row's scores, at first its router's logits, to the weights of its experts.
+enum RoutingStep : int {
+  kSoftmax = 0,    // of the scores that are there
+  kTop = 1,        // leaves the greatest ones; of equal scores, those of the first experts
+  kNormalize = 2,  // to the sum 1
+};
+
+// Which experts a row goes to, and by what weights.
+struct Routing {
+  std::vector<int> steps;  // kTop is one of them
+  int chosen = 0;          // experts that kTop leaves
+  float scale = 1;         // of the weights at the end
+};
+
+// The weighted outputs of the few experts of each row, and of an expert that all rows share. The
+// matrices of all experts are stacked: expert e has rows [e inner, (e + 1) inner) of gate and up,
+// and [e width, (e + 1) width) of down.
+struct ExpertMlp {
+  Linear router, gate, up, down;
+  DenseMlp shared;       // up.data null: none
+  Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
+  int experts = 0, inner = 0;
+  int activation = kSilu;
+  Routing routing;
+
+  // Calls f for what every step reads.
+  template <class F>
+  void each_matrix(F f) const {
+    for (const Linear* w : {&router, &shared_router})
+      if (w->data) f(*w);
+    shared.each_matrix(f);
+  }
+  int64_t expert_bytes() const {  // of one expert
+    return static_cast<int64_t>(gate.bytes() + up.bytes() + down.bytes()) / experts;
+  }
+  int visits() const { return routing.chosen + (shared.up.data ? 1 : 0); }  // of a row
+};
+
 struct Block {
   Norm before;  // of the block's input
   Norm after;   // of its output, before that is added
   Norm whole;   // of the stream, once it is added
-  std::variant<AttentionBlock, DenseMlp> part;
+  std::variant<AttentionBlock, DenseMlp, ExpertMlp> part;
 };
 
 struct Layer {

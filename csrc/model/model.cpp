@@ -205,7 +205,12 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   });
   by_request.assign(step.requests.size(), {});
   counts.add_reads(shared.reads, spec_.kv_heads, *step.requests[0].cache, by_request);
-  counts.weight_bytes += weight_bytes(spec_);
+  const ExpertReads& experts = shared.routes.reads;
+  counts.weight_bytes += weight_bytes(spec_) + experts.bytes_read;
+  counts.experts_read += experts.read;
+  counts.experts_held += experts.held;
+  counts.expert_bytes_read += experts.bytes_read;
+  counts.expert_bytes_held += experts.bytes_held;
 }
 
 }  // namespace suffice

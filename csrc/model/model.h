@@ -92,7 +92,7 @@ struct Step {
   }
 };
 
-// Bytes of the weights that a step reads.
+// Bytes of the weights that every step reads.
 int64_t weight_bytes(const ModelSpec& spec);
 
 class StepBuffers;

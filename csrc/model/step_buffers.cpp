@@ -54,6 +54,10 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
     threads[0].rows.prepare(rows, width, input_stride());
     threads[0].rows.reserve(spec);
   }
+  routes.reads = {};
+  for (const Layer& layer : spec.layers)
+    for (const Block& block : layer.blocks)
+      if (const auto* part = std::get_if<ExpertMlp>(&block.part)) routes.reserve(*part, rows, width);
   for (const Layer& layer : spec.layers) window_of(layer.attention().window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }

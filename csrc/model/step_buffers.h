@@ -8,6 +8,7 @@
 #include "linear/inputs.h"
 #include "model/model.h"
 #include "model/part_clock.h"
+#include "model/routing.h"
 
 namespace suffice {
 
@@ -25,6 +26,16 @@ struct RowBuffers {
 // Allocate the inputs of a block's matrices.
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
+void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
+
+// What a thread needs for the rows of one expert.
+struct ExpertBuffers {
+  std::vector<float> rows;  // [rows][width]
+  InputBuffers inputs, gate_inputs;
+  std::vector<Scored> scores;  // of one row
+
+  void prepare(int count, int width, int inner_stride);
+};
 
 // Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
@@ -33,6 +44,7 @@ struct alignas(64) ThreadBuffers {
   Scratch scratch;
   InputScratch input_scratch;
   PartClock clock;
+  ExpertBuffers experts;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
@@ -64,6 +76,8 @@ class StepBuffers {
   std::vector<ThreadBuffers> threads;
   bool split = false;  // the threads share the row buffers of the first
   WorkQueue queue;     // of products of many rows
+  WorkQueue second_queue;
+  Routes routes;  // of a block of experts
   Attention attention;
 
   // Called by one thread, before the others start.

@@ -130,5 +130,6 @@ struct Worker {
 // of the output in the shared `output`.
 void run(const AttentionBlock& block, int layer, Worker& worker);
 void run(const DenseMlp& block, int layer, Worker& worker);
+void run(const ExpertMlp& block, int layer, Worker& worker);
 
 }  // namespace suffice

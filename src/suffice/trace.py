@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-_COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
+_COUNTS = (
+    *("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read"),
+    *("experts_read", "experts_held", "expert_bytes_read", "expert_bytes_held"),
+)
 
 
 @dataclass
@@ -134,7 +137,8 @@ class Trace:
         3   value rows that each of the `group` query heads would have read alone, summed
 
     Rows and bytes are counted for every token they are read for, even if tokens of a step share a
-    read. `missing` is the largest share of a softmax that a step left unread, as its technique
+    read. Experts of all layers are counted once a step, however many rows go to them: those that were
+    read, and those that there are. `missing` is the largest share of a softmax that a step left unread, as its technique
     bounds or estimates it. `audit` has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
@@ -148,6 +152,10 @@ class Trace:
         self.sketch_bytes_read = 0  # included in kv_bytes_read
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
+        self.experts_read = 0
+        self.experts_held = 0
+        self.expert_bytes_read = 0  # included in weight_bytes_read
+        self.expert_bytes_held = 0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = 0.0
         self.cached = (0, 0)
@@ -195,6 +203,10 @@ class Trace:
         self.sketch_bytes_read += counts.sketch_bytes
         self.kv_bytes_held += counts.dense_bytes
         self.weight_bytes_read += counts.weight_bytes
+        self.experts_read += counts.experts_read
+        self.experts_held += counts.experts_held
+        self.expert_bytes_read += counts.expert_bytes_read
+        self.expert_bytes_held += counts.expert_bytes_held
         self.missing = max(self.missing, counts.missing)
 
     def copy(self) -> Trace:

@@ -52,6 +52,11 @@ _NEOX: dict[str, Any] = {
     key: value for key, value in _NO_HEAD_DIM.items() if key != "num_key_value_heads"
 }
 _PHI: dict[str, Any] = {**_NO_HEAD_DIM, "intermediate_size": 112}
+_EXPERTS: dict[str, Any] = {
+    **_NO_HEAD_DIM,
+    "intermediate_size": 48,
+    "num_experts_per_tok": 2,
+}
 _GEMMA3: dict[str, Any] = {
     **_SIZES,
     "hidden_size": 48,
@@ -152,7 +157,44 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
         },
     ),
+    "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),
+    "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
+    "olmoe": ("Olmoe", {**_EXPERTS, "num_experts": 6}),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        {
+            **_EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 40,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen2-moe-mixed": (
+        "Qwen2Moe",
+        {
+            **_EXPERTS,
+            "num_experts": 4,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 32,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "qkv_bias": False,
+        },
+    ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            **_EXPERTS,
+            "head_dim": 32,
+            "num_experts": 8,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
     "phi": ("Phi", _PHI),
     "phi3": ("Phi3", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "phi3-longrope": (
@@ -203,7 +245,7 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
 
 
 _CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
-_SHARP = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "lm_head")
+_SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "lm_head")
 
 
 def _model(family: str, fields: dict[str, Any]) -> Any:

@@ -77,7 +77,8 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the end, in the
     type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
     the bytes that decode steps read, sketches included, over the bytes that exact attention to all
-    tokens in the model's type would have read. An audit has a line of its own.
+    tokens in the model's type would have read. `experts A MiB, read R %`: A is the size of the experts of all layers, and R the
+    bytes that a step read of them, on average. An audit has a line of its own.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
@@ -89,6 +90,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         *drafted(output.speculation),
         *([] if cached else [weights]),  # only in a conversation's first turn
         *kv_read(trace),
+        *experts_read(trace),
         f"memory {_size(peak_memory_bytes())}",
     ]
     audit = [audited(trace.audit)] if trace.audit and trace.audit.tokens else []
@@ -118,6 +120,14 @@ def kv_read(trace: Trace) -> list[str]:
     sketch = ", sketch included" if trace.sketch_bytes_read else ""
     bound = [f"up to {_share(trace.missing)} of softmax unread"] if trace.missing else []
     return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
+
+
+def experts_read(trace: Trace) -> list[str]:
+    """Return the bytes of all experts, and the share that a step read; nothing without experts."""
+    if not trace.expert_bytes_held:
+        return []
+    size = _size(trace.expert_bytes_held / trace.steps)
+    return [f"experts {size}, read{_percent(trace.expert_bytes_read, trace.expert_bytes_held)}"]
 
 
 def drafted(stats: DraftStats) -> list[str]:

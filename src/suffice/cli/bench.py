@@ -96,6 +96,8 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "seconds": list(result.seconds),
         "kv_bytes_per_token": result.kv_bytes_per_token if decoding else None,
         "weight_bytes_per_token": result.weight_bytes_per_token if decoding else None,
+        "expert_bytes_per_token": result.expert_bytes_per_token if result.expert_fraction else None,
+        "expert_fraction": result.expert_fraction or None,
         "roof_bytes_per_second": result.roof_bytes_per_second,
         "roof_fraction": result.roof_fraction if decoding else None,
     }
@@ -107,8 +109,19 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
         return json.dumps(records, indent=1)
     if output == "csv":
         return as_csv([{**row, "seconds": " ".join(map(str, row["seconds"]))} for row in records])
-    columns = "model size weights kv threads batch test t/s KV/token weights/token roof"
-    return markdown(columns.split(), [_row(row) for row in records])
+    columns = "model size weights kv threads batch test t/s KV/token weights/token roof".split()
+    rows = [_row(row) for row in records]
+    if any(row["expert_fraction"] for row in records):
+        columns.append("experts/token")
+        for row, found in zip(rows, records, strict=True):
+            row.append(_experts(found))
+    return markdown(columns, rows)
+
+
+def _experts(row: dict[str, Any]) -> str:
+    """Return the bytes of experts that a token read, and which share of all its step read."""
+    share = row["expert_fraction"]
+    return "-" if not share else f"{_mib(row['expert_bytes_per_token'])}, {100 * share:.1f} % of all"
 
 
 def _row(row: dict[str, Any]) -> list[object]:

@@ -143,6 +143,7 @@ def show_model(name: str) -> None:
         "layers": f"{len(config.layers)} ({layers} tokens)",
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
+        **({"experts": _experts(config)} if config.experts else {}),
         "mechanisms": _mechanisms(config),
         "context": f"{config.max_positions} tokens",
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
@@ -205,6 +206,19 @@ def _quantized(model: Quantized) -> dict[str, object]:
 
 def _entries(model: Quantized) -> int:
     return sum(matrix["rows"] * matrix["columns"] for matrix in model.facts["matrices"].values())
+
+
+def _experts(config: DecoderConfig) -> str:
+    own = config.experts
+    assert own is not None
+    dense = sum(layer.dense for layer in config.layers)
+    found = [
+        f"{own.chosen} of {own.count}, of width {own.inner}, by {', '.join(own.steps)}",
+        *([f"times {own.scale:g}"] if own.scale != 1 else []),
+        *([f"one of width {own.shared} for all tokens"] if own.shared else []),
+        *([f"{dense} layers without"] if dense else []),
+    ]
+    return "; ".join(found)
 
 
 def _mechanisms(config: DecoderConfig) -> str:

@@ -48,6 +48,8 @@ class BenchResult:
     seconds: tuple[float, ...]
     kv_bytes_per_token: float
     weight_bytes_per_token: float
+    expert_bytes_per_token: float  # included in weight_bytes_per_token
+    expert_fraction: float  # of the experts' bytes that a step read; 0 without experts
     roof_bytes_per_second: float
 
     @property
@@ -148,6 +150,8 @@ def measure(
             seconds,
             read.kv_bytes_read / decoded if decoded else 0.0,
             read.weight_bytes_read / decoded if decoded else 0.0,
+            read.expert_bytes_read / decoded if decoded else 0.0,
+            read.expert_bytes_read / read.expert_bytes_held if read.expert_bytes_held else 0.0,
             roof_bytes_per_second,
         )
 

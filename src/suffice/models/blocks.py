@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["MATRICES", "Attention", "Block", "DenseMLP"]
+from suffice.models.routing import Experts
 
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of all blocks
+__all__ = ["MATRICES", "ROUTERS", "Attention", "Block", "DenseMLP", "ExpertMLP"]
+
+ROUTERS = ("router", "shared_router")  # matrices that are never rounded
+MATRICES = (  # of all blocks
+    *("q", "k", "v", "o", "gate", "up", "down", *ROUTERS),
+    *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
+)
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -81,4 +87,42 @@ class DenseMLP:
         return {}
 
 
-Block = Attention | DenseMLP
+@dataclass(frozen=True)
+class ExpertMLP:
+    """The weighted outputs of the experts of each row; each is a gated MLP.
+
+    The matrices of all experts are stacked, those of the first one on top.
+    """
+
+    name: ClassVar[str] = "mlp"
+    width: int
+    activation: str
+    experts: Experts
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        experts, width = self.experts, self.width
+        inner = experts.count * experts.inner
+        found = {
+            "router": (experts.count, width),
+            "expert_gate": (inner, width),
+            "expert_up": (inner, width),
+            "expert_down": (experts.count * width, experts.inner),
+        }
+        if not experts.shared:
+            return found
+        common = {
+            "shared_gate": (experts.shared, width),
+            "shared_up": (experts.shared, width),
+            "shared_down": (width, experts.shared),
+        }
+        return found | common | ({"shared_router": (1, width)} if experts.gated_share else {})
+
+    @property
+    def vectors(self) -> Shapes:
+        """The shapes of the weights of norms inside the block: none."""
+        return {}
+
+
+Block = Attention | DenseMLP | ExpertMLP

@@ -19,6 +19,7 @@ from suffice.errors import InputError, shown
 from suffice.models.config import DecoderConfig
 from suffice.models.families import Family
 from suffice.models.slices import Templates, slice_source
+from suffice.models.stacks import EVERY, members, stack_source
 from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.stored_file import Array
 from suffice.models.weights import is_linear, is_norm, match, shapes, views
@@ -263,7 +264,18 @@ def assemble(
     spare_head = spare if config.tied and spare in stored else None
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
     wanted = shapes(config)
-    names = match(wanted, weights, rest, surplus=family.surplus, base=family.base, where=str(path))
+    experts = config.experts.count if config.experts else 0
+    names = match(
+        wanted,
+        weights,
+        rest,
+        surplus=family.surplus,
+        base=family.base,
+        experts=experts,
+        where=str(path),
+    )
+    stacks = {name: members(name, experts) for name in names.values() if EVERY in name}
+    source = stack_source(source, stacks)
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)

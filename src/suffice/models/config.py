@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from suffice.errors import InputError, brief, unknown
-from suffice.models.blocks import Attention, Block, DenseMLP
+from suffice.models.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.models.routing import Experts
 
 __all__ = [
     "ACTIVATIONS",
@@ -209,11 +210,13 @@ class LayerConfig:
     """Settings that differ from layer to layer.
 
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
-    `DecoderConfig.ropes[rope]` (None: not at all).
+    `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
+    have.
     """
 
     window: int | None = None
     rope: int | None = 0
+    dense: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,7 @@ class DecoderConfig:
     tied: bool = False  # the head is the embedding
     final_norm: bool = True
     biases: frozenset[str] = frozenset()  # which matrices have one
+    experts: Experts | None = None  # in place of the MLPs of layers that are not dense
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -282,6 +286,11 @@ class DecoderConfig:
                 f"config field 'num_key_value_heads' = {self.kv_heads} "
                 f"must divide 'num_attention_heads' = {self.heads}"
             )
+        if self.experts and self.width % 16:
+            raise InputError(
+                f"config field 'hidden_size' = {self.width} is not supported with experts; "
+                "supported: multiples of 16"
+            )
         for layer in self.layers:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
@@ -301,6 +310,8 @@ class DecoderConfig:
             norms=self.qk_norm,
             whole_norms=self.qk_norm and self.whole_qk_norm,
         )
+        if self.experts and not own.dense:
+            return attention, ExpertMLP(self.width, self.activation, self.experts)
         return attention, DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
 
     @property

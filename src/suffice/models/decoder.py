@@ -10,11 +10,13 @@ import numpy as np
 
 from suffice.backends.cpu.linear import unpack
 from suffice.backends.cpu.packing import pack, pack_stored
+from suffice.models.blocks import ROUTERS
 from suffice.models.config import DecoderConfig
 from suffice.models.pages import HugePages
 from suffice.models.rope import rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
+from suffice.quant.none import NoQuant
 from suffice.quant.panels import DTYPES, Allocate
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class DecoderWeights:
         return {
             name: pack(_method(quant, name), unpack(weight), weight.bias, allocate)
             for name, weight in self.weights.items()
-            if isinstance(weight, PackedLinear) and name.startswith(prefix)
+            if isinstance(weight, PackedLinear) and name.startswith(prefix) and not _routes(name)
         }
 
     def matrix(self, name: str) -> PackedLinear:
@@ -143,7 +145,8 @@ def pack_weights(
             biases[plain] = weight.load()
         else:
             bias = biases.pop(plain, None)
-            packed[name] = pack_stored(_method(quant, name), weight, bias, allocate)
+            method = _of_router(quant, weight.dtype) if _routes(name) else _method(quant, name)
+            packed[name] = pack_stored(method, weight, bias, allocate)
     assert not biases, "a bias came after its matrix"
     return packed
 
@@ -161,3 +164,13 @@ def _reported(
 
 def _method(quant: Quant, name: str) -> Quant:
     return quant.for_matrix(name.rpartition(".")[2])
+
+
+def _routes(name: str) -> bool:
+    return name.rpartition(".")[2] in ROUTERS
+
+
+def _of_router(quant: Quant, stored: str) -> NoQuant:
+    """Return how a router is kept: unrounded, because rounding would choose other experts."""
+    exact = quant.dtype == "float32" or stored != "bfloat16"
+    return NoQuant("float32" if exact else "bfloat16")

@@ -7,7 +7,8 @@ compute another model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,7 +16,14 @@ from suffice.errors import InputError, brief, unknown
 from suffice.models.config import LayerConfig, check_layers, check_number, check_size
 from suffice.models.ignored import SILENT, has_no_effect, tell
 
-__all__ = ["activation", "head_size", "layers_by_kind", "read_fields"]
+__all__ = [
+    "activation",
+    "head_size",
+    "layers_by_kind",
+    "layers_with_experts",
+    "read_fields",
+    "under_own_name",
+]
 
 # Optional fields of any family with only these supported values; null is none.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -30,11 +38,13 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 _SIZES = frozenset(
     {
+        "decoder_sparse_step",
         "ffn_dim",
         "head_dim",
         "hidden_size",
         "intermediate_size",
         "max_position_embeddings",
+        "moe_intermediate_size",
         "n_embd",
         "n_head",
         "n_inner",
@@ -42,9 +52,13 @@ _SIZES = frozenset(
         "n_positions",
         "no_rope_layer_interval",
         "num_attention_heads",
+        "num_experts",
+        "num_experts_per_tok",
         "num_hidden_layers",
         "num_key_value_heads",
+        "num_local_experts",
         "original_max_position_embeddings",
+        "shared_expert_intermediate_size",
         "sliding_window",
         "sliding_window_pattern",
         "vocab_size",
@@ -122,6 +136,11 @@ def read_fields(
     return fields
 
 
+def under_own_name(raw: Mapping[str, Any], own: str, other: str) -> dict[str, Any]:
+    """Return a configuration whose field `other` is called `own`, unless both are there."""
+    return {own if name == other and own not in raw else name: each for name, each in raw.items()}
+
+
 def _check(name: str, value: Any, default: Any) -> None:
     """Refuse a value of the wrong type; objects and lists are checked where they are read."""
     if name in _SIZES:
@@ -186,6 +205,25 @@ def layers_by_kind(
     if any(slides) and sliding.window is None:
         raise InputError("config field 'sliding_window' is missing, but 'layer_types' uses it")
     return tuple(sliding if each else full for each in slides)
+
+
+def layers_with_experts(
+    fields: Mapping[str, Any], layers: Sequence[LayerConfig]
+) -> tuple[LayerConfig, ...]:
+    """Return layers, those dense that `mlp_only_layers` and `decoder_sparse_step` say.
+
+    Raises:
+        InputError: `mlp_only_layers` is no list of layers.
+    """
+    given, step = fields["mlp_only_layers"] or [], fields["decoder_sparse_step"]
+    if not isinstance(given, list) or not all(type(each) is int for each in given):
+        raise InputError(
+            f"config field 'mlp_only_layers' = {brief(given)} must be a list of whole numbers"
+        )
+    return tuple(
+        replace(layer, dense=index in given or (index + 1) % step != 0)
+        for index, layer in enumerate(layers)
+    )
 
 
 def _kind(kind: Any) -> str:

@@ -15,10 +15,11 @@ from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
-from suffice.models.blocks import Attention, Block
+from suffice.models.blocks import Attention, Block, ExpertMLP
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
+from suffice.models.routing import STEPS
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import Audit, Reads, Trace
@@ -329,8 +330,15 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
     if isinstance(block, Attention):
         rope = -1 if block.rope is None else block.rope
         model.add_attention(parts, block.window or 0, rope, block.whole_norms)
+        return
+    activation = ACTIVATIONS.index(block.activation)
+    if isinstance(block, ExpertMLP):
+        own = block.experts
+        steps = [STEPS.index(step) for step in own.steps]
+        sizes = own.count, own.inner, own.shared
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
     else:
-        model.add_mlp(parts, block.inner, ACTIVATIONS.index(block.activation))
+        model.add_mlp(parts, block.inner, activation)
 
 
 def _parts(

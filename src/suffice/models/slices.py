@@ -7,6 +7,7 @@ matrix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,17 +32,21 @@ class Slice:
 
     `stored` is that name, as in a name map, and `parts` are the decoder's names of all of them, in
     order. `by_head`: the rows of a head of each part come one after the other, then those of the
-    next head. `transposed`: the stored matrix is [K, N], and the parts are side by side.
+    next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
+    `transposed`: the stored matrix is [K, N], and the parts are side by side.
     """
 
     stored: str
     part: str
     parts: tuple[str, ...]
     by_head: bool = False
+    by_expert: bool = False
     transposed: bool = False
 
-    def shape(self, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
         """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
+        if self.by_expert:
+            return (experts, rows // experts, *shape[1:])
         whole = (rows, *shape[1:])
         return whole[::-1] if self.transposed else whole
 
@@ -50,10 +55,17 @@ Templates = Mapping[str, "str | Slice"]
 
 
 def stored_together(
-    stored: str, *parts: str, by_head: bool = False, transposed: bool = False
+    stored: str,
+    *parts: str,
+    by_head: bool = False,
+    by_expert: bool = False,
+    transposed: bool = False,
 ) -> dict[str, Slice]:
     """Return entries of a name map for matrices of a layer that are stored as one."""
-    return {f"layers.{part}": Slice(stored, part, parts, by_head, transposed) for part in parts}
+    return {
+        f"layers.{part}": Slice(stored, part, parts, by_head, by_expert, transposed)
+        for part in parts
+    }
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class View:
 
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
-        whole = whole.T if self.transposed else whole
+        whole = whole.T if self.transposed else whole.reshape(-1, *self.shape[1:])
         runs = self.runs(0, self.shape[0])
         return np.concatenate([whole[start : start + rows] for start, _, rows in runs])
 
@@ -99,6 +111,11 @@ class _Sliced:
     def _stored(self, name: str) -> str:
         return self._views[name].stored if name in self._views else name
 
+    def _rows(self, view: View) -> int:
+        """Return the rows that the stored weight has as a matrix of views."""
+        whole = self._shapes[view.stored]
+        return math.prod(whole[1:] if view.transposed else whole[: len(whole) - len(view.shape) + 1])
+
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of every stored weight and of every view."""
         return self._shapes
@@ -112,8 +129,7 @@ class _Sliced:
         kind, size = self._source.stored(self._stored(name))
         if name in self._views:
             view = self._views[name]
-            whole = self._shapes[view.stored]
-            size = size * view.shape[0] // whole[-1 if view.transposed else 0]
+            size = size * view.shape[0] // self._rows(view)
         return kind, size
 
     @property
@@ -160,7 +176,7 @@ class _Sliced:
             return self._source.in_codes(self._stored(name))
         whole = view.run == view.shape[0] and not view.transposed
         end = view.first + view.shape[0]
-        last = end == self._shapes[view.stored][0] or end % _PANEL_ROWS == 0
+        last = end == self._rows(view) or end % _PANEL_ROWS == 0
         return whole and view.first % _PANEL_ROWS == 0 and last
 
     def codes(self, name: str) -> UnreadCodes | StoredFloat8:
@@ -175,8 +191,10 @@ class _Sliced:
             return found
         if isinstance(found, StoredFloat8):
             return StoredFloat8(view.of(found.data), view.of(found.scales))
-        panels = -(-self._shapes[view.stored][0] // _PANEL_ROWS)
+        panels = -(-self._rows(view) // _PANEL_ROWS)
         first, fill_whole = view.first // _PANEL_ROWS, found.fill
+        if panels == -(-view.shape[0] // _PANEL_ROWS):
+            return found
 
         def fill(out: NDArray[np.uint8]) -> None:
             whole = np.empty((panels, out.shape[1]), np.uint8)

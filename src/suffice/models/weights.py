@@ -14,6 +14,7 @@ from suffice.errors import InputError, shown
 from suffice.models.blocks import MATRICES
 from suffice.models.config import DecoderConfig
 from suffice.models.slices import Slice, Templates, View
+from suffice.models.stacks import EVERY, members
 from suffice.models.stored_file import Array, is_finite
 
 __all__ = [
@@ -91,9 +92,12 @@ def match(
     *,
     surplus: Iterable[str] = (),
     base: str = "model.",
+    experts: int = 0,
     where: str,
 ) -> dict[str, str]:
     """Return the stored name of every wanted weight; several may be stored as one.
+
+    That of a stack of `experts` matrices has `*` instead of an index; see `models.stacks`.
 
     `templates` is a family's name map, `stored` has the shapes of the checkpoint's weights, and
     stored weights that match one of the patterns `surplus` may be left over. Checkpoints without a
@@ -106,13 +110,14 @@ def match(
     names = {name: _stored_name(name, templates) for name in wanted}
     if bare:
         names = {name: full.removeprefix(base) for name, full in names.items()}
-    missing = [name for name in dict.fromkeys(names.values()) if name not in stored]
+    used = [part for name in dict.fromkeys(names.values()) for part in members(name, experts)]
+    missing = [name for name in used if name not in stored]
     patterns = [re.compile(pattern) for pattern in surplus]
-    used = set(names.values())
+    known = set(used)
     left_over = [
         name
         for name in stored
-        if name not in used and not any(pattern.fullmatch(name) for pattern in patterns)
+        if name not in known and not any(pattern.fullmatch(name) for pattern in patterns)
     ]
     if missing or left_over:
         parts = [("missing", missing), ("unknown", left_over)]
@@ -123,13 +128,22 @@ def match(
         cut = _template(name, templates)
         if isinstance(cut, Slice):
             rows = sum(wanted[other][0] for other in _siblings(name, cut))
-            needed = cut.shape(rows, needed)
-        if tuple(stored[full]) != needed:
-            raise InputError(
-                f"{where}: weight '{shown(full)}' has shape {list(stored[full])}, "
-                f"but the configuration says {list(needed)}"
-            )
+            needed = cut.shape(rows, needed, experts)
+        elif EVERY in full:
+            needed = (needed[0] // experts, *needed[1:])
+        for part in members(full, experts):
+            _check_shape(where, part, stored[part], needed)
     return names
+
+
+def _check_shape(
+    where: str, name: str, found: tuple[int, ...], needed: tuple[int, ...]
+) -> None:
+    if tuple(found) != needed:
+        raise InputError(
+            f"{where}: weight '{shown(name)}' has shape {list(found)}, "
+            f"but the configuration says {list(needed)}"
+        )
 
 
 def check_finite(path: Path, name: str, weight: Array) -> None:
@@ -175,11 +189,14 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
         others = {other: wanted[other][0] for other in _siblings(name, cut)}
         before = list(others)[: list(others).index(name)]
         rows, total = others[name], sum(others.values())
+        first = sum(others[other] for other in before)
+        run, step = rows, total
         if cut.by_head:
             heads = rows // config.head_size
             first, run, step = len(before) * config.head_size, config.head_size, total // heads
-        else:
-            first, run, step = sum(others[other] for other in before), rows, total
+        elif cut.by_expert and len(others) > 1:
+            experts = config.experts.count if config.experts else 1
+            first, run, step = first // experts, rows // experts, total // experts
         found[name] = View(full, wanted[name], first, run, step, cut.transposed)
     return found
 
@@ -200,7 +217,8 @@ def _stored_name(name: str, templates: Templates) -> str:
     suffix = ".bias" if name.endswith(".bias") else ".weight"
     template = _template(name, templates)
     full = template.stored if isinstance(template, Slice) else template
-    return full.format(i=name.split(".")[1] if name.startswith("layers.") else "") + suffix
+    layer = name.split(".")[1] if name.startswith("layers.") else ""
+    return full.format(i=layer, e=EVERY) + suffix
 
 
 def _list(names: list[str]) -> str:

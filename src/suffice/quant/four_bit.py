@@ -38,7 +38,7 @@ from suffice.quant.coded import Coded, check_weight
 from suffice.quant.nested import NestedGrid, RoundGroups, Rounding, round_groups
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
-from suffice.quant.sites import SITE_OF, STEADY, input_bits
+from suffice.quant.sites import SITE_OF, STEADY, in_dense_layer, input_bits
 
 __all__ = ["FourBit", "Nested", "signed", "with_minima"]
 
@@ -175,7 +175,8 @@ class FourBit:
 
     def for_matrix(self, matrix: str) -> Nested:
         """Return the method for a matrix, by its name."""
-        bits = BITS.get(matrix, 4) if matrix in SITE_OF else MORE_BITS
+        kind = in_dense_layer(matrix)
+        bits = BITS.get(kind, 4) if kind in SITE_OF else MORE_BITS
         act_bits = input_bits("4bit", self.act_bits, self.sites, matrix)
         return Nested(bits, act_bits, self.compensate)
 

@@ -66,7 +66,7 @@ from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.panels import Allocate
-from suffice.quant.sites import EXACT, GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
+from suffice.quant.sites import EXACT, GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen, in_dense_layer
 from suffice.quant.sums import row_sums
 from suffice.registry import spelling
 
@@ -152,7 +152,7 @@ class KMeans:
         if matrix in VOCABULARY:
             return Int8()
         sites = chosen(self.sites)
-        if sites == GROUPS[LINEAR] or SITE_OF.get(matrix) in sites:
+        if sites == GROUPS[LINEAR] or SITE_OF.get(in_dense_layer(matrix)) in sites:
             return self
         return replace(
             self, act_bits=EXACT, outliers=None, act_group=None, sites=LINEAR, offline=False

@@ -20,6 +20,7 @@ __all__ = [
     "STEADY",
     "VOCABULARY",
     "chosen",
+    "in_dense_layer",
     "input_bits",
 ]
 
@@ -31,6 +32,11 @@ GROUPS = {LINEAR: tuple(SITES)}
 # Sites whose inputs have few outliers: those of `down` are products of two matrices' outputs.
 STEADY = "qkv+o+gate_up"
 EXACT = 16  # bits of inputs that count as exact
+
+
+def in_dense_layer(matrix: str) -> str:
+    """Return the name that a matrix of experts has in a layer without: gate, up or down."""
+    return matrix.removeprefix("expert_").removeprefix("shared_")
 
 
 def chosen(text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str, ...]:
@@ -61,4 +67,4 @@ def input_bits(method: str, act_bits: int, sites: str, matrix: str) -> int:
     found = chosen(sites)
     if act_bits == EXACT and sites != STEADY:
         raise InputError(f"{method}: sites={sites} goes with act_bits=8, not {act_bits}")
-    return act_bits if SITE_OF.get(matrix) in found else EXACT
+    return act_bits if SITE_OF.get(in_dense_layer(matrix)) in found else EXACT

@@ -31,7 +31,7 @@ QWEN2_DEFAULTS: Mapping[str, Any] = {
 }
 QWEN3_DEFAULTS: Mapping[str, Any] = {**QWEN2_DEFAULTS, "head_dim": 128, "attention_bias": False}
 _NULLABLE = ("num_key_value_heads", "sliding_window")
-_QK_NORMS = {
+QK_NORMS = {
     "layers.q_norm": "model.layers.{i}.self_attn.q_norm",
     "layers.k_norm": "model.layers.{i}.self_attn.k_norm",
 }
@@ -71,4 +71,4 @@ def _read_qwen3(raw: dict[str, Any]) -> DecoderConfig:
 
 
 QWEN2 = Family("qwen2", _read_qwen2, WEIGHTS, surplus=SURPLUS)
-QWEN3 = Family("qwen3", _read_qwen3, {**WEIGHTS, **_QK_NORMS}, surplus=SURPLUS)
+QWEN3 = Family("qwen3", _read_qwen3, {**WEIGHTS, **QK_NORMS}, surplus=SURPLUS)

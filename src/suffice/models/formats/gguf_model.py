@@ -15,56 +15,17 @@ from suffice.models.checkpoint import Checkpoint, UnreadCodes, assemble
 from suffice.models.config import DecoderConfig
 from suffice.models.families import family_of
 from suffice.models.formats.gguf_file import GGUF
+from suffice.models.formats.gguf_names import ARCHITECTURES, WITH_EXPERTS, Architecture
 from suffice.models.formats.gguf_types import CODES, file_type
 from suffice.models.stored_file import FLOATS, Array
 from suffice.models.weights import check_finite, check_layers, not_finite
 
 __all__ = ["open_gguf"]
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
-}
-_WEIGHTS = {
-    "embed": "token_embd",
-    "final_norm": "output_norm",
-    "head": "output",
-    "layers.attn_norm": "blk.{i}.attn_norm",
-    "layers.q": "blk.{i}.attn_q",
-    "layers.k": "blk.{i}.attn_k",
-    "layers.v": "blk.{i}.attn_v",
-    "layers.o": "blk.{i}.attn_output",
-    "layers.q_norm": "blk.{i}.attn_q_norm",
-    "layers.k_norm": "blk.{i}.attn_k_norm",
-    "layers.post_attn_norm": "blk.{i}.post_attention_norm",
-    "layers.mlp_norm": "blk.{i}.ffn_norm",
-    "layers.gate": "blk.{i}.ffn_gate",
-    "layers.up": "blk.{i}.ffn_up",
-    "layers.down": "blk.{i}.ffn_down",
-    "layers.post_mlp_norm": "blk.{i}.post_ffw_norm",
-}
 _ROPE_DIVISORS = "rope_freqs.weight"
+_ROW = "ffn_gate_inp_shexp.weight"
 _GEMMA3_27B_LAYERS = 62  # the one size whose attention scale does not follow from its head size
 
-# metadata key -> configuration field, and its type
-_FIELDS: dict[str, tuple[str, type]] = {
-    "context_length": ("max_position_embeddings", int),
-    "embedding_length": ("hidden_size", int),
-    "block_count": ("num_hidden_layers", int),
-    "feed_forward_length": ("intermediate_size", int),
-    "attention.head_count": ("num_attention_heads", int),
-    "attention.head_count_kv": ("num_key_value_heads", int),
-    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", float),
-    "attention.key_length": ("head_dim", int),
-    "rope.freq_base": ("rope_theta", float),
-}
-_GEMMA_FIELDS: dict[str, tuple[str, type]] = {
-    "attention.sliding_window": ("sliding_window", int),
-    "attention.sliding_window_pattern": ("sliding_window_pattern", int),
-    "rope.freq_base_swa": ("rope_local_base_freq", float),
-}
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 _TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
@@ -79,20 +40,24 @@ def open_gguf(path: Path) -> Checkpoint:
             that do not match the metadata.
     """
     file = GGUF.open(path)
-    architecture = file.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
-        raise unknown("GGUF architecture", f"{architecture!s:.200}", _ARCHITECTURES, close=0.85)
+    name = file.metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
+    with_experts = file.metadata.get(f"{name}.expert_count") and name in WITH_EXPERTS
+    own = WITH_EXPERTS[name] if with_experts else ARCHITECTURES[name]
     if file.metadata.get("split.count") not in (None, 0, 1):
         raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
-    raw = _configuration(file, architecture)
+    raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
     if _ROPE_DIVISORS in file.tensors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
-    source = _Source(file, config, interleaved=architecture == "llama")
+    source = _Source(file, config, interleaved=own.paired)
     # llama.cpp stores 1 + w for the families that add 1
-    return assemble(path, family, config, source, _WEIGHTS, norm_offset=0.0, metadata=file.metadata)
+    return assemble(
+        path, family, config, source, own.weights, norm_offset=0.0, metadata=file.metadata
+    )
 
 
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
@@ -116,7 +81,11 @@ class _Source:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight except the rotary divisors."""
         tensors = self._file.tensors
-        return {name: info.shape for name, info in tensors.items() if name != _ROPE_DIVISORS}
+        return {
+            name: _shape(name, info.shape)
+            for name, info in tensors.items()
+            if name != _ROPE_DIVISORS
+        }
 
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type; bfloat16 for blocks of integers."""
@@ -143,8 +112,8 @@ class _Source:
         found = self._file.load(name)
         check_finite(self._file.path, name, found)
         if paired:  # a bias
-            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2).reshape(info.shape)
-        return found
+            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2)
+        return found.reshape(_shape(name, info.shape))
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
         """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
@@ -174,21 +143,25 @@ class _Source:
         return self._file.tensors[name].shape[0] // heads if heads else 0
 
 
-def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
+def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor, also where a matrix of one row is stored as a vector."""
+    return (1, *shape) if len(shape) == 1 and name.endswith(_ROW) else shape
+
+
+def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     """Return the metadata as the fields of a `config.json`."""
-    prefix = architecture + "."
+    prefix, fields = name + ".", own.fields
     keys = {
         key.removeprefix(prefix): value
         for key, value in file.metadata.items()
         if key.startswith(prefix)
     }
-    fields = _FIELDS | (_GEMMA_FIELDS if architecture == "gemma3" else {})
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
-    checked = {key: keys.pop(key) for key in _CHECKED if key in keys}
+    checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}
     for key in keys:
         if key not in fields:
             raise unknown(
-                f"GGUF key of '{architecture}'", prefix + key, [prefix + f for f in fields]
+                f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields]
             )
     for key in (*_NEEDED, *keys):
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
@@ -196,16 +169,20 @@ def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
     raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
-    raw["architectures"] = [_ARCHITECTURES[architecture]]
-    raw["vocab_size"] = _vocabulary(file)
+    raw |= {"architectures": [own.name], "vocab_size": _vocabulary(file)}
     raw["tie_word_embeddings"] = "output.weight" not in file.tensors
     raw.update(_rope_scaling(file, scaling))
-    if architecture == "gemma3":
+    if name == "gemma3":
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw)
-    elif architecture in ("llama", "qwen3"):
-        raw["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    if own.bias:
+        raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
+    if own.partial and "rope.dimension_count" in checked:
+        rotated = checked.pop("rope.dimension_count")
+        _check_number(file, prefix + "rope.dimension_count", rotated, int)
+        raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
-    return raw
+    called = {own.renamed.get(field, field): value for field, value in raw.items()}
+    return {field: value for field, value in called.items() if field} | own.fixed
 
 
 def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
@@ -216,6 +193,8 @@ def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
     """
     if kind is int and not (type(value) is int and value >= 1):
         allowed = "a whole number of at least 1"
+    elif kind is bool and type(value) is not bool:
+        allowed = "true or false"
     elif kind is float and type(value) not in (int, float):
         allowed = "a number"
     else:

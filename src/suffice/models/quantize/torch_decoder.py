@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from suffice.errors import InputError
-from suffice.models.blocks import Attention, DenseMLP
+from suffice.models.blocks import Attention, DenseMLP, ExpertMLP
 from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.quantize.torch_layers import (
@@ -23,6 +23,8 @@ from suffice.models.quantize.torch_layers import (
     linear,
     rms_norm,
     rotate,
+    route,
+    rows_of,
 )
 from suffice.models.rope import check_call
 from suffice.quant import PackedLinear
@@ -126,6 +128,8 @@ class TorchDecoder(DecoderWeights):
             given = self._placed(norms.get("before"), base if self.config.parallel else x)
             if isinstance(block, Attention):
                 y = self._attention(index, table, cache, watch, given)
+            elif isinstance(block, ExpertMLP):
+                y = self._experts(index, block, given)
             else:
                 y = self._mlp(index, block, given)
             y = self._placed(norms.get("after"), y) * self.config.residual_scale
@@ -194,6 +198,34 @@ class TorchDecoder(DecoderWeights):
         up = self._linear(at + "up", x)
         inner = act(self._linear(at + "gate", x)) * up if block.gated else act(up)
         return self._linear(at + "down", inner)
+
+    def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the outputs of experts, in their order, and of the shared one."""
+        experts, at = block.experts, f"layers.{index}."
+        weights = route(self._linear(at + "router", x), experts)
+        y = torch.zeros_like(x)
+        for expert in range(experts.count):
+            rows = weights[:, expert].nonzero()[:, 0]
+            if not len(rows):
+                continue
+            gate, up = (
+                self._expert(at + name, expert, experts.inner, x[rows])
+                for name in ("expert_gate", "expert_up")
+            )
+            inner = ACTIVATIONS[block.activation](gate) * up
+            found = self._expert(at + "expert_down", expert, block.width, inner)
+            y = y.index_add(0, rows, weights[rows, expert, None] * found)
+        if not experts.shared:
+            return y
+        gate, up = (self._linear(at + name, x) for name in ("shared_gate", "shared_up"))
+        shared = self._linear(at + "shared_down", ACTIVATIONS[block.activation](gate) * up)
+        if experts.gated_share:
+            shared = self._linear(at + "shared_router", x).sigmoid() * shared
+        return y + shared
+
+    def _expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by an expert's `rows` rows of a stack."""
+        return linear(x, rows_of(self.matrix(name), expert * rows, rows), self.dtype)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         return self._linear(self._head, self._last(x)) * self.config.logit_scale

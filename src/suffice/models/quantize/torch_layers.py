@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from suffice.backends.cpu.linear import unpack, unpack_rows
+from suffice.models.routing import Experts
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
 
@@ -22,7 +23,9 @@ __all__ = [
     "linear",
     "rms_norm",
     "rotate",
+    "route",
     "row_blocks",
+    "rows_of",
     "visible",
 ]
 
@@ -65,19 +68,40 @@ def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[Pa
         yield weight
         return
     for panel in range(0, panels, step):
-        rows = slice(panel * ROWS, min((panel + step) * ROWS, weight.rows))
-        yield replace(
-            weight,
-            data=weight.data[panel : panel + step],
-            rows=rows.stop - rows.start,
-            scale=None if weight.scale is None else weight.scale[rows],
-            bias=None,
-        )
+        first = panel * ROWS
+        block = rows_of(weight, first, min(step * ROWS, weight.rows - first))
+        yield replace(block, bias=None)
+
+
+def rows_of(weight: PackedLinear, first: int, count: int) -> PackedLinear:
+    """Return rows of a packed weight, which begin and end with a panel or end with the weight."""
+    rows = slice(first, first + count)
+    return replace(
+        weight,
+        data=weight.data[first // ROWS : -(-rows.stop // ROWS)],
+        rows=count,
+        scale=None if weight.scale is None else weight.scale[rows],
+        bias=None if weight.bias is None else weight.bias[rows],
+    )
 
 
 def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
     """Return some rows [T] of a packed weight as float32 [T, K]."""
     return torch.from_numpy(unpack_rows(weight, rows.tolist()))
+
+
+def route(logits: torch.Tensor, experts: Experts) -> torch.Tensor:
+    """Return the weights [T, E] of the experts of each row; 0 of those that are not chosen."""
+    scores, left = logits, torch.ones_like(logits, dtype=torch.bool)
+    for step in experts.steps:
+        if step == "top":
+            best = scores.sort(dim=-1, descending=True, stable=True).indices[:, : experts.chosen]
+            left = torch.zeros_like(left).scatter(1, best, torch.ones_like(best, dtype=torch.bool))
+        elif step == "softmax":
+            scores = scores.masked_fill(~left, -torch.inf).softmax(dim=-1)
+        else:
+            scores = scores / scores.where(left, 0.0).sum(dim=-1, keepdim=True)
+    return experts.scale * scores.where(left, 0.0)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -1,0 +1,120 @@
+#include "model/routing.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace suffice {
+namespace {
+
+void softmax(std::vector<Scored>& scores) {
+  float most = scores[0].score;
+  for (const Scored& each : scores) most = std::max(most, each.score);
+  float sum = 0;
+  for (Scored& each : scores) {
+    each.score = std::exp(each.score - most);
+    sum += each.score;
+  }
+  for (Scored& each : scores) each.score /= sum;
+}
+
+// Integers in the order of the scores. NaN has a place among them, as sorting needs.
+int32_t ordered(float score) {
+  const auto bits = std::bit_cast<int32_t>(score);
+  return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+void keep_greatest(std::vector<Scored>& scores, int count) {
+  const auto greater = [](const Scored& a, const Scored& b) {
+    const int32_t one = ordered(a.score), other = ordered(b.score);
+    return one > other || (one == other && a.expert < b.expert);
+  };
+  std::nth_element(scores.begin(), scores.begin() + (count - 1), scores.end(), greater);
+  scores.resize(count);
+  std::sort(scores.begin(), scores.end(),
+            [](const Scored& a, const Scored& b) { return a.expert < b.expert; });
+}
+
+void normalize(std::vector<Scored>& scores) {
+  float sum = 0;
+  for (const Scored& each : scores) sum += each.score;
+  for (Scored& each : scores) each.score /= sum;
+}
+
+template <class T>
+void grow(std::vector<T>& values, size_t size) {
+  if (values.size() < size) values.resize(size);
+}
+
+}  // namespace
+
+int Routes::logit_stride(const ExpertMlp& block) { return round_up(block.experts, kPanel); }
+
+int Routes::inner_stride(const ExpertMlp& block) {
+  return round_up(std::max(block.inner, block.shared.up.rows), kPanel);
+}
+
+void Routes::reserve(const ExpertMlp& block, int rows, int width) {
+  const size_t count = rows, visited = count * block.visits();
+  grow(logits, count * logit_stride(block));
+  grow(shared_logits, count * kPanel);
+  grow(visits, visited);
+  grow(visits_of, visited);
+  groups.reserve(block.experts + 1);
+  grow(gate, visited * inner_stride(block));
+  grow(up, gate.size());
+  grow(output, visited * width);
+  grow(chosen_, count * block.routing.chosen);
+  grow(ends_, block.experts);
+}
+
+void Routes::route(const ExpertMlp& block, int row, std::vector<Scored>& scores) {
+  const Routing& routing = block.routing;
+  const float* from = logits.data() + static_cast<size_t>(row) * logit_stride(block);
+  scores.resize(block.experts);
+  for (int e = 0; e < block.experts; e++) scores[e] = {e, from[e]};
+  for (const int step : routing.steps) {
+    if (step == kSoftmax) softmax(scores);
+    if (step == kTop) keep_greatest(scores, routing.chosen);
+    if (step == kNormalize) normalize(scores);
+  }
+  std::copy(scores.begin(), scores.end(), chosen_.begin() + row * routing.chosen);
+}
+
+void Routes::group(const ExpertMlp& block, int rows) {
+  const int chosen = block.routing.chosen, routed = rows * chosen;
+  std::fill_n(ends_.begin(), block.experts, 0);
+  for (int i = 0; i < routed; i++) ends_[chosen_[i].expert]++;
+  groups.clear();
+  int first = 0;
+  for (int e = 0; e < block.experts; e++) {
+    const int count = ends_[e];
+    if (count) groups.push_back({e, first, count});
+    ends_[e] = first;
+    first += count;
+  }
+  const auto read = static_cast<int64_t>(groups.size());
+  reads.read += read;
+  reads.held += block.experts;
+  reads.bytes_read += read * block.expert_bytes();
+  reads.bytes_held += block.experts * block.expert_bytes();
+  for (int i = 0; i < routed; i++) {
+    const int row = i / chosen, visit = ends_[chosen_[i].expert]++;
+    visits[visit] = {row, block.routing.scale * chosen_[i].score};
+    visits_of[row * block.visits() + i % chosen] = visit;
+  }
+  if (block.shared.up.data) group_shared(block, rows);
+}
+
+void Routes::group_shared(const ExpertMlp& block, int rows) {
+  const int chosen = block.routing.chosen, routed = rows * chosen;
+  groups.push_back({-1, routed, rows});
+  for (int row = 0; row < rows; row++) {
+    const float logit = shared_logits[static_cast<size_t>(row) * kPanel];
+    const float weight = block.shared_router.data ? 1 / (1 + std::exp(-logit)) : 1.0f;
+    visits[routed + row] = {row, weight};
+    visits_of[row * block.visits() + chosen] = routed + row;
+  }
+}
+
+}  // namespace suffice

@@ -1,0 +1,63 @@
+// From the router's logits to groups of rows that go to the same expert.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/blocks.h"
+
+namespace suffice {
+
+// An expert, and its score for a row.
+struct Scored {
+  int expert;
+  float score;
+};
+
+// A row that goes to an expert, and the weight of the expert's output in that of the row.
+struct Visit {
+  int row;
+  float weight;
+};
+
+// An expert and its visits [first, first + count), in the order of rows.
+struct Group {
+  int expert;  // -1: the one that all rows share
+  int first, count;
+};
+
+// Experts of layers that a step reads, and those that there are.
+struct ExpertReads {
+  int64_t read = 0, held = 0;
+  int64_t bytes_read = 0, bytes_held = 0;
+};
+
+// The routes of a layer's rows, and what its experts compute. Threads share it.
+class Routes {
+ public:
+  std::vector<float> logits, shared_logits;  // [rows][logit_stride], [rows][kPanel]
+  std::vector<Visit> visits;                 // by expert
+  std::vector<int> visits_of;                // [rows][visits of a row], in the order of their sum
+  std::vector<Group> groups;                 // experts that are visited, ascending
+  std::vector<float> gate, up;               // [visits][inner_stride]
+  std::vector<float> output;                 // [visits][width]
+  ExpertReads reads;                         // of the step so far
+
+  static int logit_stride(const ExpertMlp& block);
+  static int inner_stride(const ExpertMlp& block);
+
+  // Makes room for the rows of a step in a block; `width` is the stride of outputs.
+  void reserve(const ExpertMlp& block, int rows, int width);
+  // Finds the experts of a row from its logits, and their weights.
+  void route(const ExpertMlp& block, int row, std::vector<Scored>& scores);
+  // Groups all rows by expert, once they are routed, and counts what will be read.
+  void group(const ExpertMlp& block, int rows);
+
+ private:
+  void group_shared(const ExpertMlp& block, int rows);
+
+  std::vector<Scored> chosen_;  // [rows][chosen], by expert
+  std::vector<int> ends_;       // [experts] of their visits so far
+};
+
+}  // namespace suffice

@@ -1,0 +1,58 @@
+"""The experts of a layer, and the rule by which a row goes to a few of them.
+
+A rule is a list of steps on a row's scores, which are at first the logits of the router:
+
+    softmax    of the scores that are there
+    top        leaves the greatest ones; of equal scores, those of the first experts
+    normalize  to the sum 1
+
+What is left at the end weighs the experts' outputs. So a family's rule stands in its own file. The
+steps are carried out by `csrc/model/routing.cpp` and, as a reference, by
+`quantize.torch_layers.route`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from suffice.errors import InputError
+
+__all__ = ["STEPS", "Experts"]
+
+STEPS = ("softmax", "top", "normalize")  # as the native core numbers them
+MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
+_WHOLE = 16  # rows of a panel, which belong to one expert
+
+
+@dataclass(frozen=True)
+class Experts:
+    """`count` experts of a layer, `chosen` of them for a row, by `steps`, times `scale`.
+
+    `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
+    there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
+
+    Raises:
+        InputError: A number that cannot work.
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    steps: tuple[str, ...]
+    scale: float = 1.0
+    shared: int = 0
+    gated_share: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.steps.count("top") == 1 and set(self.steps) <= set(STEPS)
+        if self.count > MAX_EXPERTS:
+            raise InputError(f"{self.count} experts in a layer; at most {MAX_EXPERTS} can be")
+        if self.chosen > self.count:
+            raise InputError(
+                f"config field 'num_experts_per_tok' = {self.chosen} is more than the "
+                f"{self.count} experts of a layer"
+            )
+        if self.inner % _WHOLE:
+            raise InputError(
+                f"the inner width of an expert is {self.inner}; a multiple of {_WHOLE} is supported"
+            )

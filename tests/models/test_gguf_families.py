@@ -1,0 +1,107 @@
+"""Tests of gguf_names.py: a family's GGUF file is the model of its folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gguf_files
+import tiny
+from caches import cache_for
+from suffice.errors import InputError
+from suffice.models.checkpoint import Checkpoint
+from suffice.models.formats.gguf_names import ARCHITECTURES
+from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.quant import QUANTS
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gemma": {},
+    "gpt2": {},
+    "granite": {},
+    "granite-moe": {},
+    "mixtral": {"sliding_window": None},
+    "neox": {},
+    "neox-serial": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    "olmo2": {},
+    "olmoe": {},
+    "phi": {},
+    "phi3": {},
+    "qwen2-moe": {"norm_topk_prob": False},
+    "qwen3-moe": {"mlp_only_layers": []},
+    "smollm3": {"no_rope_layers": [1, 1, 1]},
+    "stablelm": {},
+    "stablelm-parallel": {},
+}
+TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
+
+
+def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
+    folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
+    return [open_checkpoint(each) for each in (folder, gguf_files.write(folder, tmp_path / "x.gguf", kind))]
+
+
+def test_every_architecture_is_tested() -> None:
+    elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
+    assert set(ARCHITECTURES) == {*elsewhere, *gguf_files.ARCHITECTURES.values()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
+    folder, file = both(tmp_path, variant)
+    rounded = {  # in a GGUF file they are float32
+        name: pytest.approx(getattr(folder.config, name), rel=1e-6)
+        for name in ("norm_eps", "attention_scale", "embed_scale", "residual_scale", "logit_scale")
+    }
+    for name, value in rounded.items():
+        assert getattr(file.config, name) == value, name
+    same = {name: getattr(folder.config, name) for name in rounded}
+    assert replace(file.config, **same) == folder.config
+    expected, found = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
+    shift = folder.norm_offset
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        if shift and name.endswith("norm"):
+            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
+        else:
+            assert np.array_equal(found[name].reshape(-1), tensor.reshape(-1)), name
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2-moe", "qwen3-moe"])
+def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path: Path) -> None:
+    inner = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 96}
+    changes = {"intermediate_size": 64} if variant == "mixtral" else inner
+    if variant == "qwen3-moe":
+        del changes["shared_expert_intermediate_size"]
+    _, file = both(tmp_path, variant, kind, **changes)
+    logits = []
+    for quant in ("file", "none:dtype=float32"):
+        decoder = TorchDecoder.from_checkpoint(file, QUANTS.build(quant))
+        assert decoder.matrix("layers.1.expert_gate").dtype == ("codes" if quant == "file" else "float32")
+        assert decoder.matrix("layers.1.router").dtype == "float32"
+        cache = cache_for(decoder, "float32", growth="upfront", limit=64)
+        cache.reserve(64)
+        logits.append(NativeModel(decoder, 64).step([StepRows(cache, TOKENS.tolist(), outputs="all")]))
+    assert np.abs(logits[0] - logits[1]).max() < 0.01 * logits[1].std()
+    assert not np.array_equal(*logits)
+
+
+def test_keys_of_experts_are_checked(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "tiny", "mixtral", sliding_window=None, num_experts_per_tok=6)
+    path = gguf_files.write(folder, tmp_path / "x.gguf")
+    data = path.read_bytes()
+    key = b"llama.expert_used_count"
+    at = data.index(key) + len(key) + 4
+    path.write_bytes(data[:at] + (7).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(InputError, match="'num_experts_per_tok' = 7 is more than the 6 experts"):
+        open_checkpoint(path)
+    path.write_bytes(data[:at] + (0).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(InputError, match="key 'llama.expert_used_count' = 0 must be a whole"):
+        open_checkpoint(path)

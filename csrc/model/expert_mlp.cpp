@@ -90,8 +90,9 @@ struct ExpertWork {
     if (group.expert < 0)
       return {common.gate, common.up, common.down, common.activation, common.up.panels(), 0, 0};
     const int inner = block.inner / kPanel, output = worker.spec.width / kPanel;
-    return {block.gate, block.up,           block.down,           block.activation,
-            inner,      group.expert * inner, group.expert * output};
+    return {block.gate,           block.up, block.down,
+            block.activation,     inner,    group.expert * inner,
+            group.expert * output};
   }
 
   Work work(const Group& group, Pass pass) const {

@@ -301,8 +301,16 @@ def test_the_core_checks_its_arguments(
         ("mixtral", {"num_experts_per_tok": 7}, r"'num_experts_per_tok' = 7 is more than the 6"),
         ("mixtral", {"num_local_experts": 0}, r"'num_local_experts' = 0 must be a whole number"),
         ("mixtral", {"num_local_experts": 2000}, r"^2000 experts in a layer; at most 1024 can be"),
-        ("mixtral", {"num_local_experts": 7}, r"missing: model.layers.0.block_sparse_moe.experts.6"),
-        ("mixtral", {"num_local_experts": 5}, r"unknown: model.layers.0.block_sparse_moe.experts.5"),
+        (
+            "mixtral",
+            {"num_local_experts": 7},
+            r"missing: model.layers.0.block_sparse_moe.experts.6",
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 5},
+            r"unknown: model.layers.0.block_sparse_moe.experts.5",
+        ),
         ("mixtral", {"intermediate_size": 40}, r"inner width of an expert is 40; a multiple of 16"),
         ("mixtral", {"intermediate_size": 64}, r"experts.0.w1.weight. has shape \[48, 64\]"),
         ("olmoe", {"clip_qkv": 8.0}, r"'clip_qkv' = 8.0 is not supported; supported: None"),

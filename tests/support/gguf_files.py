@@ -73,7 +73,9 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
     names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
     for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
-        called = stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
+        called = (
+            stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
+        )
         assert called, stored
         matrix = values.ndim > 1 and "ffn_gate_inp" not in called and "embd" not in called
         type_ = gguf.GGMLQuantizationType[kind if matrix else "F32"]
@@ -139,7 +141,10 @@ def _changed(
         return [(name, parts.swapaxes(0, 1).reshape(values.shape))]
     if name.endswith("input_linear.weight"):
         gate, up = np.split(values, 2, axis=1)
-        return [(f"blk.{layer}.ffn_{own}_exps.weight", each) for own, each in (("gate", gate), ("up", up))]
+        return [
+            (f"blk.{layer}.ffn_{own}_exps.weight", each)
+            for own, each in (("gate", gate), ("up", up))
+        ]
     if name.endswith("shared_expert_gate.weight"):
         return [(name, values[0])]
     if family in _PAIRED and re.search(r"\.[qk]_proj\.", name):

@@ -79,9 +79,7 @@ def _experts(count: str) -> Fields:
 
 
 _INNER: Fields = {"expert_feed_forward_length": ("moe_intermediate_size", int)}
-_SHARED: Fields = {
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)
-}
+_SHARED: Fields = {"expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)}
 
 
 @dataclass(frozen=True)

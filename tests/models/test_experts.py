@@ -243,6 +243,21 @@ def test_rounded_experts_are_the_reference_s(variant: str, quant: str, checkpoin
     assert (exact - expected).abs().max() > 0.02 * expected.std()
 
 
+def test_gates_that_are_stored_otherwise(checkpoints: Any) -> None:
+    """Matrices that share their inputs may take them in forms of their own."""
+    decoder = decoder_of(checkpoints("qwen2-moe"))
+    coded = decoder_of(checkpoints("qwen2-moe"), "int8")
+    for name in list(decoder.weights):
+        if name.endswith(("expert_gate", "shared_up")):
+            decoder.weights[name] = coded.weights[name]
+    logits = prompt(decoder, TOKENS.tolist(), [20, 1, 27])
+    expected = decoder.forward(TOKENS, new_cache(decoder), logits="all")
+    plain = prompt(decoder_of(checkpoints("qwen2-moe")), TOKENS.tolist(), [48])
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.005 * expected.std()
+    assert np.abs(logits - plain).max() > 0.01 * expected.std()
+
+
 def test_sites_of_experts(checkpoints: Any) -> None:
     """Inputs of `gate` and `up` have 8 bits, those of `down` 16, as in dense layers."""
     decoder = decoder_of(checkpoints("qwen2-moe"), "4bit:act_bits=8")

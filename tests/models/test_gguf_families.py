@@ -53,6 +53,12 @@ def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> lis
     ]
 
 
+def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "phi3", sliding_window=None)
+    assert [layer.window for layer in file.config.layers] == [None] * 3
+    assert file.config.layers == folder.config.layers
+
+
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
     assert set(ARCHITECTURES) == {*elsewhere, *gguf_files.ARCHITECTURES.values()}

@@ -97,7 +97,7 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = int(rope.get("partial_rotary_factor", 1.0) * size)
     if raw["model_type"] == "phi3":
-        found["attention.sliding_window"] = raw["sliding_window"]
+        found["attention.sliding_window"] = raw["sliding_window"] or 0
     return found
 
 

@@ -154,7 +154,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     keys = {
         key.removeprefix(prefix): value
         for key, value in file.metadata.items()
-        if key.startswith(prefix)
+        if key.startswith(prefix) and own.absent.get(key.removeprefix(prefix)) != value
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}

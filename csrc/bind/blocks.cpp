@@ -105,6 +105,7 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
   self.set(block.up, parts, "expert_up", experts * inner, spec.width);
   self.set(block.down, parts, "expert_down", experts * spec.width, inner);
+  block.gate_own = !same_inputs(block.up, block.gate);
   if (shared) {
     block.shared = mlp(self, parts, "shared_", shared, activation, true);
     self.set(block.shared_router, parts, "shared_router", 1, spec.width, false);

@@ -66,6 +66,7 @@ struct ExpertMlp {
   Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
   int experts = 0, inner = 0;
   int activation = kSilu;
+  bool gate_own = false;  // takes inputs otherwise than up
   Routing routing;
 
   // Calls f for what every step reads.

@@ -11,6 +11,7 @@ constexpr int kReadCost = 4;
 // own.
 struct Matrices {
   const Linear &gate, &up, &down;
+  bool gate_own;
   int activation;
   int inner_panels, inner_start, output_start;
 };
@@ -88,10 +89,11 @@ struct ExpertWork {
   Matrices matrices(const Group& group) const {
     const DenseMlp& common = block.shared;
     if (group.expert < 0)
-      return {common.gate, common.up, common.down, common.activation, common.up.panels(), 0, 0};
+      return {common.gate,       common.up,          common.down, common.gate_own,
+              common.activation, common.up.panels(), 0,           0};
     const int inner = block.inner / kPanel, output = worker.spec.width / kPanel;
-    return {block.gate, block.up,           block.down,           block.activation,
-            inner,      group.expert * inner, group.expert * output};
+    return {block.gate,       block.up, block.down,           block.gate_own,
+            block.activation, inner,    group.expert * inner, group.expert * output};
   }
 
   Work work(const Group& group, Pass pass) const {
@@ -132,7 +134,8 @@ struct ExpertWork {
       if (!ready || !same_inputs_of(*ready, group)) gather(group, of);
       ready = &group;
       const Inputs x = own.inputs.of(own.rows.data(), width, of.up, group.count);
-      const Inputs of_gate = own.gate_inputs.of(own.rows.data(), width, of.gate, group.count);
+      const Inputs of_gate =
+          of.gate_own ? own.gate_inputs.of(own.rows.data(), width, of.gate, group.count) : x;
       const size_t start = static_cast<size_t>(group.first) * inner_stride;
       float *gate = routes.gate.data() + start, *up = routes.up.data() + start;
       const int from = of.inner_start + first, to = of.inner_start + last;
@@ -163,7 +166,7 @@ struct ExpertWork {
                   own.rows.data() + static_cast<size_t>(i) * width);
     }
     fill(own.inputs, own.rows.data(), width, of.up, group.count);
-    fill(own.gate_inputs, own.rows.data(), width, of.gate, group.count);
+    if (of.gate_own) fill(own.gate_inputs, own.rows.data(), width, of.gate, group.count);
   }
 
   void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) const {

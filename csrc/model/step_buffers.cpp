@@ -57,7 +57,8 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   routes.reads = {};
   for (const Layer& layer : spec.layers)
     for (const Block& block : layer.blocks)
-      if (const auto* part = std::get_if<ExpertMlp>(&block.part)) routes.reserve(*part, rows, width);
+      if (const auto* part = std::get_if<ExpertMlp>(&block.part))
+        routes.reserve(*part, rows, width);
   for (const Layer& layer : spec.layers) window_of(layer.attention().window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }

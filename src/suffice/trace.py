@@ -137,8 +137,8 @@ class Trace:
         3   value rows that each of the `group` query heads would have read alone, summed
 
     Rows and bytes are counted for every token they are read for, even if tokens of a step share a
-    read. Experts of all layers are counted once a step, however many rows go to them: those that were
-    read, and those that there are. `missing` is the largest share of a softmax that a step left unread, as its technique
+    read. Experts of all layers are counted once a step, those read and all, however many rows go to
+    them. `missing` is the largest share of a softmax that a step left unread, as its technique
     bounds or estimates it. `audit` has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tiny
 from commands import Cli
 
 ARGUMENTS = ("bench", "-p", "4", "-n", "3", "-d", "0,8", "-r", "2")
@@ -42,6 +43,21 @@ def test_json_counts_every_byte(cli: Cli, checkpoint: Path) -> None:
     expected = read * deep["tokens_per_second"] / deep["roof_bytes_per_second"]
     assert deep["roof_fraction"] == pytest.approx(expected)
     assert records["pp4"]["roof_fraction"] is None
+
+
+def test_experts_have_a_column(cli: Cli, tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path, "mixtral", tokenizer=True)
+    arguments = ("bench", "-p", "4", "-n", "3", "-r", "1", "-m", str(folder))
+    records = {each["test"]: each for each in json.loads(cli(*arguments, "-o", "json").out)}
+    assert records["pp4"]["expert_fraction"] is None
+    one = records["tg3"]
+    assert one["expert_fraction"] == pytest.approx(2 / 6)  # 2 of 6 experts for a row
+    every = 3 * 6 * 3 * 64 * 48  # layers, experts, matrices
+    assert one["expert_bytes_per_token"] in (every * 2 / 3, every * 4 / 3)  # of bfloat16, float32
+    assert one["expert_bytes_per_token"] < one["weight_bytes_per_token"]
+    head, _, prompt, decode = cli(*arguments).out.splitlines()
+    assert "experts/token" in head and decode.rstrip(" |").endswith(", 33.3 % of all")
+    assert prompt.rstrip(" |").endswith("-")
 
 
 def test_csv(cli: Cli, checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import tiny
 from attention.test_calibration import GOOD
 from commands import Cli, complaint
 from draws import normal
@@ -99,6 +101,14 @@ def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
     assert ran.code == 0
     assert "4 query, 2 key/value, of 16" in ran.out
     assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
+
+
+def test_describes_experts(cli: Cli, tmp_path: Path) -> None:
+    said = cli("info", "-m", str(tiny.make(tmp_path / "one", "qwen2-moe-mixed"))).out
+    rule = "2 of 4, of width 48, by softmax, top"
+    assert f"{rule}; one of width 32 for all tokens; 2 layers without" in said
+    said = cli("info", "-m", str(tiny.make(tmp_path / "other", "mixtral"))).out
+    assert re.search(r"experts +2 of 6, of width 48, by softmax, top, normalize\n", said)
 
 
 def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import tiny
 from caches import cache_for
 from calibrating import text_flags
-from commands import Cli
+from commands import Cli, complaint
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.open import open_checkpoint
@@ -22,6 +22,7 @@ from suffice.models.quantize.torch_decoder import TorchDecoder
 
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 LATER = (
+    "experts",
     "logit_scale",
     "parallel",
     "residual_scale",
@@ -79,3 +80,13 @@ def test_parallel_blocks_with_norms_after_them_are_refused(cli: Cli, tmp_path: P
     ran = cli("run", "-m", str(path), "-p", "x")
     assert ran.code == 2
     assert "parallel blocks with placement=sandwich; allowed: pre" in ran.err
+
+
+def test_experts_are_refused_before_anything_is_run(cli: Cli, tmp_path: Path) -> None:
+    model = tiny.make(tmp_path / "mixtral", "mixtral", tokenizer=True)
+    output = tmp_path / "out.safetensors"
+    ran = cli("quantize", "-m", str(model), *text_flags(tmp_path, 6), "-o", str(output))
+    assert complaint(ran) == (
+        "`suffice quantize` does not calibrate mixtures of experts: "
+        "--quant 4bit or int8 rounds them when they are loaded"
+    )

@@ -55,6 +55,15 @@ def test_bytes_before_and_after(output: RequestOutput) -> None:
     assert "read 99.9 %, sketch included | " in said, "not all is not 100 %"
 
 
+def test_experts_stand_beside_keys_and_values(output: RequestOutput) -> None:
+    trace = read(1, held=4000, cached=MIB)
+    trace.steps, trace.expert_bytes_held, trace.expert_bytes_read = 4, 40 * MIB, 5 * MIB
+    said = summary(output, trace, WEIGHTS)
+    assert "cache 1.0 MiB, read 100 % | experts 10.0 MiB, read 12.5 % | memory" in said
+    assert SUMMARY.fullmatch(said)
+    assert "experts" not in summary(output, read(1, held=4000, cached=MIB), WEIGHTS)
+
+
 def test_a_cache_is_summed_up_once_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = LLM(tiny.make(tmp_path, "llama", tokenizer=True), threads=1, dtype="float32")
     row, asked = 2 * llm.runner.trace.rows[0].size * llm.runner.trace.plain_row_bytes, []

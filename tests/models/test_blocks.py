@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suffice.models.blocks import MATRICES, Attention, DenseMLP
+from suffice.models.blocks import MATRICES, Attention, DenseMLP, ExpertMLP
 from suffice.models.open import open_checkpoint
 from suffice.models.weights import is_linear, shapes
 
@@ -22,6 +22,24 @@ def test_the_blocks_of_a_layer(checkpoints: Any) -> None:
         assert mlp.matrices == {"gate": (96, 64), "up": (96, 64), "down": (64, 96)}
     assert config.input_sizes == [64, 96]
     assert DenseMLP(64, 96, False, "relu").matrices == {"up": (96, 64), "down": (64, 96)}
+
+
+def test_the_blocks_of_layers_with_experts(checkpoints: Any) -> None:
+    config = open_checkpoint(checkpoints("qwen2-moe-mixed")).config
+    kinds = [type(config.blocks(index)[1]) for index in range(3)]
+    assert kinds == [DenseMLP, ExpertMLP, DenseMLP]
+    assert config.blocks(1)[1].matrices == {
+        "router": (4, 64),
+        "expert_gate": (4 * 48, 64),
+        "expert_up": (4 * 48, 64),
+        "expert_down": (4 * 64, 48),
+        "shared_gate": (32, 64),
+        "shared_up": (32, 64),
+        "shared_down": (64, 32),
+        "shared_router": (1, 64),
+    }
+    other = open_checkpoint(checkpoints("mixtral")).config.blocks(2)[1]
+    assert set(other.matrices) == {"router", "expert_gate", "expert_up", "expert_down"}
 
 
 @pytest.mark.parametrize(

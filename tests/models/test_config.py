@@ -127,9 +127,10 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             {"architectures": ["LlamaForCausallM"]},
             "unknown architecture 'LlamaForCausallM'. Did you mean 'LlamaForCausalLM'? "
             "Known: GPT2LMHeadModel, GPTNeoXForCausalLM, Gemma3ForCausalLM, GemmaForCausalLM, "
-            "GraniteForCausalLM, LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, "
-            "Olmo2ForCausalLM, Phi3ForCausalLM, PhiForCausalLM, Qwen2ForCausalLM, "
-            "Qwen3ForCausalLM, SmolLM3ForCausalLM, StableLmForCausalLM",
+            "GraniteForCausalLM, GraniteMoeForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
+            "MixtralForCausalLM, OPTForCausalLM, Olmo2ForCausalLM, OlmoeForCausalLM, "
+            "Phi3ForCausalLM, PhiForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, "
+            "Qwen3ForCausalLM, Qwen3MoeForCausalLM, SmolLM3ForCausalLM, StableLmForCausalLM",
         ),
         *(
             (

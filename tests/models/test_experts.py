@@ -243,6 +243,21 @@ def test_rounded_experts_are_the_reference_s(variant: str, quant: str, checkpoin
     assert (exact - expected).abs().max() > 0.02 * expected.std()
 
 
+def test_gates_that_are_stored_otherwise(checkpoints: Any) -> None:
+    """Matrices that share their inputs may take them in forms of their own."""
+    decoder = decoder_of(checkpoints("qwen2-moe"))
+    coded = decoder_of(checkpoints("qwen2-moe"), "int8")
+    for name in list(decoder.weights):
+        if name.endswith(("expert_gate", "shared_up")):
+            decoder.weights[name] = coded.weights[name]
+    logits = prompt(decoder, TOKENS.tolist(), [20, 1, 27])
+    expected = decoder.forward(TOKENS, new_cache(decoder), logits="all")
+    plain = prompt(decoder_of(checkpoints("qwen2-moe")), TOKENS.tolist(), [48])
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.005 * expected.std()
+    assert np.abs(logits - plain).max() > 0.01 * expected.std()
+
+
 def test_sites_of_experts(checkpoints: Any) -> None:
     """Inputs of `gate` and `up` have 8 bits, those of `down` 16, as in dense layers."""
     decoder = decoder_of(checkpoints("qwen2-moe"), "4bit:act_bits=8")
@@ -301,8 +316,16 @@ def test_the_core_checks_its_arguments(
         ("mixtral", {"num_experts_per_tok": 7}, r"'num_experts_per_tok' = 7 is more than the 6"),
         ("mixtral", {"num_local_experts": 0}, r"'num_local_experts' = 0 must be a whole number"),
         ("mixtral", {"num_local_experts": 2000}, r"^2000 experts in a layer; at most 1024 can be"),
-        ("mixtral", {"num_local_experts": 7}, r"missing: model.layers.0.block_sparse_moe.experts.6"),
-        ("mixtral", {"num_local_experts": 5}, r"unknown: model.layers.0.block_sparse_moe.experts.5"),
+        (
+            "mixtral",
+            {"num_local_experts": 7},
+            r"missing: model.layers.0.block_sparse_moe.experts.6",
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 5},
+            r"unknown: model.layers.0.block_sparse_moe.experts.5",
+        ),
         ("mixtral", {"intermediate_size": 40}, r"inner width of an expert is 40; a multiple of 16"),
         ("mixtral", {"intermediate_size": 64}, r"experts.0.w1.weight. has shape \[48, 64\]"),
         ("olmoe", {"clip_qkv": 8.0}, r"'clip_qkv' = 8.0 is not supported; supported: None"),

@@ -29,11 +29,13 @@ from suffice.models.families import (
     granite,
     llama,
     mistral,
+    mixtral,
     neox,
     olmo,
     opt,
     phi,
     qwen,
+    qwen_moe,
     smollm,
     stablelm,
 )
@@ -46,14 +48,19 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Gemma3ForCausalLM": gemma.DEFAULTS,
     "GemmaForCausalLM": gemma.GEMMA_DEFAULTS,
     "GraniteForCausalLM": granite.DEFAULTS,
+    "GraniteMoeForCausalLM": granite.MOE_DEFAULTS,
     "LlamaForCausalLM": llama.DEFAULTS,
     "MistralForCausalLM": mistral.DEFAULTS,
+    "MixtralForCausalLM": mixtral.DEFAULTS,
     "OPTForCausalLM": opt.DEFAULTS,
     "Olmo2ForCausalLM": olmo.DEFAULTS,
+    "OlmoeForCausalLM": olmo.MOE_DEFAULTS,
     "Phi3ForCausalLM": phi.PHI3_DEFAULTS,
     "PhiForCausalLM": phi.PHI_DEFAULTS,
     "Qwen2ForCausalLM": qwen.QWEN2_DEFAULTS,
+    "Qwen2MoeForCausalLM": qwen_moe.QWEN2_DEFAULTS,
     "Qwen3ForCausalLM": qwen.QWEN3_DEFAULTS,
+    "Qwen3MoeForCausalLM": qwen_moe.QWEN3_DEFAULTS,
     "SmolLM3ForCausalLM": smollm.DEFAULTS,
     "StableLmForCausalLM": stablelm.DEFAULTS,
 }
@@ -62,13 +69,19 @@ ONLY = {
     "Gemma3ForCausalLM": gemma._ONLY,
     "GemmaForCausalLM": gemma.GEMMA_ONLY,
     "OPTForCausalLM": opt._ONLY,
+    "OlmoeForCausalLM": olmo.MOE_ONLY,
     "PhiForCausalLM": phi.PHI_ONLY,
     "StableLmForCausalLM": stablelm.ONLY,
 }
 SILENT_OF = {
     "GPT2LMHeadModel": gpt2.SILENT,
+    **dict.fromkeys(
+        ("GraniteMoeForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM"), mixtral.SILENT
+    ),
     "Phi3ForCausalLM": phi.SILENT,
     "PhiForCausalLM": phi.SILENT,
+    "Qwen2MoeForCausalLM": qwen_moe.SILENT,
+    "Qwen3MoeForCausalLM": qwen_moe.SILENT,
 }
 # read by us, but no field of transformers' class
 EXTRA = {
@@ -208,6 +221,9 @@ CASES.remove(("LlamaForCausalLM", "original_max_position_embeddings", "null"))  
 CASES.remove(("Gemma3ForCausalLM", "sliding_window", "null"))  # fails there, in the mask
 for own in ("rotary_emb_base", "rotary_pct"):  # taken there if another field gives the value
     CASES.remove(("GPTNeoXForCausalLM", own, "null"))
+for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model
+    CASES.remove(("GraniteMoeForCausalLM", own, "null"))
+CASES.remove(("Qwen2MoeForCausalLM", "num_key_value_heads", "null"))  # fails in the model
 
 
 @pytest.mark.parametrize(("architecture", "field", "change"), CASES)

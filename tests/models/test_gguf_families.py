@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import gguf_files
+import gguf_folders
 import tiny
 from caches import cache_for
+from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.formats.gguf_names import ARCHITECTURES
@@ -28,7 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite-moe": {},
     "mixtral": {"sliding_window": None},
     "neox": {},
-    "neox-serial": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    "neox-serial": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    },
     "olmo2": {},
     "olmoe": {},
     "phi": {},
@@ -44,12 +47,21 @@ TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().ma
 
 def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
     folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
-    return [open_checkpoint(each) for each in (folder, gguf_files.write(folder, tmp_path / "x.gguf", kind))]
+    return [
+        open_checkpoint(each)
+        for each in (folder, gguf_folders.write(folder, tmp_path / "x.gguf", kind))
+    ]
+
+
+def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "phi3", sliding_window=None)
+    assert [layer.window for layer in file.config.layers] == [None] * 3
+    assert file.config.layers == folder.config.layers
 
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *gguf_files.ARCHITECTURES.values()}
+    assert set(ARCHITECTURES) == {*elsewhere, *gguf_folders.ARCHITECTURES.values()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -81,21 +93,24 @@ def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path:
     if variant == "qwen3-moe":
         del changes["shared_expert_intermediate_size"]
     _, file = both(tmp_path, variant, kind, **changes)
-    logits = []
-    for quant in ("file", "none:dtype=float32"):
-        decoder = TorchDecoder.from_checkpoint(file, QUANTS.build(quant))
-        assert decoder.matrix("layers.1.expert_gate").dtype == ("codes" if quant == "file" else "float32")
-        assert decoder.matrix("layers.1.router").dtype == "float32"
-        cache = cache_for(decoder, "float32", growth="upfront", limit=64)
+    decoder = TorchDecoder.from_checkpoint(file, QUANTS.build("file"))
+    plain = TorchDecoder.from_checkpoint(file, QUANTS.build("none:dtype=float32"))
+    for name, each in (("layers.1.expert_gate", "codes"), ("layers.1.router", "float32")):
+        assert (decoder.matrix(name).dtype, plain.matrix(name).dtype) == (each, "float32")
+        assert np.array_equal(unpack(decoder.matrix(name)), unpack(plain.matrix(name)))
+    caches = [cache_for(decoder, "float32", growth="upfront", limit=64) for _ in range(2)]
+    for cache in caches:
         cache.reserve(64)
-        logits.append(NativeModel(decoder, 64).step([StepRows(cache, TOKENS.tolist(), outputs="all")]))
-    assert np.abs(logits[0] - logits[1]).max() < 0.01 * logits[1].std()
-    assert not np.array_equal(*logits)
+    rows = [StepRows(caches[0], TOKENS.tolist(), outputs="all")]
+    logits = NativeModel(decoder, 64).step(rows)
+    expected = decoder.forward(TOKENS, caches[1], logits="all")
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
 
 
 def test_keys_of_experts_are_checked(tmp_path: Path) -> None:
     folder = tiny.make(tmp_path / "tiny", "mixtral", sliding_window=None, num_experts_per_tok=6)
-    path = gguf_files.write(folder, tmp_path / "x.gguf")
+    path = gguf_folders.write(folder, tmp_path / "x.gguf")
     data = path.read_bytes()
     key = b"llama.expert_used_count"
     at = data.index(key) + len(key) + 4
@@ -103,5 +118,5 @@ def test_keys_of_experts_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'num_experts_per_tok' = 7 is more than the 6 experts"):
         open_checkpoint(path)
     path.write_bytes(data[:at] + (0).to_bytes(4, "little") + data[at + 4 :])
-    with pytest.raises(InputError, match="key 'llama.expert_used_count' = 0 must be a whole"):
+    with pytest.raises(InputError, match=r"key .llama.expert_used_count. = 0 must be a whole"):
         open_checkpoint(path)

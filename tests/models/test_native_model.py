@@ -85,9 +85,11 @@ def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkp
 
 OTHER = {
     "gemma3": ("int8", "bfloat16"),
+    "granite-moe": ("int8", "float32"),
     "neox": ("none:dtype=bfloat16", "int8"),
     "olmo2": ("int8", "float32"),
     "opt-post": ("kmeans:group=64,act_bits=8", "kmeans4"),
+    "qwen2-moe": ("none:dtype=bfloat16", "bfloat16"),
 }
 QUANTS_HELD = ["none:dtype=float32", "none:dtype=bfloat16", "int8", "kmeans:group=64,act_bits=8"]
 KV_HELD = ["float32", "bfloat16", "int8", "kmeans4", "planes"]
@@ -185,7 +187,7 @@ def test_a_window_of_a_layer_s_own_stays(checkpoints: Any) -> None:
         assert np.array_equal(after(decoder, less), after(decoder, NativeModel(narrow, 64)))
 
 
-@pytest.mark.parametrize("variant", ["llama", "neox", "opt-post", "smollm3"])
+@pytest.mark.parametrize("variant", ["llama", "mixtral", "neox", "opt-post", "smollm3"])
 def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
     """The rest is a model of fewer layers."""
     decoder, _ = models(checkpoints(variant))

@@ -15,11 +15,14 @@ import tiny
 from quantized_folders import PROGRAMS, change, refusal, say
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack
+from suffice.errors import InputError
 from suffice.models.checkpoint import UnreadCodes
+from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.hf_folder import FolderTensors, read_json
 from suffice.models.formats.hf_quantized import QuantizedFolder
 from suffice.models.formats.hf_readers import reader_of
 from suffice.models.open import open_checkpoint
+from suffice.quant import QUANTS
 from suffice.quant.packed_float8 import StoredFloat8, pack_float8
 
 Q = "model.layers.1.self_attn.q_proj"
@@ -207,3 +210,31 @@ def test_layers_with_bits_of_their_own(tmp_path: Path) -> None:
     weights = quantized(tmp_path, "gptq-8")
     say(tmp_path, bits=4, group_size=128, dynamic={r"+:.*": {"bits": 8, "group_size": 32}})
     assert np.array_equal(source(tmp_path).load(f"{Q}.weight"), weights[f"{Q}.weight"])
+
+
+@pytest.mark.parametrize("program", ["awq", "gptq-sym", "compressed-4", "fp8-blocks"])
+def test_experts_stay_in_their_codes(program: str, tmp_path: Path) -> None:
+    """A stack has the values of all experts' matrices, in codes that a step can run."""
+    experts = {"num_experts": 3, "moe_intermediate_size": 288, "mlp_only_layers": []}
+    tiny.make(tmp_path, "qwen3-moe", **WIDE, **experts, tokenizer=True)
+    weights = quantized_folders.write(tmp_path, PROGRAMS[program])
+    decoder = DecoderWeights.from_checkpoint(open_checkpoint(tmp_path), QUANTS.build("file"))
+    for part in ("gate", "up", "down"):
+        stack = decoder.matrix(f"layers.2.expert_{part}")
+        assert stack.dtype == ("float8" if program == "fp8-blocks" else "codes")
+        names = [f"model.layers.2.mlp.experts.{e}.{part}_proj.weight" for e in range(3)]
+        assert np.array_equal(unpack(stack), np.concatenate([weights[name] for name in names]))
+    llm = LLM(tmp_path, dtype="float32")
+    (found,) = llm.generate([[5, 9, 40]], SamplingParams(temperature=0, max_tokens=4))
+    assert len(found.outputs[0].token_ids) == 4
+
+
+def test_experts_with_orders_of_their_own_are_refused(tmp_path: Path) -> None:
+    tiny.make(tmp_path, "qwen3-moe", **WIDE, moe_intermediate_size=288, mlp_only_layers=[])
+    weights = quantized_folders.write(tmp_path, PROGRAMS["gptq-act-order"])
+    checkpoint = open_checkpoint(tmp_path)
+    with pytest.raises(InputError, match="experts of a layer have codes in different layouts or"):
+        DecoderWeights.from_checkpoint(checkpoint, QUANTS.build("file"))
+    floats = DecoderWeights.from_checkpoint(checkpoint, QUANTS.build("none:dtype=float32"))
+    up = np.concatenate([weights[f"model.layers.0.mlp.experts.{e}.up_proj.weight"] for e in range(8)])
+    assert np.array_equal(unpack(floats.matrix("layers.0.expert_up")), up)

@@ -248,6 +248,9 @@ def test_byte_level_of_a_file(
     [
         ("gpt-2", ["x", " 1234½", "'s"]),
         ("smollm", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
+        ("refact", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
+        ("dbrx", ["x", " ", "123", "4½", "'s"]),
+        ("smaug-bpe", ["x", " ", "123", "4½", "'s"]),
         ("llama-bpe", ["x", " ", "123", "4½", "'s"]),
         ("qwen2", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
     ],
@@ -265,7 +268,8 @@ def test_refused_tokenizers(folder: Path, tmp_path: Path) -> None:
         load_tokenizer(path)
     assert str(caught.value) == (
         f"unknown 'tokenizer.ggml.pre' in {path} 'gpt2'. Did you mean 'gpt-2'? "
-        "Known: deepseek-r1-qwen, gpt-2, llama-bpe, qwen2, smollm"
+        "Known: dbrx, deepseek-r1-qwen, gpt-2, llama-bpe, olmo, phi-2, qwen2, refact, smaug-bpe, "
+        "smollm, stablelm2"
     )
     writer = gguf.GGUFWriter(path, "llama")
     writer.write_header_to_file()

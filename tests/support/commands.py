@@ -13,6 +13,7 @@ SUMMARY = re.compile(
     r"(weights [\w:=,]+?(, run as [\w ]+)?(, [\d.]+ bits a weight)?(?: \| |\n))?"
     r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
     r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
+    r"(experts [\d.,]+ [GM]iB, read [\d.]+ %(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"
 )
 

@@ -19,14 +19,19 @@ CLASSES = {
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
     "GemmaForCausalLM": ("gemma", "Gemma"),
     "GraniteForCausalLM": ("granite", "Granite"),
+    "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "MistralForCausalLM": ("mistral", "Mistral"),
+    "MixtralForCausalLM": ("mixtral", "Mixtral"),
     "OPTForCausalLM": ("opt", "OPT"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
+    "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "PhiForCausalLM": ("phi", "Phi"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
+    "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+    "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "StableLmForCausalLM": ("stablelm", "StableLm"),
 }
@@ -86,10 +91,27 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
             getattr(config, "logits_scaling", 1.0),
         ],
         "attention bias": _first(
-            config, "attention_bias", "use_qkv_bias", otherwise=architecture in _BIASED
+            config, "attention_bias", "use_qkv_bias", "qkv_bias", otherwise=architecture in _BIASED
         ),
         "mlp bias": getattr(config, "mlp_bias", architecture in ("GPTNeoXForCausalLM", _BIASED[0])),
+        "experts": _experts(config, architecture),
     }
+
+
+def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
+    """Return number, choice, widths and normalization of experts, and the layers without."""
+    if not hasattr(config, "num_experts_per_tok"):
+        return None
+    own_rule = architecture in ("GraniteMoeForCausalLM", "MixtralForCausalLM")
+    given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
+    return (
+        _first(config, "num_local_experts", "num_experts"),
+        config.num_experts_per_tok,
+        _first(config, "moe_intermediate_size", "intermediate_size"),
+        getattr(config, "shared_expert_intermediate_size", 0),
+        getattr(config, "norm_topk_prob", own_rule),
+        [at in given or (at + 1) % step > 0 for at in range(config.num_hidden_layers)],
+    )
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -204,6 +226,15 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "factors": [config.embed_scale, config.residual_scale, round(1 / config.logit_scale, 12)],
         "attention bias": "q" in config.biases,
         "mlp bias": "up" in config.biases,
+        "experts": config.experts
+        and (
+            config.experts.count,
+            config.experts.chosen,
+            config.experts.inner,
+            config.experts.shared,
+            config.experts.steps != ("softmax", "top"),
+            [layer.dense for layer in config.layers],
+        ),
     }
 
 

@@ -16,7 +16,11 @@ def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="sdpa", experts_implementation="eager", **options
+        folder,
+        dtype=torch.float32,
+        attn_implementation="sdpa",
+        experts_implementation="eager",
+        **options,
     ).eval()
     if dtype == torch.float64:
         model = model.double()

@@ -245,7 +245,17 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
 
 
 _CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
-_SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "lm_head")
+_SHARP = (
+    "mlp.gate.",
+    "router",
+    "shared_expert_gate",
+    "q_proj",
+    "k_proj",
+    "qkv_proj",
+    "query_key_value",
+    "c_attn",
+    "lm_head",
+)
 
 
 def _model(family: str, fields: dict[str, Any]) -> Any:

@@ -77,8 +77,9 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the end, in the
     type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
     the bytes that decode steps read, sketches included, over the bytes that exact attention to all
-    tokens in the model's type would have read. `experts A MiB, read R %`: A is the size of the experts of all layers, and R the
-    bytes that a step read of them, on average. An audit has a line of its own.
+    tokens in the model's type would have read. `experts A MiB, read R %`: A is the size of the
+    experts of all layers, and R the bytes that a step read of them, on average. An audit has a line
+    of its own.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens

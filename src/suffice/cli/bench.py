@@ -109,19 +109,20 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
         return json.dumps(records, indent=1)
     if output == "csv":
         return as_csv([{**row, "seconds": " ".join(map(str, row["seconds"]))} for row in records])
-    columns = "model size weights kv threads batch test t/s KV/token weights/token roof".split()
+    columns = "model size weights kv threads batch test t/s KV/token weights/token roof"
     rows = [_row(row) for row in records]
     if any(row["expert_fraction"] for row in records):
-        columns.append("experts/token")
-        for row, found in zip(rows, records, strict=True):
-            row.append(_experts(found))
-    return markdown(columns, rows)
+        columns += " experts/token"
+        rows = [[*cells, _experts(row)] for cells, row in zip(rows, records, strict=True)]
+    return markdown(columns.split(), rows)
 
 
 def _experts(row: dict[str, Any]) -> str:
     """Return the bytes of experts that a token read, and which share of all its step read."""
     share = row["expert_fraction"]
-    return "-" if not share else f"{_mib(row['expert_bytes_per_token'])}, {100 * share:.1f} % of all"
+    return (
+        "-" if not share else f"{_mib(row['expert_bytes_per_token'])}, {100 * share:.1f} % of all"
+    )
 
 
 def _row(row: dict[str, Any]) -> list[object]:

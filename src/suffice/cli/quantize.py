@@ -92,7 +92,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.models.decoder import DecoderWeights
     from suffice.models.files import fingerprint, locate
     from suffice.models.open import open_checkpoint
-    from suffice.models.quantize.job import Quantizing
+    from suffice.models.quantize.job import Quantizing, check_calibrates
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
@@ -107,6 +107,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
+        check_calibrates(checkpoint.config)
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = DecoderWeights.from_checkpoint(checkpoint, NoQuant("float32"))

@@ -90,7 +90,10 @@ class View:
 
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
-        whole = whole.T if self.transposed else whole.reshape(-1, *self.shape[1:])
+        own = len(self.shape)
+        if whole.ndim > own:  # of all experts
+            whole = whole.reshape(-1, *whole.shape[whole.ndim - own + 1 :])
+        whole = whole.T if self.transposed else whole
         runs = self.runs(0, self.shape[0])
         return np.concatenate([whole[start : start + rows] for start, _, rows in runs])
 
@@ -114,7 +117,9 @@ class _Sliced:
     def _rows(self, view: View) -> int:
         """Return the rows that the stored weight has as a matrix of views."""
         whole = self._shapes[view.stored]
-        return math.prod(whole[1:] if view.transposed else whole[: len(whole) - len(view.shape) + 1])
+        return math.prod(
+            whole[1:] if view.transposed else whole[: len(whole) - len(view.shape) + 1]
+        )
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of every stored weight and of every view."""

@@ -1,7 +1,7 @@
 """Stacks of matrices that a checkpoint stores one by one, one for each expert.
 
-A family's name map has `{e}` instead of an expert's index. `stack_source` makes a source in which the
-stack, whose name has `*` there, can be read as one matrix, the first expert's rows on top.
+A family's name map has `{e}` instead of an expert's index. `stack_source` makes a source in which
+the stack, whose name has `*` there, can be read as one matrix, the first expert's rows on top.
 """
 
 from __future__ import annotations

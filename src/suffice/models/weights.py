@@ -136,9 +136,7 @@ def match(
     return names
 
 
-def _check_shape(
-    where: str, name: str, found: tuple[int, ...], needed: tuple[int, ...]
-) -> None:
+def _check_shape(where: str, name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
     if tuple(found) != needed:
         raise InputError(
             f"{where}: weight '{shown(name)}' has shape {list(found)}, "

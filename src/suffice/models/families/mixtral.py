@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, Any] = {
     "intermediate_size": 14336,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
-    "num_key_value_heads": 8,  # null: num_attention_heads
+    "num_key_value_heads": 8,
     "head_dim": None,  # hidden_size // num_attention_heads
     "hidden_act": "silu",
     "max_position_embeddings": 131072,
@@ -44,7 +44,7 @@ _WEIGHTS = {
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
     raw = under_own_name(raw, "num_local_experts", "num_experts")
-    fields = read_fields(raw, DEFAULTS, ("num_key_value_heads",), silent=SILENT)
+    fields = read_fields(raw, DEFAULTS, silent=SILENT)
     return DecoderConfig(
         **sizes(fields, head_size(fields)),
         layers=(LayerConfig(fields["sliding_window"]),) * fields["num_hidden_layers"],

@@ -33,7 +33,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": False,
     "use_sliding_window": False,
     "sliding_window": 4096,
-    "decoder_sparse_step": 1,  # every so many layers has experts
+    "decoder_sparse_step": 1,  # 2: every second layer has experts
     "mlp_only_layers": None,  # layers without
     "norm_topk_prob": False,
 }
@@ -41,7 +41,7 @@ QWEN2_DEFAULTS: Mapping[str, Any] = {
     **_DEFAULTS,
     "intermediate_size": 5632,
     "num_attention_heads": 16,
-    "num_key_value_heads": 16,  # null: num_attention_heads
+    "num_key_value_heads": 16,
     "max_window_layers": 28,
     "layer_types": None,  # every second one before max_window_layers slides, if use_sliding_window
     "qkv_bias": True,
@@ -92,10 +92,9 @@ def _experts(fields: Mapping[str, Any], shared: int = 0) -> Experts:
 
 
 def _read_qwen2(raw: dict[str, Any]) -> DecoderConfig:
-    nullable = ("num_key_value_heads", "sliding_window")
     if raw.get("sliding_window") == 0 and not raw.get("use_sliding_window"):
         raw = raw | {"sliding_window": None}  # transformers writes 0
-    fields = read_fields(raw, QWEN2_DEFAULTS, nullable, silent=SILENT)
+    fields = read_fields(raw, QWEN2_DEFAULTS, ("sliding_window",), silent=SILENT)
     window = fields["sliding_window"] if fields["use_sliding_window"] else None
     layers = layers_by_kind(
         fields,

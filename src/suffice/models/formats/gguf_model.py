@@ -154,15 +154,13 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     keys = {
         key.removeprefix(prefix): value
         for key, value in file.metadata.items()
-        if key.startswith(prefix)
+        if key.startswith(prefix) and own.absent.get(key.removeprefix(prefix)) != value
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}
     for key in keys:
         if key not in fields:
-            raise unknown(
-                f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields]
-            )
+            raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
     for key in (*_NEEDED, *keys):
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
@@ -182,7 +180,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
-    return {field: value for field, value in called.items() if field} | own.fixed
+    return {field: value for field, value in called.items() if field} | dict(own.fixed)
 
 
 def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:

@@ -79,9 +79,7 @@ def _experts(count: str) -> Fields:
 
 
 _INNER: Fields = {"expert_feed_forward_length": ("moe_intermediate_size", int)}
-_SHARED: Fields = {
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)
-}
+_SHARED: Fields = {"expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,8 @@ class Architecture:
     """One architecture; `name` is that of Hugging Face's class.
 
     `renamed` are fields that the class calls otherwise, or does not have (None). `fixed` are its
-    values that the file does not have. `paired`: rows that a rotation mixes are stored next to each
+    values that the file does not have; `absent` are values of keys that mean that they are not
+    there. `paired`: rows that a rotation mixes are stored next to each
     other. `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`:
     the field that says whether queries, keys and values have biases, if there is one.
     """
@@ -99,6 +98,7 @@ class Architecture:
     weights: Templates = field(default_factory=lambda: _WEIGHTS)
     renamed: Mapping[str, str | None] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    absent: Mapping[str, Any] = field(default_factory=dict)
     paired: bool = False
     partial: str = ""
     bias: str = "attention_bias"
@@ -150,6 +150,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "Phi3ForCausalLM",
         {**_RMS, "attention.sliding_window": ("sliding_window", int)},
         {**_WEIGHTS, **_QKV, **stored_together(_LAYER + "ffn_up", "gate", "up")},
+        absent={"attention.sliding_window": 0},
         partial="partial_rotary_factor",
         bias="",
     ),

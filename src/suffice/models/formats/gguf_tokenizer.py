@@ -36,13 +36,21 @@ _LONGEST = 4096  # characters of a token: merges take time that grows with the s
 _SHOWN = 60  # characters of a bad value in an error
 
 # Splitting of text before byte-level BPE, by the file's name for it (None: GPT-2's splitting)
+_THREE_DIGITS = QWEN2_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|")
 _SPLITS: dict[str, str | None] = {
     "gpt-2": None,
-    "smollm": None,  # after single digits
-    "llama-bpe": QWEN2_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|"),
+    "olmo": None,
+    "phi-2": None,
+    "refact": None,
+    "smollm": None,
+    "dbrx": _THREE_DIGITS,
+    "llama-bpe": _THREE_DIGITS,
+    "smaug-bpe": _THREE_DIGITS,
     "qwen2": QWEN2_SPLIT,
     "deepseek-r1-qwen": QWEN2_SPLIT,
+    "stablelm2": QWEN2_SPLIT,
 }
+_SINGLE_DIGITS = ("refact", "smollm")  # which are split first
 
 
 def read_gguf_tokenizer(path: Path, metadata: Mapping[str, Any] | None = None) -> TokenizerParts:
@@ -168,7 +176,7 @@ def _byte_level(fields: _Fields) -> Tokenizer:
     )
     split = _SPLITS[pre]
     steps: list[Any] = []
-    if pre == "smollm":
+    if pre in _SINGLE_DIGITS:
         steps.append(pre_tokenizers.Digits(individual_digits=True))
     if split is not None:
         steps.append(pre_tokenizers.Split(Regex(split), behavior="isolated"))

@@ -64,6 +64,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
+    "experts": (None,),
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
     **dict.fromkeys(
         ("parallel", "rounds_embed_scale", "shared_norm", "whole_qk_norm"), (False, True)
@@ -71,6 +72,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "experts": None,
     "logit_scale": 1.0,
     "parallel": False,
     "residual_scale": 1.0,

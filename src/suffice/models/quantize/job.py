@@ -21,6 +21,7 @@ import torch
 from suffice.backends.cpu.linear import unpack
 from suffice.backends.cpu.packing import pack, quantize
 from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
 from suffice.models.quantize.layerwise import Layerwise
@@ -34,7 +35,7 @@ from suffice.quant.gptq import loss
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import SITES, VOCABULARY
 
-__all__ = ["Calibrated", "Quantizing"]
+__all__ = ["Calibrated", "Quantizing", "check_calibrates"]
 
 LOCK = "lock"  # held by the run whose folder it is
 
@@ -62,6 +63,19 @@ class Calibrated(Quant, Protocol):
         ...
 
 
+def check_calibrates(config: DecoderConfig) -> None:
+    """Refuse models whose matrices are not all calibrated here.
+
+    Raises:
+        InputError: The model has experts.
+    """
+    if config.experts:
+        raise InputError(
+            "`suffice quantize` does not calibrate mixtures of experts: "
+            "--quant 4bit or int8 rounds them when they are loaded"
+        )
+
+
 class Quantizing:
     """Quantizes `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
 
@@ -82,6 +96,7 @@ class Quantizing:
         output: Path,
         facts: dict[str, Any],
     ) -> None:
+        check_calibrates(decoder.config)
         tokens = sum(map(len, windows))
         if tokens < decoder.config.width:
             raise InputError(

@@ -91,7 +91,7 @@ def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
 
 
 def route(logits: torch.Tensor, experts: Experts) -> torch.Tensor:
-    """Return the weights [T, E] of the experts of each row; 0 of those that are not chosen."""
+    """Return the weights [T, E] of the experts of each row; 0 where one is not chosen."""
     scores, left = logits, torch.ones_like(logits, dtype=torch.bool)
     for step in experts.steps:
         if step == "top":

@@ -100,5 +100,13 @@ def _unsupported(name: str) -> InputError:
     ]
     near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
-    listed = ", ".join(ARCHITECTURES.names())
-    return InputError(f"unknown architecture '{name}'.{hint} Known: {listed}")
+    return InputError(f"unknown architecture '{name}'.{hint} Known: {_listed()}")
+
+
+def _listed() -> str:
+    """Return the known architectures; the ending that most of them share stands once."""
+    ending = "ForCausalLM"
+    names = ARCHITECTURES.names()
+    ended = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+    others = [name for name in names if not name.endswith(ending)]
+    return ", ".join([*others, f"and with {ending}: {ended[0]}", *ended[1:]])

@@ -42,6 +42,7 @@ SCRIPTS = (
     Script("attention.speed", "decode steps at long context, by technique", "10 minutes"),
     Script("attention.kernel", "the attention kernel alone, and torch's", "10 minutes"),
     Script("attention.art", "ART's probe against the oracle, ablations, thresholds", "5 minutes"),
+    Script("attention.mass", "attention's spread over tokens, and the best clips", "2 minutes"),
     Script("attention.rivals", "AET next to SpAtten's cascade and Token-Picker", "10 minutes"),
     Script("attention.exaq", "attention by a coded softmax, against exact", "a minute"),
     Script("attention.exaq_tail", "a coded softmax's tail at long context", "10 minutes"),

@@ -37,7 +37,7 @@ COUNTS = 80.0  # score of exact attention, in per cent, from which a task counts
 TOGETHER = 10  # samples that decode together
 LOOSE = "art:tau=1e-2"  # with the paper's tau, groups of these models' heads seldom stop
 POLICIES = ("snapkv", "pyramidkv", "streaming", "h2o", "quest")
-BUDGETS = tuple(f"{policy}:ratio={ratio}" for policy in POLICIES for ratio in (0.5, 0.2))
+BUDGETS = tuple(f"{policy}:ratio={ratio}" for policy in POLICIES for ratio in (0.8, 0.5, 0.2))
 SETTINGS = (
     "exact",
     "aet:k=2,v=0.001",

@@ -98,7 +98,7 @@ def step(model: Any, make: Callable[[], Any], depth: int, size: caches.Size) -> 
 
 
 def scaled(seconds: dict[str, float], layers: int) -> dict[str, float]:
-    """Return a step's parts in a model of WHOLE_LAYERS layers, of which `layers` were timed."""
+    """Return a step's parts in a model of WHOLE_LAYERS layers, if `layers` were timed."""
     more = WHOLE_LAYERS / layers
     inside = {part: seconds[part] * more for part in PARTS[:-1]}
     return inside | {"all": seconds["all"] - seconds["layers"] + inside["layers"]}

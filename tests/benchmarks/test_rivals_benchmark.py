@@ -17,7 +17,7 @@ HEADS, GROUPS, SIZE, LAYERS = 4, 2, 16, 6
 
 
 def tokens(count: int, length: int, seed: int = 0) -> list[list[rivals.Layer]]:
-    """Return layers of each of `count` tokens, the last of which sees `length` keys."""
+    """Return the layers of `count` tokens; the last token sees `length` keys."""
     random = np.random.default_rng(seed)
     k, v = random.standard_normal((2, LAYERS, GROUPS, length, SIZE))
     q = random.standard_normal((count, LAYERS, HEADS, SIZE))

@@ -17,6 +17,7 @@ _MOST = 100_000  # of engines, samples, requests that wait and cores: each costs
 _WHOLE = {"instances": 1, "most": 1, "node_cores": 1, "parallel": 1, "max_queue": 0}  # the least
 _MOST_MICROSECONDS = 1e7
 
+
 @dataclass(frozen=True)
 class LoadFlags:
     """What arrives: a file, or requests at random times."""

@@ -137,7 +137,8 @@ class PlanFlags:
         ),
     ] = 40.0
     prefix_cache_bytes: Annotated[
-        str | None, flag("--prefix-cache-bytes", help="Memory of kept caches; default: 1GiB.")
+        str | None,
+        flag("--prefix-cache-bytes", help="Memory of kept caches, 0: none; default: 1GiB."),
     ] = None
     front_request_us: Annotated[
         float | None,

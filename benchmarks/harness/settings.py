@@ -36,7 +36,7 @@ def accepted(
 ) -> dict[str, dict[str, Any]]:
     """Return the techniques of accepted settings, and record why the others are refused.
 
-    `options` are common to all settings; a calibration is of those that need one.
+    `options` are common to all settings, but a calibration, which only some need.
 
     Raises:
         InputError: An unknown technique, or two of one seam.

@@ -36,7 +36,9 @@ def run(arrivals: list[Arrival], setting: Setting | None = None, **more: Any) ->
 
 
 def load(rate: float, requests: int = 150, **lengths: Any) -> list[Arrival]:
-    return made("poisson", rate, requests, Lengths(**{"input_len": 100, "output_len": 20, **lengths}))
+    return made(
+        "poisson", rate, requests, Lengths(**{"input_len": 100, "output_len": 20, **lengths})
+    )
 
 
 def test_an_engine_sees_what_came_during_a_step_before_the_next() -> None:

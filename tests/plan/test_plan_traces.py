@@ -91,7 +91,13 @@ def test_bad_numbers_are_refused(change: dict[str, float], complaint: str) -> No
 
 @pytest.mark.parametrize(
     "change",
-    [{"input_len": 0}, {"output_len": 0}, {"range_ratio": 1.0}, {"prefix_len": -1}, {"prefixes": 0}],
+    [
+        {"input_len": 0},
+        {"output_len": 0},
+        {"range_ratio": 1.0},
+        {"prefix_len": -1},
+        {"prefixes": 0},
+    ],
 )
 def test_bad_lengths_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(change))):

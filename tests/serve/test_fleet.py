@@ -78,7 +78,10 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
 
 def test_metrics_are_those_of_the_engine_that_ran_a_request(serving: Callable[..., Any]) -> None:
     """Of a request that moved: tokens count where they came from, the request where it ended."""
-    with serving(instances=2, options={"step_seconds": 0.02}) as server, ThreadPoolExecutor() as pool:
+    with (
+        serving(instances=2, options={"step_seconds": 0.02}) as server,
+        ThreadPoolExecutor() as pool,
+    ):
         asks = [pool.submit(text, server, seed, max_tokens=60) for seed in range(4)]
         until(lambda: under_way(server) == [2, 2] and min(generated(server)) > 4)
         kill(server, 0)

@@ -221,7 +221,9 @@ def test_many_rules_of_gbnf_are_not_converted(server: Served) -> None:
     ):
         answer = server.post(path, {**body, "structured_outputs": {"grammar": rules(9000)}})
         assert answer.status_code == 400
-        assert "allowed in GBNF of 9002 rules: write it in Lark" in answer.json()["error"]["message"]
+        assert (
+            "allowed in GBNF of 9002 rules: write it in Lark" in answer.json()["error"]["message"]
+        )
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

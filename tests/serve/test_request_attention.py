@@ -128,7 +128,7 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messag
 
 
 def body_of(path: str, **more: Any) -> dict[str, Any]:
-    """A greedy request, which has as many tokens each time: one in twenty random ones ends early."""
+    """A greedy request, as long each time: of random ones, one in twenty ends early."""
     talk = [{"role": "user", "content": PROMPT}]
     given = {
         "/v1/completions": {"prompt": PROMPT, "max_tokens": 9},

@@ -119,7 +119,8 @@ def test_many_offers_at_once(server: Served) -> None:
         link.sendall(one * 2000)
         answers = b""
         while answers.count(b"HTTP/1.1 200 OK") < 2000:
-            assert (data := link.recv(1 << 16))
+            data = link.recv(1 << 16)
+            assert data, "the server has closed the connection"
             answers += data
 
 
@@ -258,9 +259,7 @@ def test_what_is_refused_may_be_read_by_an_allowed_origin(locked: Served) -> Non
 
 def test_what_is_refused_is_counted(server: Served) -> None:
     def count() -> float:
-        label = (
-            'admission_rejections_total{model_name="scripted",reason="invalid_value"}'
-        )
+        label = 'admission_rejections_total{model_name="scripted",reason="invalid_value"}'
         lines = server.client.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if label in line)
 

@@ -2,9 +2,9 @@
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
-exists a sample gets no more than `hold_after` tokens, none unless given), `hang` (a file: the first engine with
-work that finds it removes it, and its step never ends), `fail` (a word: the
-engine refuses to start with it), `dies` (a file: the engine's process ends while it exists),
+exists a sample gets no more than `hold_after` tokens, none unless given), `hang` (a file: the first
+engine with work that finds it removes it, and its step never ends), `fail` (a word: the engine
+refuses to start with it), `dies` (a file: the engine's process ends while it exists),
 `packed` (a file: gets a line from each engine that packs the weights), `late` (a file: an engine
 that starts waits while it exists), `prints` (a file with the fingerprint), `log` (a file that gets
 the prompt of each request, a line each).

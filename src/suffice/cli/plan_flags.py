@@ -17,6 +17,7 @@ _MOST = 100_000  # of engines, samples, requests that wait and cores: each costs
 _WHOLE = {"instances": 1, "most": 1, "node_cores": 1, "parallel": 1, "max_queue": 0}  # the least
 _MOST_MICROSECONDS = 1e7
 
+
 @dataclass(frozen=True)
 class LoadFlags:
     """What arrives: a file, or requests at random times."""
@@ -136,7 +137,8 @@ class PlanFlags:
         ),
     ] = 40.0
     prefix_cache_bytes: Annotated[
-        str | None, flag("--prefix-cache-bytes", help="Memory of kept caches; default: 1GiB.")
+        str | None,
+        flag("--prefix-cache-bytes", help="Memory of kept caches, 0: none; default: 1GiB."),
     ] = None
     front_request_us: Annotated[
         float | None,

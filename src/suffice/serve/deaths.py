@@ -24,9 +24,10 @@ class Deaths:
 
     def __init__(self) -> None:
         self.failed = self.killed = 0
+        self._code: int | None = None  # of the last one
 
     def note(self, code: int | None, *, at_once: bool) -> None:
-        """Count an engine that ended with an exit code; one that did not die at once ends the row."""
+        """Count an engine that ended with an exit code; one that lived ends the row."""
         if not at_once:
             self.failed = self.killed = 0
         elif code == -signal.SIGKILL:

@@ -1,8 +1,8 @@
 """HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON.
 
-A request may offer to go on in another protocol: some clients offer HTTP/2 with every first request.
-The server goes on in HTTP/1.1, as it may. To the parser the body of such a request is already of the
-other protocol, so the request's head is read again without the offer.
+A request may offer to go on in another protocol: some clients offer HTTP/2 with every first
+request. The server goes on in HTTP/1.1, as it may. To the parser the body of such a request is
+already of the other protocol, so the request's head is read again without the offer.
 """
 
 from __future__ import annotations

@@ -227,9 +227,7 @@ class _Counts:
     def __init__(self, prefix: str, labels: dict[str, str], instances: Sequence[Watched]) -> None:
         self._prefix, self._instances = prefix, instances
         self._names = [*labels, "engine"]
-        self._values = [
-            [*labels.values(), str(at)] for at in range(len(instances))
-        ]
+        self._values = [[*labels.values(), str(at)] for at in range(len(instances))]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""

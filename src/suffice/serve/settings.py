@@ -60,7 +60,7 @@ class Settings:
         shutdown_seconds: After a signal, how long requests may go on.
         heartbeat_seconds: An engine that says nothing for as long is unhealthy.
         step_seconds: An engine that has work and made no step for as long is unhealthy.
-        hang_seconds: An engine that does so for as long is killed, and its requests go on in another.
+        hang_seconds: An engine that does so for as long is killed; its requests go on in another.
         stall_seconds: A client that reads nothing for as long is given up.
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.

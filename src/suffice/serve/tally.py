@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
@@ -55,16 +56,16 @@ class Counter:
         return found
 
 
+class _Count(Protocol):
+    def family(self, name: str, text: str, labels: dict[str, str]) -> Metric: ...
+
+
 def together(
-    name: str,
-    text: str,
-    counts: Sequence[Histogram] | Sequence[Counter],
-    labels: Sequence[dict[str, str]],
+    name: str, text: str, counts: Sequence[_Count], labels: Sequence[dict[str, str]]
 ) -> Metric:
     """Return one metric of several counts, each with its own values of the same labels."""
-    first, *others = (
-        each.family(name, text, own) for each, own in zip(counts, labels, strict=True)
-    )
-    for other in others:
+    families = [each.family(name, text, own) for each, own in zip(counts, labels, strict=True)]
+    first = families[0]
+    for other in families[1:]:
         first.samples += other.samples
     return first

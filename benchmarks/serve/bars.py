@@ -87,6 +87,16 @@ BARS = (
     Bar("TTFT of 1024 tokens over llama-server's", "first-token", 0.25, False, "ttft_ms",
         "default", LLAMA),
     Bar("TTFT of 1024 tokens over vLLM's", "first-token", 1.2, False, "ttft_ms", "default", VLLM),
+    *(
+        Bar(f"tokens/s over vLLM's, {count} streams, both in bfloat16", f"same-{count}", least,
+            True, "tokens_per_second", "bf16", VLLM)
+        for count, least in {8: 1.36, 16: 1.2}.items()
+    ),
+    *(
+        Bar(f"TTFT of 1024 tokens over vLLM's, {ours}", "same-first", most, False, "ttft_ms", ours,
+            VLLM)
+        for ours, most in {"bf16": 1.1, "int8": 0.65}.items()
+    ),
     Bar("longest gap while 4096 tokens arrive, ms", "long-prompt", 60, False,
         value=lambda turn: turn["default"]["gap_ms"]),
     Bar("... over vLLM's", "long-prompt", 1 / 8, False, "gap_ms", "default", ("vllm",)),

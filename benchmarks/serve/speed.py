@@ -36,12 +36,16 @@ MODEL = "smollm2-135m"
 QUICK = record.BUILD / "serve-quick"
 GENERATE = "generate"
 _ALL = ("default", "int8", "bf16", "llama", "vllm")
+_SAME = ("bf16", "int8", "vllm")  # weights of the same precision, and int8 ones
 _TUNED = ("default", "int8", "llama", "llama-tuned", "vllm", "vllm-tuned")
 CASES: dict[str, tuple[Callable[[Round], Awaitable[Figures]], tuple[str, ...]]] = {
     "streams-1": (cases.streams(1), _ALL),
     "streams-8": (cases.streams(8), _ALL),
     "streams-16": (cases.streams(16), _ALL),
     "first-token": (cases.first_token, _TUNED),
+    "same-8": (cases.streams(8), _SAME),
+    "same-16": (cases.streams(16), _SAME),
+    "same-first": (cases.first_token, _SAME),
     "long-prompt": (cases.long_prompt, _TUNED),
     "behind-long": (cases.behind_long, ("default",)),
     "shared-prefix": (cases.shared_prefix, ("default",)),

@@ -1,154 +1,174 @@
-"""GGUF files of tiny checkpoints of any family, as llama.cpp's converter lays them out.
-
-Names of weights are those of the `gguf` package.
-"""
+"""GGUF files written value by value: valid ones, and any that a writer would refuse to make."""
 
 from __future__ import annotations
 
-import json
-import re
+import math
+import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file
 
-# model_type: the architecture's name there
-ARCHITECTURES = {
-    "gemma": "gemma",
-    "gpt2": "gpt2",
-    "gpt_neox": "gptneox",
-    "granite": "granite",
-    "granitemoe": "granitemoe",
-    "mixtral": "llama",
-    "olmo2": "olmo2",
-    "olmoe": "olmoe",
-    "phi": "phi2",
-    "phi3": "phi3",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-    "smollm3": "smollm3",
-    "stablelm": "stablelm",
-}
-_KEYS = {  # field of config.json: key
-    "max_position_embeddings": "context_length",
-    "n_positions": "context_length",
-    "hidden_size": "embedding_length",
-    "n_embd": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "n_layer": "block_count",
-    "intermediate_size": "feed_forward_length",
-    "n_inner": "feed_forward_length",
-    "num_attention_heads": "attention.head_count",
-    "n_head": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "layer_norm_eps": "attention.layer_norm_epsilon",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon",
-    "use_parallel_residual": "use_parallel_residual",
-    "attention_multiplier": "attention.scale",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-    "num_local_experts": "expert_count",
-    "num_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-}
-_PAIRED = ("granite", "granitemoe", "mixtral", "smollm3")
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+from mutations import Spot
+
+ALIGNMENT = 32
+UINT32, FLOAT32, STRING, ARRAY, UINT64 = 4, 6, 8, 9, 10
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of scalars
 
 
-def write(folder: Path, path: Path, kind: str = "F32") -> Path:
-    """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`."""
-    raw = json.loads((folder / "config.json").read_text())
-    family = raw["model_type"]
-    name = ARCHITECTURES[family]
-    writer = gguf.GGUFWriter(path, name)
-    for field, key in _keys(raw).items():
-        _add(writer, f"{name}.{field}", key)
-    arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
-    names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
-    for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
-        called = (
-            stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
-        )
-        assert called, stored
-        matrix = values.ndim > 1 and "ffn_gate_inp" not in called and "embd" not in called
-        type_ = gguf.GGMLQuantizationType[kind if matrix else "F32"]
-        writer.add_tensor(called, gguf.quantize(values, type_), raw_dtype=type_)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+def text(value: str | bytes) -> bytes:
+    """Return a string after its length."""
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def typed(value: Any) -> bytes:
+    """Return a metadata value after its type, both from Python's type; bytes are put in as is."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return struct.pack("<I", STRING) + text(value)
+    if isinstance(value, float):
+        return struct.pack("<If", FLOAT32, value)
+    if isinstance(value, int):
+        return struct.pack("<II", UINT32, value)
+    if all(isinstance(each, int) for each in value):
+        kind, entries = UINT32, struct.pack(f"<{len(value)}I", *value)
+    else:
+        kind, entries = STRING, b"".join(text(each) for each in value)
+    return struct.pack("<IIQ", ARRAY, kind, len(value)) + entries
+
+
+def entry(name: str | bytes, shape: Sequence[int], kind: int, offset: int) -> bytes:
+    """Return a line of the table of tensors, for a shape [N, K]."""
+    sizes = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+    return text(name) + struct.pack("<I", len(shape)) + sizes + struct.pack("<IQ", kind, offset)
+
+
+def header(keys: Sequence[bytes], entries: Sequence[bytes], version: int = 3) -> bytes:
+    """Return all before the data, for lines as `text(key) + typed(value)` and `entry` make them."""
+    start = b"GGUF" + struct.pack("<IQQ", version, len(entries), len(keys))
+    whole = start + b"".join(keys) + b"".join(entries)
+    return whole + bytes(-len(whole) % ALIGNMENT)
+
+
+def write(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Any]) -> Path:
+    """Write a file of float32 arrays, and of pairs of stored rows [N, bytes] and their ggml type.
+
+    Bytes among `keys` are values with their type.
+    """
+    entries, data = [], b""
+    for name, tensor in tensors.items():
+        stored, kind = tensor if isinstance(tensor, tuple) else (tensor, "F32")
+        number = gguf.GGMLQuantizationType[kind]
+        values, size = gguf.GGML_QUANT_SIZES[number]
+        stored = np.ascontiguousarray(stored)
+        shape = list(stored.shape)
+        if isinstance(tensor, tuple):
+            shape[-1] = shape[-1] // size * values
+        entries.append(entry(name, shape, number, len(data)))
+        data += stored.tobytes() + bytes(-stored.nbytes % ALIGNMENT)
+    lines = [text(key) + typed(value) for key, value in keys.items()]
+    path.write_bytes(header(lines, entries) + data)
     return path
 
 
-def _keys(raw: dict[str, Any]) -> dict[str, Any]:
-    found = {key: raw[field] for field, key in _KEYS.items() if raw.get(field) is not None}
-    heads, width = found["attention.head_count"], found["embedding_length"]
-    size = raw.get("head_dim") or width // heads
-    if raw["model_type"] == "gpt2":
-        return found
-    rope = raw["rope_parameters"]
-    found["rope.freq_base"] = float(rope["rope_theta"])
-    found["rope.dimension_count"] = int(rope.get("partial_rotary_factor", 1.0) * size)
-    if raw["model_type"] == "phi3":
-        found["attention.sliding_window"] = raw["sliding_window"] or 0
+def write_random(path: Path, keys: Mapping[str, Any], shapes: Mapping[str, Any]) -> Path:
+    """Write a file of random bytes, for tensors given by a shape [N, K] and a ggml type.
+
+    Bytes are below 64, so that scales are finite. The file may be larger than memory.
+    """
+    tile = np.random.default_rng(0).integers(0, 64, 1 << 20, np.uint8).tobytes()
+    entries, sizes, at = [], [], 0
+    for name, (shape, kind) in shapes.items():
+        number = gguf.GGMLQuantizationType[kind]
+        values, size = gguf.GGML_QUANT_SIZES[number]
+        entries.append(entry(name, shape, number, at))
+        sizes.append(-(-math.prod(shape) // values * size // ALIGNMENT) * ALIGNMENT)
+        at += sizes[-1]
+    with path.open("wb") as file:
+        file.write(header([text(key) + typed(value) for key, value in keys.items()], entries))
+        for size in sizes:
+            for start in range(0, size, len(tile)):
+                file.write(tile[: size - start])
+    return path
+
+
+def llama_keys(**changes: Any) -> dict[str, Any]:
+    """Return the metadata of a llama with 2 layers, heads of 16 and a vocabulary of 4."""
+    keys: dict[str, Any] = {
+        "context_length": 64,
+        "embedding_length": 32,
+        "block_count": 2,
+        "feed_forward_length": 32,
+        "attention.head_count": 2,
+        "attention.head_count_kv": 1,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 1e4,
+    }
+    named = {f"llama.{key}": value for key, value in keys.items()}
+    return {"general.architecture": "llama", **named, **changes}
+
+
+def llama_tensors(kind: str = "Q8_0") -> dict[str, Any]:
+    """Return the weights of that llama, matrices in a block type, from random numbers."""
+    numbers = np.random.default_rng(0)
+
+    def matrix(rows: int) -> tuple[Any, str]:
+        number = gguf.GGMLQuantizationType[kind]
+        values = numbers.standard_normal((rows, 32)).astype(np.float32)
+        return gguf.quantize(values, number).view(np.uint8), kind
+
+    norm = np.ones(32, np.float32)
+    found: dict[str, Any] = {"token_embd.weight": matrix(4), "output_norm.weight": norm}
+    rows = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "attn_output": 32}
+    rows |= {"ffn_gate": 32, "ffn_up": 32, "ffn_down": 32}
+    for layer in range(2):
+        for name in ("attn_norm", "ffn_norm"):
+            found[f"blk.{layer}.{name}.weight"] = norm
+        for name, count in rows.items():
+            found[f"blk.{layer}.{name}.weight"] = matrix(count)
     return found
 
 
-def _add(writer: Any, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_uint32(key, value)
+def spots(data: bytes) -> tuple[list[Spot], list[Spot]]:
+    """Return where a valid file's header has numbers (lengths, types, offsets, ...) and texts."""
+    numbers, names = [Spot(4, 4), Spot(8, 8), Spot(16, 8)], list[Spot]()
+    at = 24
 
+    def number(size: int) -> int:
+        nonlocal at
+        numbers.append(Spot(at, size))
+        at += size
+        return int.from_bytes(data[at - size : at], "little")
 
-def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
-    """Return the tensors under Hugging Face's names, or llama.cpp's where one becomes several."""
-    family, found = raw["model_type"], dict(stored)
-    for name in list(found):
-        match = _EXPERT.fullmatch(name)
-        if match and match[2] == "0":
-            count = sum(match[1] in each and f".{match[3]}." in each for each in stored)
-            parts = [found.pop(f"{match[1]}.{e}.{match[3]}.weight") for e in range(count)]
-            found[f"{match[1]}.{match[3]}.weight"] = np.stack(parts)
-    changed: list[tuple[str, np.ndarray]] = []
-    for name, values in found.items():
-        changed += _changed(raw, family, name, values)
-    return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
+    def text() -> None:
+        nonlocal at
+        size = number(8)
+        names.append(Spot(at, size))
+        at += size
 
+    def value(kind: int) -> None:
+        nonlocal at
+        if kind == STRING:
+            text()
+        elif kind == ARRAY:
+            inner, count = number(4), number(8)
+            for _ in range(count):
+                value(inner)
+        else:
+            number(_SIZES[kind])
 
-def _changed(
-    raw: dict[str, Any], family: str, name: str, values: np.ndarray
-) -> list[tuple[str, np.ndarray]]:
-    layer = name.split(".")[2] if ".layers." in name else ""
-    if family == "gemma" and name.endswith("norm.weight"):
-        return [(name, values + 1)]
-    if family == "gpt2" and name.endswith(
-        ("c_attn.weight", "attn.c_proj.weight", "mlp.c_proj.weight", "c_fc.weight")
-    ):
-        return [(name, values.T)]
-    if "query_key_value" in name:
-        heads = raw["num_attention_heads"]
-        parts = values.reshape(heads, 3, -1, *values.shape[1:])
-        return [(name, parts.swapaxes(0, 1).reshape(values.shape))]
-    if name.endswith("input_linear.weight"):
-        gate, up = np.split(values, 2, axis=1)
-        return [
-            (f"blk.{layer}.ffn_{own}_exps.weight", each)
-            for own, each in (("gate", gate), ("up", up))
-        ]
-    if name.endswith("shared_expert_gate.weight"):
-        return [(name, values[0])]
-    if family in _PAIRED and re.search(r"\.[qk]_proj\.", name):
-        heads = raw["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
-        parts = values.reshape(heads, 2, -1, *values.shape[1:])
-        return [(name, parts.swapaxes(1, 2).reshape(values.shape))]
-    return [(name, values)]
+    tensors, keys = struct.unpack_from("<QQ", data, 8)
+    for _ in range(keys):
+        text()
+        value(number(4))
+    for _ in range(tensors):
+        text()
+        for _ in range(number(4)):
+            number(8)
+        number(4)
+        number(8)
+    return numbers, names

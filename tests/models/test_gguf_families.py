@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import gguf_folders
+import gguf_families
 import tiny
 from caches import cache_for
 from suffice.backends.cpu.linear import unpack
@@ -49,7 +49,7 @@ def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> lis
     folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
     return [
         open_checkpoint(each)
-        for each in (folder, gguf_folders.write(folder, tmp_path / "x.gguf", kind))
+        for each in (folder, gguf_families.write(folder, tmp_path / "x.gguf", kind))
     ]
 
 
@@ -61,7 +61,7 @@ def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *gguf_folders.ARCHITECTURES.values()}
+    assert set(ARCHITECTURES) == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -110,7 +110,7 @@ def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path:
 
 def test_keys_of_experts_are_checked(tmp_path: Path) -> None:
     folder = tiny.make(tmp_path / "tiny", "mixtral", sliding_window=None, num_experts_per_tok=6)
-    path = gguf_folders.write(folder, tmp_path / "x.gguf")
+    path = gguf_families.write(folder, tmp_path / "x.gguf")
     data = path.read_bytes()
     key = b"llama.expert_used_count"
     at = data.index(key) + len(key) + 4

@@ -236,5 +236,7 @@ def test_experts_with_orders_of_their_own_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="experts of a layer have codes in different layouts or"):
         DecoderWeights.from_checkpoint(checkpoint, QUANTS.build("file"))
     floats = DecoderWeights.from_checkpoint(checkpoint, QUANTS.build("none:dtype=float32"))
-    up = np.concatenate([weights[f"model.layers.0.mlp.experts.{e}.up_proj.weight"] for e in range(8)])
+    up = np.concatenate(
+        [weights[f"model.layers.0.mlp.experts.{e}.up_proj.weight"] for e in range(8)]
+    )
     assert np.array_equal(unpack(floats.matrix("layers.0.expert_up")), up)

@@ -54,7 +54,7 @@ def test_a_write_that_waits_goes_on_in_a_task(waits: int) -> None:
 
 
 def test_messages_are_taken_however_their_bytes_come() -> None:
-    sent: list[wire.Up] = [wire.Beat({"running": at}, 0.5) for at in range(5)]
+    sent: list[wire.Up] = [wire.Beat({"running": at}, [at]) for at in range(5)]
     data = b"".join(map(wire.frame, sent))
 
     async def run(size: int) -> list[wire.Up]:

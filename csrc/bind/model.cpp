@@ -206,9 +206,7 @@ void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   self.model->set_rules(std::move(rules));
 }
 
-}  // namespace
-
-void bind_model(nb::module_& m) {
+void bind_counts(nb::module_& m) {
   nb::class_<Counts>(m, "Counts")
       .def_ro("kv_bytes", &Counts::kv_bytes)
       .def_ro("sketch_bytes", &Counts::sketch_bytes)
@@ -219,7 +217,12 @@ void bind_model(nb::module_& m) {
       .def_ro("experts_held", &Counts::experts_held)
       .def_ro("expert_bytes_read", &Counts::expert_bytes_read)
       .def_ro("expert_bytes_held", &Counts::expert_bytes_held);
+}
 
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  bind_counts(m);
   nb::class_<PyModel> model(m, "Model");
   bind_blocks(model);
   model

@@ -222,8 +222,8 @@ struct FoundUnits {
   int count, step;
 };
 
-// Units of P panels times `count` rows. The rows' inputs of a unit are `apart` rows from those of the
-// next. Totals leave the registers once for all units.
+// Units of P panels times `count` rows. The rows' inputs of a unit are `apart` rows from those of
+// the next. Totals leave the registers once for all units.
 template <class In, int V>
 __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& units,
                                          const InputStretch* stretch, const std::byte* input,
@@ -254,8 +254,8 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
 
 // Looks up the levels of a unit of P panels, [8 fours][P * kVectors].
 template <int Bits, bool Even, int P>
-SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches, int unit,
-                                vi* found) {
+SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches,
+                                int unit, vi* found) {
   for (int p = 0; p < P; p++) {
     const std::byte* const from = batches[p].unit[unit];
     fetch_lines(from, static_cast<int>(unit_bytes(Bits)));

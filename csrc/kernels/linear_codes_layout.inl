@@ -181,9 +181,9 @@ class PanelUnits {
   int left_ = 0, unit_ = 0;  // the next unit, in its span
 };
 
-// Calls f(batches, count, step) for the next `count` units of P adjacent panels, until none is left.
-// Unit i of panel p is batches[p].unit[i]; its scales, [kPanel] or [2][kPanel], are `step` i behind
-// batches[p].scale[0]. `plain`: see store_scales.
+// Calls f(batches, count, step) for the next `count` units of P adjacent panels, until none is
+// left. Unit i of panel p is batches[p].unit[i]; its scales, [kPanel] or [2][kPanel], are `step` i
+// behind batches[p].scale[0]. `plain`: see store_scales.
 template <int P, class F>
 SUFFICE_INLINE void for_batches_of(const Linear& w, int panel, F f, bool plain = false) {
   const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;

@@ -6,7 +6,7 @@
 namespace suffice {
 
 enum class Part : int { other, norms, inputs, products, activations, heads, attention, waiting };
-constexpr const char* kPartNames[] = {"other", "norms", "inputs",    "products",
+constexpr const char* kPartNames[] = {"other",       "norms", "inputs",    "products",
                                       "activations", "heads", "attention", "waiting"};
 constexpr int kParts = sizeof(kPartNames) / sizeof(kPartNames[0]);
 

@@ -80,7 +80,7 @@ class Runner(ModelWithTechniques):
         self._native.time_parts(timed)
 
     def take_part_seconds(self) -> dict[str, float]:
-        """Return the seconds, summed over threads, by part of the timed steps since the last call."""
+        """Return the seconds of the timed steps since the last call by part, over all threads."""
         return self._native.take_part_seconds()
 
     @property

@@ -46,12 +46,12 @@ class Kind:
     products: int
 
     def packed(self, rows: int, columns: int) -> PackedLinear:
-        """Return a random weight."""
-        if self.name.startswith("Q4_1"):
-            return of_files("Q4_1", rows, columns, 8 if self.products == 1 else 16)
+        """Return a random weight; int8 ones lie as those of a Q8_0 file do."""
+        if self.type == "int8":
+            name = "Q4_1" if self.name.startswith("Q4_1") else "Q8_0"
+            return of_files(name, rows, columns, 8 if self.products == 1 else 16)
         dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
-        int8 = "int8:act_bits=8,sites=linear" if self.products == 1 else "int8"
-        return QUANTS.build(int8 if self.type == "int8" else "none:dtype=bfloat16").pack(dense)
+        return QUANTS.build("none:dtype=bfloat16").pack(dense)
 
 
 KINDS = (

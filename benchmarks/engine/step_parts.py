@@ -101,13 +101,7 @@ def table(data: dict[str, Any]) -> str:
         for batch, figures in by_batch.items()
     ]
     asked = [
-        [
-            setting,
-            batch,
-            ASKED,
-            f"{besides(figures):.3f}",
-            "yes" if besides(figures) <= ASKED else "**no**",
-        ]
+        [setting, batch, ASKED, f"{besides(figures):.3f}", reached(figures)]
         for setting, by_batch in data["settings"].items()
         for batch, figures in by_batch.items()
         if batch.startswith(f"{max(COUNTS)},")
@@ -117,11 +111,12 @@ def table(data: dict[str, Any]) -> str:
         f"{data['plan']['steps']} steps after a short prompt; {data['model']}, {data['threads']} "
         f"threads, {data['machine']['isa']}. inputs: rounding and quantizing what is multiplied; "
         "norms: also sums of the residual stream; heads: rotation, and storing keys and values; "
-        "other: embeddings; waiting: for other threads; between steps: drawing "
-        "tokens, text, scheduling, Python."
+        "other: embeddings, and planning each layer's attention; waiting: for other threads, but "
+        "within attention; between steps: drawing tokens, text, scheduling, Python, and what one "
+        "thread does before the others start. The last column is all but products and attention."
     )
-    head = ["weights", "batch", "step, ms", *names, "not multiplied"]
-    bars = ["weights", "batch", "at most", "neither products nor attention", "reached"]
+    head = ["weights", "batch", "step, ms", *names, "besides"]
+    bars = ["weights", "batch", "at most", "besides products and attention", "reached"]
     return "\n\n".join(
         ["## The parts of a step", markdown(bars, asked), markdown(head, lines), note]
     )

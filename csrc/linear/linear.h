@@ -111,8 +111,8 @@ struct Inputs {
   const int8_t* codes = nullptr;       // [columns / 4][count][4] of int8 weights
   const float* scales = nullptr;       // [count] of int8 weights
   const int32_t* code_sums = nullptr;  // [count] of int8 weights
-  const int8_t* bytes = nullptr;       // [columns / 4][count][1 or 2][4]: low bytes, high bytes
-  const int16_t* pairs = nullptr;      // [columns / 4][count][4]
+  const int8_t* bytes = nullptr;       // [columns / 32][count][8][1 or 2][4]: low bytes, high bytes
+  const int16_t* pairs = nullptr;      // [columns / 32][count][32]
   const InputStretch* stretches = nullptr;  // [columns / 32][count]
   // [blocks of 8 rows][columns / 2][rows of the block] of bfloat16 weights: pairs of bfloat16.
   const uint32_t* rounded = nullptr;

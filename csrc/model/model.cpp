@@ -180,6 +180,11 @@ Model::Model(ModelSpec spec) : spec_(std::move(spec)), buffers_(std::make_unique
 
 Model::~Model() = default;
 
+void Model::time_parts(bool timed) {
+  const std::lock_guard lock(stepping_);
+  timed_ = timed;
+}
+
 PartSeconds Model::take_part_seconds() {
   const std::lock_guard lock(stepping_);
   PartSeconds sums = {};

@@ -108,7 +108,7 @@ class Model {
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
   // Whether the parts of later steps are timed.
-  void time_parts(bool timed) { timed_ = timed; }
+  void time_parts(bool timed);
   // The seconds of the steps since the last call, summed over threads.
   PartSeconds take_part_seconds();
   // `counts` get the sums over all counted requests, `by_request` those of each.

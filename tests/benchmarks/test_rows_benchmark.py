@@ -45,3 +45,30 @@ def test_the_longer_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(twice, dict) and isinstance(once, dict)
     assert twice[128] == pytest.approx(2 * once[128])
     assert int8["over_one"] == {count: pytest.approx(count) for count in rows.ROWS}
+
+
+def test_float32_takes_the_place_of_pairs_that_a_processor_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = {"bfloat16": 27.0, "float32": 54.0, "int8": 90.0}
+    monkeypatch.setattr(rows.native, "product_rate", lambda name, *given: rates[name])
+    assert rows.peaks_of(1) == {"bfloat16": 54.0, "int8": 90.0}
+
+
+def test_bars_are_of_all_threads_and_every_shape() -> None:
+    def layer(shape: tuple[int, int], threads: int, weights: str, **figures: float) -> rows.Layer:
+        by_rows = {name: dict.fromkeys(rows.ROWS, value) for name, value in figures.items()}
+        return {"shape": shape, "threads": threads, "weights": weights} | by_rows
+
+    lines = [
+        layer(shape, threads, weights, seconds=time, fraction=fraction, over_one=2.0)
+        for threads, shape, fraction in ((1, (8, 8), 0.1), (2, (8, 8), 0.9), (2, (9, 9), 0.7))
+        for weights, time in ((rows.BF16, 1.0), (rows.INT8, 2.0), (rows.CODES, 2.2))
+    ]
+    assert [bar[2:] for bar in rows.bars(lines)] == [
+        ["0.70 to 0.90", "1 of 2"],
+        ["0.70 to 0.90", "1 of 2"],
+        ["1.10 to 1.10", "2 of 2"],
+        ["2.00 to 2.00", "0 of 2"],
+        ["2.00 to 2.00", "2 of 2"],
+    ]

@@ -22,8 +22,7 @@ def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for by_batch in found["settings"].values():
         assert set(by_batch) == {f"{n}, {kind}" for n in (1, 8, 32) for kind in step_parts.DRAWN}
         for figures in by_batch.values():
-            shares = [figures[name] for name in (*step_parts.PARTS, step_parts.BETWEEN)]
-            assert sum(shares) == pytest.approx(1)
+            assert set(figures) == {"seconds", *step_parts.PARTS, step_parts.BETWEEN}
     assert "no figure means anything" in (tmp_path / "out" / "step_parts.md").read_text()
 
 
@@ -44,3 +43,4 @@ def test_decode_steps_are_the_difference_of_two_runs(monkeypatch: pytest.MonkeyP
     assert found[step_parts.BETWEEN] == pytest.approx(0.375)
     assert step_parts.besides(found) == pytest.approx(0.5)
     assert step_parts.reached(found) == "**no**"
+    assert step_parts.reached(found | {"products": 0.9, "attention": 0.05}) == "yes"

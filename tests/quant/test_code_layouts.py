@@ -21,7 +21,7 @@ from suffice.quant.code_panels import Numbers, pack_panels, read_codes, read_num
 from suffice.quant.coded import grouped
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 
-COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 40)
+COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 40, 129)
 
 
 def layouts(bits: int) -> Iterator[CodeLayout]:

@@ -73,7 +73,7 @@ SCRIPTS = (
     Script("serve.front", "CPU time of the front and the router, by what they do", "2 minutes"),
     Script("serve.sharing", "what a second engine of a node costs: memory, start", "2 minutes"),
     Script("serve.simulated", "`suffice plan`'s simulator against real runs", "25 minutes"),
-    Script("serve.division", "one engine or several on the same cores", "6 minutes"),
+    Script("serve.division", "one engine or several on the same cores", "10 minutes"),
     Script("serve.nodes", "up to a thousand simulated nodes behind one front", "10 minutes"),
     Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),
     Script(

@@ -1,6 +1,6 @@
 """One engine with all cores, or several with fewer: measured here, and simulated on 96 cores.
 
-    python -m benchmarks.serve.division            (about 6 minutes)
+    python -m benchmarks.serve.division            (about 10 minutes)
     python -m benchmarks.serve.division --quick
 
 The BMC paper's Fig. 14 has one instance (BMC) and several on the same cores (BMC_MI), at batch 128.

@@ -15,20 +15,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.attention.art import capture, few
-from benchmarks.attention.rivals import Layer, tokens_of
-from benchmarks.harness import record
+from benchmarks.attention import last_tokens
+from benchmarks.attention.last_tokens import Layer, Tokens
 from benchmarks.harness.tables import markdown
 from suffice.attention.exaq import EXAQ, KEYS, quantize, solved
-from suffice.engine.config import Config
-from suffice.engine.load import load
-from suffice.errors import InputError
-from suffice.eval.texts import line_ends, load_text
 
 NAME = "mass"
 SHARES = (0.4, 0.8, 0.9, 0.95, 0.99)
@@ -123,42 +117,18 @@ def table(data: dict[str, Any]) -> str:
     )
 
 
-def main() -> int:
-    """Capture, measure, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
-    parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--tokens", type=int, default=8, help="tokens before that length")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
-    parser.add_argument("--out", type=Path)
-    flags = parser.parse_args()
-    if flags.quick:
-        flags.length, flags.tokens = 64, 2
-    try:
-        text = load_text(flags.text, flags.data_dir)
-        config = Config.create(flags.model, dtype="float32", max_model_len=flags.length)
-        _, runner, tokenizer = load(config)
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    count = 8 * flags.tokens  # of the layers of ART's Table 4; others keep an eighth
-    assert few(count) == flags.tokens
-    layers = len(runner.decoder.config.layers)
-    samples = capture(runner, tokenizer.encode(text), (flags.length,), count)
-    tokens = tokens_of(samples, layers)[-flags.tokens :]
+def by_layer(tokens: Tokens, flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of each layer."""
     rows = [
         row(layer, np.concatenate([inputs(token[layer], flags.length) for token in tokens]))
-        for layer in range(layers)
+        for layer in range(len(tokens[0]))
     ]
-    shown = {"model": Path(flags.model).name, "text": Path(flags.text).name}
-    shown |= {"line_ends": line_ends(text), "tokens": len(tokens), "length": flags.length}
-    data = record.facts() | shown | {"layers": rows}
-    folder = flags.out or (record.BUILD if flags.quick else record.results(__file__))
-    record.write(folder, NAME, data, table(data))
-    print(table(data))
-    return 0
+    return {"layers": rows}
+
+
+def main() -> int:
+    """Capture, measure, and write the tables."""
+    return last_tokens.main(NAME, __doc__, 8, by_layer, table)
 
 
 if __name__ == "__main__":

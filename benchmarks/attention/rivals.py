@@ -15,23 +15,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.attention.art import Sample, capture, few
+from benchmarks.attention import last_tokens
+from benchmarks.attention.last_tokens import Layer, Tokens
 from benchmarks.attention.pruning import Cascade, Read, TokenPicker, softmax
-from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice.attention.aet import AET
-from suffice.engine.config import Config
-from suffice.engine.load import load
-from suffice.errors import InputError
-from suffice.eval.texts import line_ends, load_text
 
 NAME = "rivals"
-Layer = tuple[np.ndarray, np.ndarray, np.ndarray]  # scaled q [H, D], k and v [G, S, D]
 Run = Callable[[list[list[Layer]]], Iterator[list[Read]]]  # tokens of layers
 
 
@@ -89,15 +83,6 @@ def settings(block: int) -> dict[str, Run]:
     return found
 
 
-def tokens_of(samples: list[Sample], layers: int) -> list[list[Layer]]:
-    """Return the tokens that all layers have samples of, oldest first."""
-    at: dict[int, dict[int, Sample]] = {}
-    for sample in samples:
-        at.setdefault(sample.k.shape[1], {})[sample.layer] = sample
-    whole = [own for _, own in sorted(at.items()) if len(own) == layers]
-    return [[(own[n].scale * own[n].q, own[n].k, own[n].v) for n in range(layers)] for own in whole]
-
-
 def measure(run: Run, tokens: list[list[Layer]]) -> dict[str, float]:
     """Return the shares that a technique reads, its error and the mass that it misses."""
     errors, missing, keys, values = [], [], [], []
@@ -135,38 +120,15 @@ def table(data: dict[str, Any]) -> str:
     return "\n\n".join(["## AET and its rivals", about, markdown(head, rows)])
 
 
+def compared(tokens: Tokens, flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of each technique."""
+    runs = settings(16 if flags.quick else 1)
+    return {"settings": {name: measure(run, tokens) for name, run in runs.items()}}
+
+
 def main() -> int:
     """Capture, measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
-    parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--tokens", type=int, default=4, help="tokens before that length")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
-    parser.add_argument("--out", type=Path)
-    flags = parser.parse_args()
-    if flags.quick:
-        flags.length, flags.tokens = 64, 2
-    try:
-        text = load_text(flags.text, flags.data_dir)
-        config = Config.create(flags.model, dtype="float32", max_model_len=flags.length)
-        _, runner, tokenizer = load(config)
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    count = 8 * flags.tokens  # of the layers of ART's Table 4; others keep an eighth
-    assert few(count) == flags.tokens
-    samples = capture(runner, tokenizer.encode(text), (flags.length,), count)
-    tokens = tokens_of(samples, len(runner.decoder.config.layers))[-flags.tokens :]
-    found = {name: measure(run, tokens) for name, run in settings(16 if flags.quick else 1).items()}
-    shown = {"model": Path(flags.model).name, "text": Path(flags.text).name}
-    shown |= {"line_ends": line_ends(text), "tokens": len(tokens), "length": flags.length}
-    data = record.facts() | shown | {"settings": found}
-    folder = flags.out or (record.BUILD if flags.quick else record.results(__file__))
-    record.write(folder, NAME, data, table(data))
-    print(table(data))
-    return 0
+    return last_tokens.main(NAME, __doc__, 4, compared, table)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import tiny
+from array_source import ArraySource
 from suffice.errors import InputError
 from suffice.models.checkpoint import UnreadCodes
 from suffice.models.open import open_checkpoint
@@ -19,30 +20,16 @@ from suffice.quant.code_layout import CodeLayout
 from suffice.quant.packed_float8 import StoredFloat8
 
 
-class Plain:
-    """A source of arrays, which counts the rows that are read."""
-
-    label = None
+class Plain(ArraySource):
+    """A source of arrays, all in codes if there are any."""
 
     def __init__(self, *, codes: Any = None, **weights: np.ndarray) -> None:
-        self.weights, self.unread, self.read = weights, codes, 0
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: each.shape for name, each in self.weights.items()}
-
-    def dtype(self, name: str) -> str:
-        return self.weights[name].dtype.name
-
-    def stored(self, name: str) -> tuple[str, int]:
-        return self.dtype(name), self.weights[name].nbytes
+        super().__init__(weights)
+        self.unread = codes
 
     def load(self, name: str) -> np.ndarray:
         self.read += len(self.weights[name])
         return self.weights[name]
-
-    def load_rows(self, name: str, first: int, out: np.ndarray) -> None:
-        self.read += len(out)
-        out[...] = self.weights[name][first : first + len(out)]
 
     def in_codes(self, name: str) -> bool:
         return self.unread is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from array_source import ArraySource
 from suffice.errors import InputError
 from suffice.models.checkpoint import UnreadCodes
 from suffice.models.stacks import members, stack_source
@@ -17,33 +18,19 @@ NAMES = members("experts.*.up", 3)
 LEVELS = np.arange(16, dtype=np.uint8)
 
 
-class Plain:
+class Plain(ArraySource):
     """A source of arrays, in codes of their own if there are any."""
 
-    label = None
-
     def __init__(self, codes: dict[str, Any] | None = None, **changes: np.ndarray) -> None:
-        self.weights = {
+        weights = {
             name: np.arange(32 * 5, dtype=np.float32).reshape(32, 5) + 1000 * at
             for at, name in enumerate(NAMES)
-        } | changes
-        self.unread, self.read = codes or {}, 0
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: each.shape for name, each in self.weights.items()}
-
-    def dtype(self, name: str) -> str:
-        return self.weights[name].dtype.name
-
-    def stored(self, name: str) -> tuple[str, int]:
-        return self.dtype(name), self.weights[name].nbytes
+        }
+        super().__init__(weights | changes)
+        self.unread = codes or {}
 
     def load(self, name: str) -> np.ndarray:
         return self.weights[name]
-
-    def load_rows(self, name: str, first: int, out: np.ndarray) -> None:
-        self.read += len(out)
-        out[...] = self.weights[name][first : first + len(out)]
 
     def in_codes(self, name: str) -> bool:
         return name in self.unread

@@ -72,8 +72,9 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """End the count."""
         self._in_head, self._head_bytes = False, 0
-        names = [name for name, _ in self.headers]
-        self._offers = self.parser.should_upgrade() and b"upgrade" in names
+        self._offers = self.parser.should_upgrade() and any(
+            name == b"upgrade" for name, _ in self.headers
+        )
         if not self._offers:
             super().on_headers_complete()
 

@@ -17,7 +17,7 @@ from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
-from benchmarks.serve import bars, disconnects, exactness, soak
+from benchmarks.serve import bars, disconnects, division, exactness, nodes, simulated, soak
 from benchmarks.speculate import speed, trees_report
 
 Draw = Callable[[Path, dict[str, Any]], str]
@@ -55,7 +55,10 @@ DRAWN: dict[str, Draw] = {
     "quant/results/tasks_*.json": of_cells(tasks.table),
     "serve/results/speed.json": lambda _, data: bars.report(data),
     "serve/results/disconnects.json": lambda _, data: disconnects.table(data),
-    "serve/results/exactness.json": lambda _, data: exactness.table(data),
+    "serve/results/division.json": lambda _, data: division.table(data),
+    "serve/results/exactness*.json": lambda _, data: exactness.table(data),
+    "serve/results/nodes.json": lambda _, data: nodes.table(data),
+    "serve/results/simulated.json": lambda _, data: simulated.table(data),
     "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
     "speculate/results/[pt]*_*.json": of_drafts,

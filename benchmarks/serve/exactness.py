@@ -47,7 +47,7 @@ MEMORY = "48MiB"  # of keys and values: too little for all requests that have a 
 ALONE = Kind("alone", suffice, ("--prefix-cache-bytes", "0"))
 TOGETHER = Kind("together", suffice, (*QUEUE, "--speculate", "ngram", "--kv-cache-bytes", MEMORY))
 SECONDS = 600.0
-SIZES = Sizes(shared=100, own=16, output=32)
+SIZES = Sizes(shared=60, own=12, output=24)
 
 
 @dataclass(frozen=True)

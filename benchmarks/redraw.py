@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
 from benchmarks.engine import sampling, step_parts
+from benchmarks.growth import shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
@@ -49,6 +50,9 @@ DRAWN: dict[str, Draw] = {
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
+    "growth/results/shares.json": lambda _, data: shares.table(data),
+    "growth/results/use_cases.json": lambda _, data: use_cases.report(data),
+    "growth/results/varied.json": lambda _, data: varied.report(data),
     "peers/results/speed.json": lambda _, data: report.report(data),
     "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),

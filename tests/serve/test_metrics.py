@@ -84,10 +84,10 @@ def test_what_engines_count() -> None:
         growth_bytes_copied=10,
         prompt_rows_copied=64,
     )
-    engine = SimpleNamespace(stats=vars(stats), past=past, restarts=1, failovers=0, stepped=None)
+    engine = SimpleNamespace(stats=vars(stats), past=past, restarts=1, failovers=0)
     metrics = Metrics("suffice", "m")
-    metrics.watch([engine])
-    engine.stepped([8, 64, 64])
+    metrics.watch(lambda: {"0": engine})
+    metrics.steps("0", [8, 64, 64])
     page = Page(metrics.page())
     assert page("num_requests_waiting") == 5
     assert page("num_requests_waiting_by_reason", reason="deferred") == 2
@@ -98,6 +98,24 @@ def test_what_engines_count() -> None:
     assert page("prompt_rows_copied_total") == 66
     assert page("iteration_tokens_total_count") == 3
     assert page("iteration_tokens_total_sum") == 136
+
+
+def test_engines_may_come_later_each_by_its_name() -> None:
+    engines: dict[str, Any] = {}
+    metrics = Metrics("suffice", "m")
+    metrics.watch(lambda: engines)
+    assert Page(metrics.page()).values == {}
+    for name, count in (("a1", 3), ("b2", 4)):
+        stats = vars(EngineStats(steps=count))
+        engines[name] = SimpleNamespace(stats=stats, past={}, restarts=0, failovers=count)
+        one = ticket(Final(10, 0, 8))
+        one.replica = name
+        metrics.finished(one)
+    metrics.finished(one)
+    page = Page(metrics.page())
+    assert [page("prompt_tokens_total", engine=name) for name in ("a1", "b2", "0")] == [10, 20, 0]
+    assert [page("engine_steps_total", engine=name) for name in ("a1", "b2")] == [3, 4]
+    assert page("failovers_total", engine="b2") == 4 and page("failovers_total") == 7
 
 
 def settled(server: Served) -> Page:

@@ -15,6 +15,7 @@ from suffice.attention.rule import weakest
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Look
 from suffice.serve import wire
+from suffice.serve.metrics import Watched
 from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.router import Load, Rates, Router
 from suffice.serve.settings import Settings
@@ -26,7 +27,6 @@ class Member(Protocol):
     """What a fleet needs of an engine; `Instance` says what each part is."""
 
     facts: wire.Facts | None
-    failovers: int
     tickets: Tickets
     gone: str | None
     seen: Callable[[Look], None]
@@ -45,6 +45,10 @@ class Member(Protocol):
     @property
     def restarts(self) -> int:
         """How many those are."""
+
+    @property
+    def failovers(self) -> int:
+        """Requests that went on in it after another died."""
 
     async def start(self) -> None:
         """Start, and wait until it is ready."""
@@ -121,6 +125,11 @@ class Fleet:
     def facts(self) -> wire.Facts | None:
         """What the engines, which are all alike, said of their model; None before the first."""
         return next((member.facts for member in self.members if member.facts is not None), None)
+
+    @property
+    def engines(self) -> Mapping[str, Watched]:
+        """What metrics show, by the engines' names: their numbers."""
+        return {str(at): member for at, member in enumerate(self.members)}
 
     @property
     def stats(self) -> dict[str, Any]:

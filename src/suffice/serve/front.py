@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from suffice.engine.work import Delta
@@ -76,7 +77,9 @@ class Front:
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
         self.instance = fleet(settings, self._observe)
         self.live = Live(self.instance)
-        self.metrics.watch(self.instance.members)
+        self.metrics.watch(lambda: self.instance.engines)
+        for at, member in enumerate(self.instance.members):
+            member.stepped = partial(self.metrics.steps, str(at))
         self.jobs: dict[str, Job] = {}
         self.draining = False
         self.hurried = False  # requests do not end by themselves: see `drain`

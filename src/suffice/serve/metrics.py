@@ -76,8 +76,9 @@ _SUMS = (
 class Watched(Protocol):
     """What gauges are read from."""
 
-    stepped: Callable[[list[int]], None]
-    failovers: int
+    @property
+    def failovers(self) -> int:
+        """Requests that went on in it after another died."""
 
     @property
     def stats(self) -> Mapping[str, Any]:
@@ -98,32 +99,39 @@ class Metrics:
     def __init__(self, prefix: str, model: str) -> None:
         self._prefix = prefix
         self._labels = {"model_name": model}
-        self._engines = [_Requests()]
+        self._engines: dict[str, _Requests] = {}  # by the engines' names
         self._refused = Counter(["reason"])
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def watch(self, instances: Sequence[Watched]) -> None:
-        """Show the counts of engines, each under its number."""
-        self._engines = [_Requests() for _ in instances]
-        for each, requests in zip(instances, self._engines, strict=True):
-            each.stepped = requests.steps
-        self._registry.register(_Counts(self._prefix, self._labels, instances))
+    def watch(self, engines: Callable[[], Mapping[str, Watched]]) -> None:
+        """Show the counts of the engines that a function returns by name, now and later."""
+        for name in engines():
+            self._of(name)
+        self._registry.register(_Counts(self._prefix, self._labels, engines))
+
+    def _of(self, name: str) -> _Requests:
+        return self._engines.setdefault(name, _Requests())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of requests: each under the number of the engine that ran it."""
-        labels = [{**self._labels, "engine": str(at)} for at in range(len(self._engines))]
-        for name, (text, _) in _HISTOGRAMS.items():
-            own = [each.histograms[name] for each in self._engines]
-            yield together(f"{self._prefix}:{name}", text, own, labels)
-        for name, (text, _) in _COUNTERS.items():
-            sums = [each.counters[name] for each in self._engines]
-            yield together(f"{self._prefix}:{name}", text, sums, labels)
+        """Yield the metrics of requests: each under the name of the engine that ran it."""
+        if self._engines:
+            yield from self._by_engine()
         text, name = "Requests refused before they ran.", f"{self._prefix}:admission_rejections"
         yield self._refused.family(name, text, self._labels)
+
+    def _by_engine(self) -> Iterator[Metric]:
+        engines = list(self._engines.values())
+        labels = [{**self._labels, "engine": name} for name in self._engines]
+        for name, (text, _) in _HISTOGRAMS.items():
+            own = [each.histograms[name] for each in engines]
+            yield together(f"{self._prefix}:{name}", text, own, labels)
+        for name, (text, _) in _COUNTERS.items():
+            sums = [each.counters[name] for each in engines]
+            yield together(f"{self._prefix}:{name}", text, sums, labels)
         text = "Largest share of a softmax that was left unread, where attention bounds it."
         bound = GaugeMetricFamily(f"{self._prefix}:missing_bound_max", text, labels=[*labels[0]])
-        for each, own_labels in zip(self._engines, labels, strict=True):
+        for each, own_labels in zip(engines, labels, strict=True):
             bound.add_metric([*own_labels.values()], each.bound)
         yield bound
 
@@ -131,17 +139,21 @@ class Metrics:
         """Return all metrics in Prometheus's text form."""
         return generate_latest(self._registry)
 
+    def steps(self, engine: str, tokens: Sequence[int]) -> None:
+        """Count steps of an engine by the tokens that they ran."""
+        self._of(engine).steps(tokens)
+
     def refused(self, reason: str) -> None:
         """Count a request that was refused."""
         self._refused.add(1, reason)
 
     def delta(self, ticket: Ticket, delta: Delta, now: float) -> None:
         """Count the tokens of a delta that came now, and the time since the last one."""
-        self._engines[ticket.engine].delta(ticket, delta, now)
+        self._of(ticket.ran_in).delta(ticket, delta, now)
 
     def finished(self, ticket: Ticket) -> None:
         """Count a request that ended, or was ended, under the engine that had it last."""
-        self._engines[ticket.engine].finished(ticket)
+        self._of(ticket.ran_in).finished(ticket)
 
 
 class _Requests:
@@ -159,7 +171,7 @@ class _Requests:
         self._first = self.histograms["time_to_first_token_seconds"]
 
     def steps(self, tokens: Sequence[int]) -> None:
-        """Count steps by the tokens that they ran."""
+        """See `Metrics.steps`."""
         for each in tokens:
             self.histograms["iteration_tokens_total"].observe(each)
 
@@ -224,14 +236,19 @@ class _Requests:
 class _Counts:
     """Reads engines' counts when Prometheus asks; sums go on when an engine is replaced."""
 
-    def __init__(self, prefix: str, labels: dict[str, str], instances: Sequence[Watched]) -> None:
-        self._prefix, self._instances = prefix, instances
+    def __init__(
+        self, prefix: str, labels: dict[str, str], engines: Callable[[], Mapping[str, Watched]]
+    ) -> None:
+        self._prefix, self._labels, self._engines = prefix, labels, engines
         self._names = [*labels, "engine"]
-        self._values = [[*labels.values(), str(at)] for at in range(len(instances))]
+        self._values: list[list[str]] = []  # of the labels, for each engine
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        stats = [instance.stats for instance in self._instances]
+        named = self._engines()
+        self._values = [[*self._labels.values(), name] for name in named]
+        engines = list(named.values())
+        stats = [each.stats for each in engines]
         for name, field, text in _GAUGES:
             yield self._gauge(name, text, [float(each.get(field, 0)) for each in stats])
         live = [each.get("kv_bytes_used", 0) - each.get("prefix_bytes", 0) for each in stats]
@@ -241,10 +258,10 @@ class _Counts:
         yield self._gauge("kv_cache_usage_perc", "Live bytes over the limit, 0 to 1.", shares)
         yield self._waiting(stats)
         for name, field, text in _SUMS:
-            yield self._counter(name, text, [self._sum(at, field) for at in range(len(stats))])
-        deaths = [float(instance.restarts) for instance in self._instances]
+            yield self._counter(name, text, [_sum(each, field) for each in engines])
+        deaths = [float(each.restarts) for each in engines]
         yield self._counter("instance_restarts", "Engines that died.", deaths)
-        moves = [float(instance.failovers) for instance in self._instances]
+        moves = [float(each.failovers) for each in engines]
         yield self._counter("failovers", "Requests that outlived an engine.", moves)
 
     def _waiting(self, stats: Sequence[Mapping[str, float]]) -> Metric:
@@ -272,6 +289,6 @@ class _Counts:
             counter.add_metric(labels, value)
         return counter
 
-    def _sum(self, at: int, field: str) -> float:
-        instance = self._instances[at]
-        return float(instance.past.get(field, 0) + instance.stats.get(field, 0))
+
+def _sum(engine: Watched, field: str) -> float:
+    return float(engine.past.get(field, 0) + engine.stats.get(field, 0))

@@ -20,6 +20,7 @@ class Ticket:
     Attributes:
         index: Its number among those of an HTTP request.
         engine: The number of the engine that has it.
+        replica: The name of the replica that has it, where engines are replicas of a cluster.
         emitted: Tokens that each sample has given, from which another engine goes on.
         tries: Engines that died under it since its last token; `deaths` since its start.
         blamed: Engines that it alone can have killed, since its last token.
@@ -32,6 +33,7 @@ class Ticket:
     index: int
     mailbox: Mailbox
     engine: int = 0
+    replica: str = ""
     created: float = field(default_factory=time.monotonic)
     emitted: list[list[int]] = field(default_factory=list)
     final: Final | None = None
@@ -46,6 +48,11 @@ class Ticket:
 
     def __post_init__(self) -> None:
         self.emitted = [[] for _ in range(self.samples)]
+
+    @property
+    def ran_in(self) -> str:
+        """What metrics call the engine that has it."""
+        return self.replica or str(self.engine)
 
     @property
     def generated(self) -> int:

@@ -77,6 +77,17 @@ def session_of(scope: Scope) -> str:
     return (found + b"/" + key_of(scope["headers"])).decode("latin-1") if found else ""
 
 
+class Engine(EngineReplica):
+    """An engine under the name that Ray has given its replica."""
+
+    async def __init__(  # type: ignore[misc] # as Ray allows it
+        self, settings: Settings, threads: int
+    ) -> None:
+        """See `EngineReplica`."""
+        name = serve.get_replica_context().replica_tag
+        await super().__init__(settings, threads, name)
+
+
 class FrontReplica:
     """A front, whose engine is the cluster's."""
 
@@ -116,7 +127,7 @@ def build(args: Mapping[str, Any]) -> Application:
 def deployed(settings: Settings, cluster: Cluster) -> Application:
     """Return the application of settings: those of a server with one engine."""
     engines = serve.deployment(
-        EngineReplica,
+        Engine,
         name="engine",
         max_ongoing_requests=AHEAD * settings.max_num_seqs,
         ray_actor_options={"num_cpus": cluster.threads},

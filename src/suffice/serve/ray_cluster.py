@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,23 +24,58 @@ from suffice.serve import wire
 from suffice.serve.blame import MOST_BLAMED
 from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet, summed
+from suffice.serve.metrics import Watched
 from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.ray_engine import Told, encode, told
 from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 LOST = (RayError, RayServeException, asyncio.TimeoutError)  # what the end of a replica looks like
+NO_REPLICA = "none"  # what metrics call the engine of a request that no replica has had
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds before a request is sent to another replica
 
 session: ContextVar[str] = ContextVar("session", default="")  # of the request that a task answers
 
 
+@dataclass
+class Replica:
+    """What a replica has told of its engine.
+
+    Attributes:
+        told: Its last counts.
+        lost: Whether it is gone, as it seems.
+        failovers: Requests that went on in it after another died.
+    """
+
+    told: Told
+    lost: bool = False
+    failovers: int = 0
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The engine's last counts; none once it is gone."""
+        return {} if self.lost else self.told.stats
+
+    @property
+    def past(self) -> dict[str, float]:
+        """The sums of the last counts of engines that died."""
+        return summed([self.told.past, self.told.stats]) if self.lost else self.told.past
+
+    @property
+    def restarts(self) -> int:
+        """How many those are."""
+        return self.told.restarts + self.lost
+
+
 class Cluster:
-    """As `Instance`: hands tickets to replicas, and deltas to tickets; of one event loop."""
+    """As `Instance`: hands tickets to replicas, and deltas to tickets; of one event loop.
+
+    Attributes:
+        replicas: All that have ever given a request something, by Ray's names.
+    """
 
     def __init__(self, handle: Any, settings: Settings, observe: Observer) -> None:
         self.facts: wire.Facts | None = None
-        self.failovers = 0
         self.tickets = Tickets()
         self.gone: str | None = None
         self.seen: Callable[[Look], None] = lambda look: None
@@ -47,8 +83,7 @@ class Cluster:
         self.left: Callable[[list[Ticket]], None] = lambda tickets: None
         self.back: Callable[[], None] = lambda: None
         self._handle, self._settings, self._observe = handle, settings, observe
-        self._engines: dict[str, Told] = {}  # the last counts of each replica
-        self._lost: dict[str, Told] = {}  # those of replicas that are gone, as it seems
+        self.replicas: dict[str, Replica] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -72,19 +107,22 @@ class Cluster:
     @property
     def stats(self) -> dict[str, Any]:
         """The sums of the replicas' last counts."""
-        return summed(each.stats for each in self._engines.values())
+        return summed(each.stats for each in self.replicas.values())
 
     @property
     def past(self) -> dict[str, float]:
         """The sums of the last counts of engines that died, on nodes that live and on others."""
-        parts = [each.past for each in (*self._engines.values(), *self._lost.values())]
-        return summed([*parts, *(each.stats for each in self._lost.values())])
+        return summed(each.past for each in self.replicas.values())
 
     @property
     def restarts(self) -> int:
         """How many those are."""
-        known = (*self._engines.values(), *self._lost.values())
-        return sum(each.restarts for each in known) + len(self._lost)
+        return sum(each.restarts for each in self.replicas.values())
+
+    @property
+    def failovers(self) -> int:
+        """Requests that went on in another replica."""
+        return sum(each.failovers for each in self.replicas.values())
 
     @property
     def ready(self) -> bool:
@@ -105,6 +143,7 @@ class Cluster:
 
     def submit(self, ticket: Ticket) -> None:
         """Send a ticket to the replica of its session, or to one that has little to do."""
+        ticket.replica = NO_REPLICA
         self.tickets[ticket.work.id] = ticket
         task = asyncio.create_task(self._run(ticket, session.get()))
         self._tasks[ticket.work.id] = task
@@ -152,7 +191,9 @@ class Cluster:
             part = await anext(stream)
             while True:
                 message = told.decode(part)
-                engine = self._note(message) or engine
+                if message.engine:
+                    self._note(message, ticket, first=engine is None)
+                    engine = message.engine
                 if message.problem is not None:
                     raise refused(*message.problem)
                 self._deliver(ticket, message)
@@ -168,21 +209,21 @@ class Cluster:
             if engine is not None or isinstance(error, RayTaskError):  # the request may be why
                 ticket.tries += 1
                 ticket.deaths += 1
-                self.failovers += 1
-                if engine in self._engines:
-                    self._lost[engine] = self._engines.pop(engine)
+                if engine in self.replicas:
+                    self.replicas[engine].lost = True
             raise
         finally:
             if not ticket.over or ticket.final is None:
                 with contextlib.suppress(*LOST):
                     stream.cancel()
 
-    def _note(self, message: Told) -> str | None:
-        if not message.engine:
-            return None
-        self._engines[message.engine] = message
-        self._lost.pop(message.engine, None)
-        return message.engine
+    def _note(self, message: Told, ticket: Ticket, *, first: bool) -> None:
+        """Note a replica's counts, and with the first message of a stream who has the ticket."""
+        replica = self.replicas.setdefault(message.engine, Replica(message))
+        replica.told, replica.lost = message, False
+        if first:
+            ticket.replica = message.engine
+            replica.failovers += ticket.deaths > 0
 
     def _deliver(self, ticket: Ticket, message: Told) -> None:
         now = time.monotonic()
@@ -203,6 +244,12 @@ def joined(handle: Any) -> Callable[[Settings, Observer], Fleet]:
     """Return the fleet of a front, whose one engine is the cluster behind a handle."""
 
     class ClusterFleet(Fleet):
+        @property
+        def engines(self) -> Mapping[str, Watched]:
+            (cluster,) = self.members
+            assert isinstance(cluster, Cluster), "it has been hired below"
+            return cluster.replicas
+
         def _hired(self) -> list[Cluster]:
             return [Cluster(handle, self._settings, self._observed)]
 

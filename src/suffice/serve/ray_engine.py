@@ -55,15 +55,17 @@ class EngineReplica:
     """One engine. Its methods are called by fronts, through Ray."""
 
     async def __init__(  # type: ignore[misc] # as Ray allows it
-        self, settings: Settings, threads: int, name: str = ""
+        self, settings: Settings, threads: int, name: str
     ) -> None:
         """Start the engine, on cores that no other engine of the machine has.
+
+        `name` is what metrics call it.
 
         Raises:
             InputError: The model or an option cannot be used.
             Problem: The engine died at once.
         """
-        self._name = name or f"{id(self):x}-{time.time_ns():x}"
+        self._name = name
         self._leases = lease(1, threads)
         for note in self._leases.notes:
             LOG.warning("%s", note)
@@ -79,8 +81,11 @@ class EngineReplica:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def check_health(self) -> None:
-        """Fail if the engine is stuck or cannot be kept alive: Ray then replaces this replica."""
-        if (why := self._instance.gone or self._instance.ailment()) is not None:
+        """Fail if no engine can be kept alive here: Ray then replaces this replica.
+
+        An engine that hangs is replaced by the replica itself, once it has hung for long enough.
+        """
+        if (why := self._instance.failing()) is not None:
             raise RuntimeError(why)
 
     async def facts(self) -> bytes:

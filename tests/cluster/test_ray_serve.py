@@ -77,7 +77,15 @@ def app(raylets: Raylets, words: Path) -> Iterator[App]:
         port = free.getsockname()[1]
     http = {"host": "127.0.0.1", "port": port}
     serve.start(proxy_location="HeadOnly", http_options=http)
-    made = build({"model": str(words), "threads": "1", "instances": "2", "alias": "tiny"})
+    made = build(
+        {
+            "model": str(words),
+            "threads": "1",
+            "instances": "2",
+            "alias": "tiny",
+            "hang_timeout": "4",
+        }
+    )
     serve.run(made, name="suffice")
     with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
         yield App(client, raylets)
@@ -132,10 +140,24 @@ def test_an_engine_that_hangs_is_replaced(app: App) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             texts = list(pool.map(app.stream, range(AT_ONCE)))
         assert len(set(texts)) == AT_ONCE
-        until(lambda: app.raylets.engines().get(node, pid) != pid)  # by a replica of Ray's
+        until(lambda: app.raylets.engines().get(node, pid) != pid)  # by its replica
     finally:
         if Path(f"/proc/{pid}").exists():
             os.kill(pid, signal.SIGKILL)
+
+
+def test_metrics_name_the_replica_that_ran_a_request(app: App) -> None:
+    def tokens() -> dict[str, float]:
+        lines = app.client.get("/metrics").text.splitlines()
+        own = [line for line in lines if line.startswith("suffice:generation_tokens_total{")]
+        return {line.split('engine="')[1].split('"')[0]: float(line.split()[-1]) for line in own}
+
+    before = tokens()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(app.stream, range(2 * AT_ONCE)))
+    grown = {name: count - before.get(name, 0) for name, count in tokens().items()}
+    assert sum(grown.values()) == 2 * AT_ONCE * TOKENS
+    assert sum(count > 0 for count in grown.values()) == 2 and "0" not in grown, grown
 
 
 def test_streams_end_before_the_server_does(app: App) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +17,11 @@ from typing import Any
 import pytest
 from test_fleet import generated, text, under_way
 
-from serving import Served, until
+from serving import Served, real, until
 from suffice import native
 from suffice.errors import InputError
+from suffice.serve.errors import Problem
+from suffice.serve.life import Life
 from suffice.serve.pulse import TURN_SECONDS, Pulse, turns
 from suffice.serve.settings import Settings
 
@@ -65,6 +69,94 @@ def test_a_step_that_never_ends(
         assert text(server, 3) == alone
         fleet = server.front.instance
         assert not hang.exists() and (fleet.restarts, fleet.failovers) == (1, 1)
+
+
+def limited(server: Served, seconds: float) -> None:
+    """Have the server end an engine that hangs for so long."""
+    settings = dataclasses.replace(server.front.settings, hang_seconds=seconds)
+    server.run(lambda: setattr(server.front.instance.members[0], "_settings", settings))
+
+
+def test_requests_of_a_real_engine_that_is_stopped_go_on_in_the_next(words: Path) -> None:
+    def ask(seed: int) -> Any:
+        body = {"prompt": "once", "seed": seed, "temperature": 1.0, "ignore_eos": True}
+        answer = server.post("/v1/completions", {**body, "max_tokens": 200})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["text"]
+
+    with real(words) as server, ThreadPoolExecutor() as pool:
+        alone = [ask(seed) for seed in range(5)]
+        fleet = server.front.instance
+        asks = [pool.submit(ask, seed) for seed in range(4)]
+        until(lambda: sum(generated(server)) > 4 or all(each.done() for each in asks))
+        pid = stop(server)
+        asks.append(pool.submit(ask, 4))
+        until(lambda: under_way(server)[0] > 0)
+        limited(server, 2.0)
+        until(lambda: fleet.restarts == 1)
+        limited(server, 120.0)
+        assert [each.result() for each in asks] == alone
+        assert fleet.failovers >= 1 and fleet.members[0].pid != pid
+
+
+def test_an_engine_that_hangs_while_it_loads_is_replaced(
+    serving: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = tmp_path / "late"
+    with serving(options={"late": str(late)}) as server, ThreadPoolExecutor() as pool:
+        alone = text(server, 3)
+        fleet = server.front.instance
+        late.touch()
+        os.kill(fleet.members[0].pid, signal.SIGKILL)
+        until(lambda: not fleet.ready)
+        ask = pool.submit(text, server, 3)
+        limited(server, 1.5)
+        until(lambda: "ended: it loads the model and has done nothing for" in caplog.text)
+        limited(server, 120.0)
+        late.unlink()
+        assert ask.result() == alone and fleet.restarts >= 2
+
+
+def test_a_first_engine_that_hangs_while_it_loads_ends_the_server(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    late.touch()
+    with (
+        pytest.raises(Problem, match="the engine did not start"),
+        serving(options={"late": str(late)}, hang_seconds=1.5),
+    ):
+        pass
+
+
+def test_an_engine_that_computes_or_reads_while_it_loads_goes_on() -> None:
+    pulse, settings = Pulse(), Settings("m", hang_seconds=3.0)
+    for spent in range(100):
+        pulse.loads(1.0, spent=(spent // 2, 7))
+        assert pulse.hangs(settings) is None
+    for _ in range(3):
+        pulse.loads(1.0, spent=(49, 7))
+    assert pulse.hangs(settings) == "it loads the model and has done nothing for 4 seconds"
+    pulse.heard(step=False)
+    assert pulse.hangs(settings) is None
+
+
+def test_what_a_process_has_spent_grows_only_while_it_goes_on() -> None:
+    life = Life.__new__(Life)
+    life.process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        before = life.spent()
+        until(lambda: life.spent() > before)
+        life.process.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{life.process.pid}/stat")
+        until(lambda: ") T " in state.read_text())
+        before = life.spent()
+        time.sleep(0.3)
+        assert life.spent() == before
+    finally:
+        life.process.kill()
+        life.process.wait()
+    assert life.spent() == ()
 
 
 def test_a_stop_that_is_shorter_than_the_limit_costs_nothing(serving: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from suffice.serve.settings import Settings
 PROMPT = [1, 2, 3]
 
 
-def with_replica(work: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
+def with_replica(
+    work: Callable[[Any], Awaitable[Any]], hang_seconds: float = 120.0, **options: Any
+) -> Any:
     """Return what a coroutine gives that gets a replica of a scripted engine."""
 
     async def run() -> Any:
-        settings = Settings("scripted", options, engine=ENGINE, heartbeat_seconds=1.2)
+        settings = Settings("scripted", options, engine=ENGINE, hang_seconds=hang_seconds)
         replica: Any = EngineReplica.__new__(EngineReplica)
         await replica.__init__(settings, 1, "first")
         try:
@@ -94,18 +97,33 @@ def test_what_the_engine_refuses_is_told(engine_path: None) -> None:
     with_replica(work)
 
 
-def test_a_stopped_engine_fails_the_health_check(engine_path: None) -> None:
+def test_an_engine_that_hangs_is_replaced_in_its_replica(engine_path: None, tmp_path: Path) -> None:
+    expected = [token_of(tuple(PROMPT), 7, 0, at) for at in range(20)]
+    hang = tmp_path / "hang"
+
+    async def work(replica: Any) -> None:
+        hang.touch()
+        tokens, last = await taken(replica, submit())
+        assert tokens == expected and last.restarts == 1 and not hang.exists()
+        await replica.check_health()
+
+    with_replica(work, hang=str(hang), hang_seconds=1.5)
+
+
+def test_engines_that_die_at_once_fail_the_health_check(engine_path: None, tmp_path: Path) -> None:
+    dies = tmp_path / "dies"
+
     async def work(replica: Any) -> None:
         await replica.check_health()
-        os.kill(replica._instance.pid, signal.SIGSTOP)
-        end = time.monotonic() + 20
-        with pytest.raises(RuntimeError, match="said nothing for"):
+        dies.touch()
+        os.kill(replica._instance.pid, signal.SIGKILL)
+        end = time.monotonic() + 60
+        with pytest.raises(RuntimeError, match="engines died without a request"):
             while time.monotonic() < end:
                 await replica.check_health()
                 await asyncio.sleep(0.05)
-        os.kill(replica._instance.pid, signal.SIGCONT)
 
-    with_replica(work)
+    with_replica(work, dies=str(dies))
 
 
 def test_a_silent_request_says_that_the_engine_lives(engine_path: None, tmp_path: Any) -> None:

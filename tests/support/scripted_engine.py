@@ -242,7 +242,7 @@ def opened(
     if options.get("dies") and Path(options["dies"]).exists():
         os._exit(70)
     while options.get("late") and Path(options["late"]).exists():
-        time.sleep(0.01)
+        time.sleep(0.1)
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
     shelf.close()

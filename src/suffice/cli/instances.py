@@ -48,8 +48,8 @@ class InstanceFlags:
         float,
         flag(
             "--hang-timeout",
-            help="Seconds after which an engine that says nothing, or has work and makes no step, "
-            "is replaced; its requests go on in another.",
+            help="Seconds after which an engine that says nothing, has work and makes no step, or "
+            "loads and does nothing, is replaced; its requests go on in another.",
             panel="Server",
             **NUMBER,
         ),

@@ -23,7 +23,7 @@ from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
 from suffice.serve.deaths import Deaths
 from suffice.serve.errors import Problem, of_engine
-from suffice.serve.life import Life, Weights, launched, room_for
+from suffice.serve.life import Life, Weights, first_of, launched, room_for
 from suffice.serve.pending import Observer, Ticket, Tickets
 from suffice.serve.pulse import turns
 from suffice.serve.settings import Settings
@@ -74,7 +74,6 @@ class Instance:
         self._asked: asyncio.Future[asyncio.Future[bool]] | None = None  # `renew` with its answer
         self._retiring: asyncio.Future[bool] | None = None  # of an engine that ends before the next
         self._loading: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None  # of `_life`
         self._blame = Blame(self._hand, settings.max_num_seqs)
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
@@ -99,9 +98,8 @@ class Instance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        for each in (self._loading, self._watching):
-            if each is not None:
-                each.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
         if self._heir is not None:
             await self._heir.end()
         self._starter.shutdown(wait=False)
@@ -131,6 +129,10 @@ class Instance:
         if self._life is None:
             return self._deaths.ailment()
         return self._life.pulse.ailment(self._settings)
+
+    def failing(self) -> str | None:
+        """Return why no engine gets to work, in a line; None of one that is there."""
+        return self.gone or (self._deaths.ailment() if self._life is None else None)
 
     def watch(self, on: bool) -> None:
         """Have looks at the engine sent to `seen`, or no more; this engine's and the next one's."""
@@ -264,9 +266,10 @@ class Instance:
         start = wire.Start(settings.engine, options, dict(settings.limits), cpus)
         life = await launched(self._starter, self._take, start, self.weights)
         if self.weights is None:
-            life.tell(wire.Load())
+            life.load()
         else:
             self._loading = asyncio.create_task(self.weights.load(life))
+        life.watching = asyncio.create_task(self._watch_over(life))
         return life
 
     def _take(self, life: Life, message: wire.Up) -> None:
@@ -294,11 +297,12 @@ class Instance:
         return isinstance(message, wire.Step)
 
     async def _watch_over(self, life: Life) -> None:
-        """End an engine that hangs, while it is the one that has the requests."""
+        """End an engine that hangs, while it loads or has the requests."""
         async for seconds in turns():
-            if life is not self._life:
-                return
-            life.pulse.passed(seconds, busy=bool(self.tickets))
+            if life is self._life:
+                life.pulse.passed(seconds, busy=bool(self.tickets))
+            elif life.loads and not life.ready:
+                life.pulse.loads(seconds, spent=life.spent())
             if (why := life.pulse.hangs(self._settings)) is not None:
                 LOG.error("the engine hangs and is ended: %s", why)
                 life.process.kill()
@@ -326,7 +330,6 @@ class Instance:
     def _take_over(self, life: Life) -> None:
         """Let an engine that is ready go on with the requests."""
         self._life = life
-        self._watching = asyncio.create_task(self._watch_over(life))
         if self._retiring is not None:
             tell(self._retiring, True)
             self._retiring = None
@@ -392,8 +395,3 @@ def tell(answer: asyncio.Future[bool], value: bool) -> None:
     """Answer, if anybody still waits for it."""
     if not answer.done():
         answer.set_result(value)
-
-
-async def first_of(*futures: asyncio.Future[Any]) -> None:
-    """Wait until one of them is done."""
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from suffice.errors import InputError
 from suffice.models import shelf
@@ -21,6 +22,7 @@ from suffice.serve.link import Link
 from suffice.serve.pulse import Pulse
 
 LONGEST_END = 5.0  # seconds that an engine has to end by itself
+_SPENT = (10, 12, 14, 15)  # of /proc/PID/stat: minor and major faults, user and system time
 SPARE_BYTES = 512 << 20  # beyond an engine's weights, for its keys and values
 
 
@@ -31,6 +33,8 @@ class Life:
         pulse: Whether it goes on.
         ready: Whether it ever took requests.
         welcomed: Is done when it does.
+        loads: Whether it has been told to load, or will be at once.
+        watching: What ends it if it hangs.
     """
 
     process: subprocess.Popen[bytes]
@@ -39,8 +43,23 @@ class Life:
 
     def __init__(self) -> None:
         self.pulse = Pulse()
-        self.ready = False
+        self.ready = self.loads = False
+        self.watching: asyncio.Task[None] | None = None
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def load(self) -> None:
+        """Let it load the model."""
+        self.loads = True
+        self.tell(wire.Load())
+
+    def spent(self) -> tuple[int, ...]:
+        """Return its page faults and its ticks of CPU time: some number grows while it goes on."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+        except OSError:  # it has ended
+            return ()
+        fields = stat.rpartition(")")[2].split()  # from the third on: names may have blanks
+        return tuple(int(fields[at - 3]) for at in _SPENT)
 
     def tell(self, message: wire.Down) -> None:
         """Send a message, unless the link has just ended: the next engine gets all that is open."""
@@ -49,12 +68,13 @@ class Life:
 
     async def settled(self) -> bool:
         """Wait until it takes requests, or has ended; return whether it takes them."""
-        ends = {self.welcomed, self.link.ended}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(self.welcomed, self.link.ended)
         return not self.link.ended.done()
 
     async def end(self) -> None:
         """Close the link, and return when the process is gone."""
+        if self.watching is not None:
+            self.watching.cancel()
         self.writer.close()
         gone = asyncio.ensure_future(asyncio.to_thread(self.process.wait))
         try:  # `wait_for` may lose a cancellation in Python 3.11
@@ -84,16 +104,21 @@ class Weights:
     async def load(self, life: Life) -> None:
         """Let an engine load in its turn: at once if it has nothing to pack."""
         if self.packed:
-            life.tell(wire.Load())
+            life.load()
             return
         async with self._packing:
-            life.tell(wire.Load())
+            life.load()
             if not self.packed:
                 await life.settled()
 
     def close(self) -> None:
         """Give the memory up; the engines that have it keep it."""
         os.close(self.memory)
+
+
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def sharing(asked: bool | None, instances: int) -> bool:

@@ -1,5 +1,7 @@
 """Whether an engine goes on: how long it has said nothing, or has had work and made no step.
 
+One that loads says nothing until it is ready. It goes on while its process computes or reads.
+
 Seconds are counted in short turns of the server's own. Time in which the server did not run either,
 because somebody stopped it or the machine slept, says nothing about an engine.
 """
@@ -18,16 +20,18 @@ class Pulse:
     """What the server knows of one engine's going on.
 
     Attributes:
-        silent: Seconds since its last message.
+        idle: Seconds since it last computed or read, while it loads.
+        silent: Seconds since its last message, once it has loaded.
         stuck: Seconds with work since its last step.
     """
 
     def __init__(self) -> None:
-        self.silent = self.stuck = 0.0
+        self.idle = self.silent = self.stuck = 0.0
+        self._spent: tuple[int, ...] = ()
 
     def heard(self, *, step: bool) -> None:
         """Note a message, and whether it tells of a step."""
-        self.silent = 0.0
+        self.idle = self.silent = 0.0
         if step:
             self.stuck = 0.0
 
@@ -35,6 +39,11 @@ class Pulse:
         """Note that time has passed, and whether the engine has work."""
         self.silent += seconds
         self.stuck = self.stuck + seconds if busy else 0.0
+
+    def loads(self, seconds: float, *, spent: tuple[int, ...]) -> None:
+        """Note that time has passed while it loads; `spent` grows if it computes or reads."""
+        self.idle = self.idle + seconds if spent == self._spent else 0.0
+        self._spent = spent
 
     def ailment(self, settings: Settings) -> str | None:
         """Return why the engine is not healthy, in a line; None if it is."""
@@ -46,6 +55,8 @@ class Pulse:
 
     def hangs(self, settings: Settings) -> str | None:
         """Return why the engine is to be replaced, in a line; None if it is not."""
+        if self.idle > settings.hang_seconds:
+            return f"it loads the model and has done nothing for {self.idle:.0f} seconds"
         if self.silent > settings.hang_seconds:
             return f"it has said nothing for {self.silent:.0f} seconds"
         if self.stuck > settings.hang_seconds:

@@ -155,6 +155,8 @@ async def run_together(
             tasks.append(asyncio.create_task(one(at)))
         await asyncio.gather(*tasks)
         killer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await killer  # raises what it failed of
     return counts
 
 

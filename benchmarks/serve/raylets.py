@@ -69,7 +69,7 @@ class Raylets:
             name: pid
             for name, node in self.nodes.items()
             for pid in descendants(node.all_processes["raylet"][0].process.pid)
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"engine_process" in _text(f"/proc/{pid}/cmdline")
         }
 
     def shutdown(self) -> None:
@@ -120,6 +120,13 @@ class Application:
 def descendants(top: int) -> Iterator[int]:
     """Yield the processes that a process has started, and those that they have."""
     for each in Path(f"/proc/{top}/task").glob("*/children"):
-        for pid in map(int, each.read_text().split()):
+        for pid in map(int, _text(each).split()):
             yield pid
             yield from descendants(pid)
+
+
+def _text(path: str | Path) -> bytes:
+    """Return what a file of /proc has; nothing once its process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""

@@ -75,10 +75,10 @@ def run(calibration: Calibration, costs: FrontCosts, nodes: tuple[int, ...]) -> 
     """Simulate every load on every number of nodes."""
     found: dict[str, Any] = {}
     for name, lengths in LOADS.items():
-        rate = SHARE * answerable(calibration, lengths)
-        found[name] = {
-            str(count): simulated(calibration, count, lengths, rate, costs) for count in nodes
-        }
+        rate, found[name] = SHARE * answerable(calibration, lengths), {}
+        for count in nodes:
+            print(f"{name}: {count} nodes", file=sys.stderr)
+            found[name][str(count)] = simulated(calibration, count, lengths, rate, costs)
     return found
 
 
@@ -111,6 +111,7 @@ def table(data: dict[str, Any]) -> str:
 
 def main() -> int:
     options = script.quick_or_whole(__doc__)
+    print("measuring steps", file=sys.stderr)
     calibration = calibrated(native.cores())
     native.set_threads(1)
     costs = front_costs(record.results(__file__) / "front.json")

@@ -214,6 +214,7 @@ def compared(
     """Return real and simulated figures of some engines, load by load."""
     threads = max(native.cores() // engines, 1)
     native.set_threads(threads)
+    print(f"{engines} x {threads} threads: measuring steps", file=sys.stderr)
     probed: list[float] = []
     found = calibrated(threads, lambda: probed.append(probe.seconds()))
     usual = statistics.fmean(probed)
@@ -227,6 +228,7 @@ def compared(
     try:
         before = probe.seconds()
         for number, load in itertools.product(range(rounds), loads):
+            print(f"round {number + 1} of {rounds}: {load.rate:.1f} requests/s", file=sys.stderr)
             asked = sizes.load(load.rate, seed=100 * number + loads.index(load))
             real, client = measured(server, asked)
             after = probe.seconds()

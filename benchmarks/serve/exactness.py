@@ -248,10 +248,15 @@ def loaded(plan: Plan, place: Place, flags: Sequence[str]) -> Iterator[Killable]
 @contextlib.contextmanager
 def on_ray(arguments: dict[str, Any]) -> Iterator[Killable]:
     """Run the application on a Ray cluster whose nodes are killed."""
-    from benchmarks.serve.raylets import Application
+    from benchmarks.serve.raylets import QUIET, Raylets, application
 
-    with Application(arguments) as application:
-        yield application.port, application.kill
+    os.environ.update(QUIET)
+    raylets = Raylets(arguments["instances"], arguments["threads"])
+    try:
+        with application(raylets, arguments) as port:
+            yield port, raylets.replace
+    finally:
+        raylets.shutdown()
 
 
 _WORDS = {

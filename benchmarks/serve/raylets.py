@@ -72,49 +72,39 @@ class Raylets:
             if b"engine_process" in _text(f"/proc/{pid}/cmdline")
         }
 
+    def replace(self, rng: random.Random) -> bool:
+        """Kill a node that has an engine, and add another; return whether there was one."""
+        nodes = sorted(self.engines())
+        if nodes:
+            self.kill(rng.choice(nodes))
+            self.add()
+        return bool(nodes)
+
     def shutdown(self) -> None:
         self.cluster.shutdown()
 
 
-class Application:
-    """The server on such a cluster, with an engine on each node; for a `with` statement.
+@contextlib.contextmanager
+def application(raylets: Raylets, arguments: Mapping[str, Any]) -> Iterator[int]:
+    """Run the server on a cluster, and yield its port.
 
     `arguments` are those of `suffice.serve.ray:build`.
     """
+    import ray
+    from ray import serve
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._arguments = dict(arguments)
-        self.port = free_port()
+    from suffice.serve.ray import build
 
-    def __enter__(self) -> Application:
-        import ray
-        from ray import serve
-
-        from suffice.serve.ray import build
-
-        os.environ.update(QUIET)
-        self._raylets = Raylets(self._arguments["instances"], self._arguments["threads"])
-        ray.init(address=self._raylets.address, log_to_driver=False, logging_level="error")
-        http = {"host": "127.0.0.1", "port": self.port}
+    ray.init(address=raylets.address, log_to_driver=False, logging_level="error")
+    try:
+        port = free_port()
+        http = {"host": "127.0.0.1", "port": port}
         serve.start(proxy_location="HeadOnly", http_options=http)
-        serve.run(build(self._arguments), name="suffice")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        import ray
-        from ray import serve
-
+        serve.run(build(arguments), name="suffice")
+        yield port
         serve.shutdown()
+    finally:
         ray.shutdown()
-        self._raylets.shutdown()
-
-    def kill(self, rng: random.Random) -> bool:
-        """Kill a node that has an engine, and add another; return whether there was one."""
-        nodes = sorted(self._raylets.engines())
-        if nodes:
-            self._raylets.kill(rng.choice(nodes))
-            self._raylets.add()
-        return bool(nodes)
 
 
 def descendants(top: int) -> Iterator[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.serve.raylets import Raylets
+from benchmarks.serve.raylets import Raylets, application
 from serving import events
 
 REQUESTS = int(os.environ.get("SUFFICE_TEST_RAY_REQUESTS", "60"))
@@ -66,30 +65,12 @@ def until(condition: Callable[[], Any], seconds: float = 400.0) -> Any:
 
 @pytest.fixture(scope="module")
 def app(raylets: Raylets, words: Path) -> Iterator[App]:
-    import ray
-    from ray import serve
-
-    from suffice.serve.ray import build
-
-    ray.init(address=raylets.address, log_to_driver=False, logging_level="error")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    http = {"host": "127.0.0.1", "port": port}
-    serve.start(proxy_location="HeadOnly", http_options=http)
-    made = build(
-        {
-            "model": str(words),
-            "threads": "1",
-            "instances": "2",
-            "alias": "tiny",
-            "hang_timeout": "4",
-        }
-    )
-    serve.run(made, name="suffice")
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
+    given = {"model": str(words), "threads": "1", "instances": "2", "alias": "tiny"}
+    with (
+        application(raylets, {**given, "hang_timeout": "4"}) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client,
+    ):
         yield App(client, raylets)
-    serve.shutdown()
 
 
 def test_it_is_the_application(app: App) -> None:

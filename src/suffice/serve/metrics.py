@@ -111,7 +111,10 @@ class Metrics:
         self._registry.register(_Counts(self._prefix, self._labels, engines))
 
     def _of(self, name: str) -> _Requests:
-        return self._engines.setdefault(name, _Requests())
+        found = self._engines.get(name)
+        if found is None:
+            found = self._engines[name] = _Requests()
+        return found
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of requests: each under the name of the engine that ran it."""

@@ -67,7 +67,7 @@ SCRIPTS = (
     Script(
         "serve.speed", "suffice's server, vLLM's and llama.cpp's, by the same client", "an hour"
     ),
-    Script("serve.exactness", "1,000 texts under faults, against the same alone", "15 minutes"),
+    Script("serve.exactness", "2,000 texts under faults, against undisturbed", "15 minutes"),
     Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
     Script("serve.batch", "a batch killed ten times: what runs twice, what differs", "20 minutes"),
     Script("serve.front", "CPU time of the front and the router, by what they do", "2 minutes"),

@@ -12,12 +12,13 @@ from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
 from benchmarks.engine import sampling, step_parts
+from benchmarks.growth import shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
-from benchmarks.serve import bars, disconnects, exactness, soak
+from benchmarks.serve import bars, disconnects, division, exactness, nodes, simulated, soak
 from benchmarks.speculate import speed, trees_report
 
 Draw = Callable[[Path, dict[str, Any]], str]
@@ -49,13 +50,19 @@ DRAWN: dict[str, Draw] = {
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
+    "growth/results/shares.json": lambda _, data: shares.table(data),
+    "growth/results/use_cases.json": lambda _, data: use_cases.report(data),
+    "growth/results/varied.json": lambda _, data: varied.report(data),
     "peers/results/speed.json": lambda _, data: report.report(data),
     "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),
     "quant/results/tasks_*.json": of_cells(tasks.table),
     "serve/results/speed.json": lambda _, data: bars.report(data),
     "serve/results/disconnects.json": lambda _, data: disconnects.table(data),
-    "serve/results/exactness.json": lambda _, data: exactness.table(data),
+    "serve/results/division.json": lambda _, data: division.table(data),
+    "serve/results/exactness*.json": lambda _, data: exactness.table(data),
+    "serve/results/nodes.json": lambda _, data: nodes.table(data),
+    "serve/results/simulated.json": lambda _, data: simulated.table(data),
     "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
     "speculate/results/[pt]*_*.json": of_drafts,

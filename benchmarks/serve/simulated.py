@@ -52,6 +52,7 @@ BAR = 0.15
 SECONDS = 600.0  # longest time of a request
 ROUNDS = 4
 PROBE_TOKENS, PROBES = 128, 5
+PROBE_FIRST, PROBE_LAST = 1000, 41000  # ids of a probe's tokens
 NAMES = ("ttft", "tpot")
 FIGURES = [f"p{at}_{name}_ms" for name in NAMES for at in (50, 95)]
 
@@ -90,7 +91,7 @@ class Probe:
     """Says how long a prompt takes on all cores now, while nothing else runs."""
 
     def __init__(self) -> None:
-        self._llm = LLM(MODEL, threads=native.cores(), prefix_cache_bytes=0)
+        self._llm = LLM(MODEL, threads=native.cores())
         self._one = SamplingParams(max_tokens=1, temperature=0)
         self._next = 0
 
@@ -104,7 +105,8 @@ class Probe:
 
     def _once(self) -> float:
         self._next += 1
-        prompt = [1000 + (self._next * 7919 + at) % 40000 for at in range(PROBE_TOKENS)]
+        ids, start = PROBE_LAST - PROBE_FIRST, self._next * 7919
+        prompt = [PROBE_FIRST + (start + at) % ids for at in range(PROBE_TOKENS)]
         began = time.perf_counter()
         self._llm.generate([prompt], self._one)
         return time.perf_counter() - began

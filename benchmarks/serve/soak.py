@@ -87,7 +87,7 @@ async def load(
 ) -> None:
     """Send requests for some seconds, until `limit` of them were sent at most."""
     end = time.monotonic() + seconds
-    async with client(server, clients) as link:
+    async with client(server.port, clients) as link:
 
         async def one(seed: int) -> None:
             while time.monotonic() < end and counts.sent < limit:

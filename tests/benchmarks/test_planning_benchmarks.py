@@ -17,7 +17,7 @@ from benchmarks.serve import division, front, nodes, servers, sharing, simulated
 from benchmarks.serve.engines.instant import Paced
 from benchmarks.serve.servers import Place
 from planning import FREE, calibration, costs, engines
-from suffice import SamplingParams
+from suffice import SamplingParams, native
 from suffice.engine.work import Delta, Work
 from suffice.errors import InputError
 from suffice.eval import serving_load
@@ -92,6 +92,17 @@ def test_a_machine_at_another_pace_is_one_whose_clock_differs() -> None:
     rounds.add(slow, 2.0)
     first = simulated.figures.times(fast.outcomes[0])["ttft"]
     assert rounds.simulated[0]["ttft"][0] == pytest.approx(2e3 * first)
+
+
+def test_a_probe_takes_time_and_leaves_the_threads(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated, "MODEL", str(checkpoint))
+    monkeypatch.setattr(simulated, "PROBE_FIRST", 10)
+    monkeypatch.setattr(simulated, "PROBE_LAST", 200)
+    before = native.threads()
+    assert simulated.Probe().seconds() > 0
+    assert native.threads() == before
 
 
 def test_engines_that_are_always_busy_answer_the_most() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from raylets import QUIET, Raylets
+from benchmarks.serve.raylets import QUIET, Raylets
 from serving import SUPPORT
 
 

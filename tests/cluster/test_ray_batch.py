@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.serve.raylets import Raylets
 from commands import Cli
-from raylets import Raylets
 from serving import ENGINE
 from suffice.errors import InputError
 from suffice.serve import batch as batches

@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from raylets import Raylets, descendants
+from benchmarks.serve.raylets import Raylets
 from serving import events
 
 REQUESTS = int(os.environ.get("SUFFICE_TEST_RAY_REQUESTS", "60"))
@@ -54,15 +54,6 @@ class App:
         lines = self.client.get("/metrics").text.splitlines()
         own = [line for line in lines if line.startswith(f"suffice:{name}{{")]
         return sum(float(line.split()[-1]) for line in own)
-
-    def engines(self) -> dict[str, int]:
-        """Return the engine's process of each node that has one."""
-        return {
-            name: pid
-            for name, node in self.raylets.nodes.items()
-            for pid in descendants(node.all_processes["raylet"][0].process.pid)
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        }
 
 
 def until(condition: Callable[[], Any], seconds: float = 400.0) -> Any:
@@ -125,21 +116,23 @@ def test_a_killed_node_changes_no_text(app: App) -> None:
         assert len(set(alone)) == REQUESTS
         under_way = [pool.submit(app.stream, number) for number in range(REQUESTS)]
         until(lambda: sum(each.done() for each in under_way) >= REQUESTS // 5)
-        assert app.raylets.kill(next(iter(app.engines()))) >= 3  # the node, a replica, an engine
+        assert (
+            app.raylets.kill(next(iter(app.raylets.engines()))) >= 3
+        )  # the node, a replica, an engine
         assert [each.result() for each in under_way] == alone
     assert app.count("failovers_total") >= 1
     app.raylets.add()
-    until(lambda: len(app.engines()) == 2)
+    until(lambda: len(app.raylets.engines()) == 2)
 
 
 def test_an_engine_that_hangs_is_replaced(app: App) -> None:
-    node, pid = next(iter(app.engines().items()))
+    node, pid = next(iter(app.raylets.engines().items()))
     os.kill(pid, signal.SIGSTOP)
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             texts = list(pool.map(app.stream, range(AT_ONCE)))
         assert len(set(texts)) == AT_ONCE
-        until(lambda: app.engines().get(node, pid) != pid)  # by a replica of Ray's
+        until(lambda: app.raylets.engines().get(node, pid) != pid)  # by a replica of Ray's
     finally:
         if Path(f"/proc/{pid}").exists():
             os.kill(pid, signal.SIGKILL)

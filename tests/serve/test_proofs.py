@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.serve import asking, disconnects, exactness, servers, soak
-from benchmarks.serve.asking import Answer
+from benchmarks.serve.asking import Answer, Ask
 from benchmarks.serve.servers import Place
 
 SMALL = asking.Sizes(shared=40, own=8, output=24, beginnings=3)
@@ -23,12 +24,29 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "LOG", tmp_path)
 
 
-def test_texts_under_faults_are_those_alone(place: Place) -> None:
+def test_texts_under_faults_are_those_undisturbed(place: Place) -> None:
     plan = exactness.Plan(40, seed=3, sizes=SMALL, together=8, pause=0.001, kill_answers=20)
     found = exactness.run(plan, place, ["--kv-cache-bytes", "1MiB"])
     assert found["errors"] == [] and found["different"] == []
     assert found["equal"] == 40 and found["kills"] >= 1
     assert found["clients_left"] > 0 and found["structured"] > 0 and found["bytes_left"] == 0
+    assert found["alone"] == 2
+    table = exactness.table({"found": found, "instances": 2})
+    assert "| undisturbed requests that also ran alone, and gave the same | 2 |" in table
+
+
+def test_a_text_that_is_another_one_alone_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(port: int, asks: Iterable[Ask], together: int) -> list[Answer]:
+        asked.append(len(list(asks)))
+        return [Answer(["alone" if together == 1 else "together"], ["stop"])] * asked[-1]
+
+    asked: list[int] = []
+    monkeypatch.setattr(exactness, "answered", answered)
+    plan = exactness.Plan(30, sizes=SMALL, alone=10)
+    asks = [asking.draw(0, number, SMALL) for number in range(plan.requests)]
+    found, some, wrong = exactness.undisturbed(0, plan, asks)
+    assert len(found) == 30 and asked == [len({repr(ask.alone()) for ask in asks}), some]
+    assert some == len(wrong) == 3 and wrong[0].startswith("another text alone: ")
 
 
 def test_work_ends_when_clients_leave(place: Place) -> None:

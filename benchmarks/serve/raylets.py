@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.serve.servers import free_port
 
 STORE_BYTES = 80 << 20
 TRIES = 4
@@ -20,11 +23,12 @@ QUIET = {  # of Ray; nothing leaves the machine, and no dashboard or usage repor
 
 
 class Raylets:
-    """A head node without CPUs, and nodes of one CPU each."""
+    """A head node without CPUs, and nodes of some CPUs each."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, cpus: int = 1) -> None:
         from ray.cluster_utils import Cluster
 
+        self._cpus = cpus
         self.cluster = Cluster()
         head = {"num_cpus": 0, "include_dashboard": False}
         self._started(**head)
@@ -38,7 +42,7 @@ class Raylets:
 
     def add(self) -> str:
         """Add a node; return its id."""
-        node = self._started(num_cpus=1)
+        node = self._started(num_cpus=self._cpus)
         self.nodes[node.node_id] = node
         return str(node.node_id)
 
@@ -59,8 +63,58 @@ class Raylets:
             os.kill(pid, signal.SIGKILL)
         return len(pids)
 
+    def engines(self) -> dict[str, int]:
+        """Return the engine's process of each node that has one."""
+        return {
+            name: pid
+            for name, node in self.nodes.items()
+            for pid in descendants(node.all_processes["raylet"][0].process.pid)
+            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        }
+
     def shutdown(self) -> None:
         self.cluster.shutdown()
+
+
+class Application:
+    """The server on such a cluster, with an engine on each node; for a `with` statement.
+
+    `arguments` are those of `suffice.serve.ray:build`.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = dict(arguments)
+        self.port = free_port()
+
+    def __enter__(self) -> Application:
+        import ray
+        from ray import serve
+
+        from suffice.serve.ray import build
+
+        os.environ.update(QUIET)
+        self._raylets = Raylets(self._arguments["instances"], self._arguments["threads"])
+        ray.init(address=self._raylets.address, log_to_driver=False, logging_level="error")
+        http = {"host": "127.0.0.1", "port": self.port}
+        serve.start(proxy_location="HeadOnly", http_options=http)
+        serve.run(build(self._arguments), name="suffice")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+        from ray import serve
+
+        serve.shutdown()
+        ray.shutdown()
+        self._raylets.shutdown()
+
+    def kill(self, rng: random.Random) -> bool:
+        """Kill a node that has an engine, and add another; return whether there was one."""
+        nodes = sorted(self._raylets.engines())
+        if nodes:
+            self._raylets.kill(rng.choice(nodes))
+            self._raylets.add()
+        return bool(nodes)
 
 
 def descendants(top: int) -> Iterator[int]:

@@ -28,7 +28,7 @@ class Process:
         self.thread.start()
 
     def compiled(self, text: str) -> Any:
-        assert self.may_compile.wait(20)
+        assert self.may_compile.wait(60)
         if text == "bad":
             raise InputError("the grammar is bad")
         return None
@@ -58,7 +58,7 @@ def process() -> Iterator[Process]:
     yield made
     made.may_compile.set()
     made.link.close()
-    made.thread.join(20)
+    made.thread.join(60)
     made.other.close()
     assert not made.thread.is_alive()
 

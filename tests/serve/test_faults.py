@@ -222,7 +222,8 @@ def test_a_deadline(serving: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_a_deadline_in_a_stream_is_an_event(serving: Callable[..., Any]) -> None:
-    with serving(request_seconds=0.5, options={"step_seconds": 0.05}) as server:
+    # Long enough for a first token on a machine that stands still for a while, and for 60 of 400.
+    with serving(request_seconds=3.0, options={"step_seconds": 0.05}) as server:
         found = events(server.chat(stream=True, max_tokens=400))
         assert found[-2]["error"]["code"] == "deadline" and found[-1] == "[DONE]"
         assert len(found) > 4, "the tokens until then are kept"
@@ -274,14 +275,14 @@ def test_a_request_is_cancelled_by_its_id(server: Served, ident: str) -> None:
 def test_silence_is_filled(serving: Callable[..., Any], tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     options = {"hold": str(hold)}
-    with serving(options=options, keep_alive_seconds=0.1) as server, ThreadPoolExecutor() as pool:
+    with serving(options=options, keep_alive_seconds=0.1) as server:
         hold.touch()
-        ask = pool.submit(server.chat, stream=True, max_tokens=1)
-        until(lambda: running(server))
-        time.sleep(1.2)
-        hold.unlink()
-        answer = ask.result()
-        assert answer.text.startswith(": keep-alive\n\n") and events(answer)[-1] == "[DONE]"
+        body = {"messages": HELLO, "stream": True, "max_tokens": 1}
+        with server.client.stream("POST", CHAT, json=body) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == ": keep-alive"
+            hold.unlink()
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
 
 
 def test_an_engine_that_does_not_start(serving: Callable[..., Any]) -> None:

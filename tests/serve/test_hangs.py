@@ -49,7 +49,7 @@ def test_requests_of_an_engine_that_is_stopped_go_on_in_the_other(
         until(lambda: not fleet.members[0].usable)
         assert text(server, 1) == alone[1], "a new request goes to the other at once"
         assert fleet.restarts == 0 and under_way(server)[0] == 3
-        soon = dataclasses.replace(server.front.settings, hang_seconds=2.5)
+        soon = dataclasses.replace(server.front.settings, hang_seconds=4.0)
         server.run(lambda: setattr(fleet.members[0], "_settings", soon))
         assert [ask.result() for ask in asks] == alone
         assert (fleet.restarts, fleet.failovers) == (1, 3)
@@ -63,7 +63,7 @@ def test_a_step_that_never_ends(
 ) -> None:
     """The engine's heart beats on; its request gets the same text from the next one."""
     hang = tmp_path / "hang"
-    with serving(options={"hang": str(hang)}, hang_seconds=1.5, instances=instances) as server:
+    with serving(options={"hang": str(hang)}, hang_seconds=3.0, instances=instances) as server:
         alone = text(server, 3)
         hang.touch()
         assert text(server, 3) == alone

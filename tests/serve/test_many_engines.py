@@ -61,7 +61,7 @@ def test_keys_share_the_time_of_all_engines(words: Path, engine_path: None) -> N
 def test_a_time_limit_holds_across_engines(serving: Callable[..., Any]) -> None:
     options = {"step_seconds": 0.1}
     with (
-        serving(instances=2, options=options, request_seconds=3.0) as server,
+        serving(instances=2, options=options, request_seconds=5.0) as server,
         ThreadPoolExecutor() as pool,
     ):
         ask = pool.submit(server.chat, max_tokens=400)

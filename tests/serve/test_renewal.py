@@ -334,7 +334,7 @@ def test_a_signal_replaces_the_engine_of_a_server(model: Path, tmp_path: Path) -
               children(process.pid))  # fmt: skip
         assert client.post("/v1/completions", json=ask).json()["choices"] == first
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def children(pid: int) -> list[int]:

@@ -58,7 +58,7 @@ class Served:
         return self.post("/v1/chat/completions", {"messages": messages, **fields})
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until a condition is true, and return what it gives; fail if it does not come true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -110,12 +110,12 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
             if failed:
                 raise failed[0]
             url = f"http://127.0.0.1:{port}"
-            with httpx2.Client(base_url=url, timeout=30) as client:
+            with httpx2.Client(base_url=url, timeout=60) as client:
                 yield Served(url, client, front, loop)
         finally:
             front.draining = True  # ends the feeds of pages, as a signal does
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
             loop.close()
 
 

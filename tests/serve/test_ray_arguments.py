@@ -54,10 +54,11 @@ def test_defaults_are_those_of_the_server(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pull, "resolve", Path)  # whether the model is there does not matter
     own, cluster = read({})
     flags = of_flags(ServerFlags(), ModelFlags(options=EngineOptions(own.model)))
-    differing = {"options", "page", "default_sampling"}
+    differing = {"options", "page", "default_sampling", "hang_seconds"}
     for name in vars(flags):
         assert name in differing or getattr(own, name) == getattr(flags, name), name
     assert own.limits == flags.limits and cluster == Cluster()
+    assert own.hang_seconds < flags.hang_seconds, "the front keeps sending requests to it"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,9 @@ class Server:
     share_prefixes: bool = False
     request_timeout: float | None = None
     shutdown_timeout: float = 30.0
-    hang_timeout: float = 60.0  # less than elsewhere: requests wait at the engine meanwhile
+    hang_timeout: float = (
+        60.0  # half of the server's: until then, an engine that hangs gets requests
+    )
     sse_ping_interval: float = 15.0
     allow_attention: tuple[str, ...] = ()
     allow_unknown_fields: bool = False

@@ -78,9 +78,7 @@ class Server:
     share_prefixes: bool = False
     request_timeout: float | None = None
     shutdown_timeout: float = 30.0
-    hang_timeout: float = (
-        60.0  # half of the server's: until then, an engine that hangs gets requests
-    )
+    hang_timeout: float = 60.0  # less than the server's: requests come to it until then
     sse_ping_interval: float = 15.0
     allow_attention: tuple[str, ...] = ()
     allow_unknown_fields: bool = False

@@ -44,7 +44,7 @@ SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer,
   return -outer * to_float(bytes);
 }
 
-// Scales and minima of the groups [first, first + count) of a span, which has `in_span`, as UnitBatch
+// Scales and minima of groups [first, first + count) of a span of `in_span` groups, as UnitBatch
 // has them. Zero points are scaled, as products take them, unless `plain`.
 template <ScaleForm scales, MinimumForm minima>
 SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,

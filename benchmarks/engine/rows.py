@@ -212,7 +212,7 @@ def table(lines: list[Layer], isa: str) -> str:
                 [line(each) for each in lines],
             ),
             "Microseconds, and the fraction of what the machine's limits allow. Inputs are rounded "
-            f"by one thread here, by all in a model. Limits, measured in every round: {limits}.",
+            f"by all threads, each some rows. Limits, measured in every round: {limits}.",
         ]
     )
 

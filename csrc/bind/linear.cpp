@@ -152,12 +152,16 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   nb::gil_scoped_release release;
   InputBuffers buffers;
   buffers.prepare(count, stride);
-  InputScratch scratch;
   buffers.reserve(w.linear);
-  buffers.fill(values.data(), stride, w.linear, 0, count, count, scratch);
-  const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
   const auto threads = team();
+  const int preparing = std::min(count, threads->size());  // one row is prepared by this thread
+  std::vector<InputScratch> scratch(preparing);
   threads->run([&](int thread) {
+    const Share rows = thread < preparing ? share(count, thread, preparing) : Share{0, 0};
+    if (rows.first < rows.last)
+      buffers.fill(values.data(), stride, w.linear, rows.first, rows.last, count, scratch[thread]);
+    threads->barrier();
+    const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
     const Share mine = share(w.linear.panels(), thread, threads->size());
     kernels().linear(w.linear, mine.first, mine.last, inputs, y.data(), width);
   });

@@ -144,6 +144,8 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scal
     return scale + v / kVectors * kBatchFloats + v % kVectors * W;
   };
   const auto end = [&](int which) __attribute__((always_inline)) {
+    // Scales are loaded where they multiply: kept for a second half, they would take registers.
+    asm("" : "+r"(stretch));
     for (int b = 0; b < B; b++)
       for (int v = 0; v < V; v++) {
         const vf scaled = load(scale_of(v)) * stretch[b].scale;
@@ -192,7 +194,11 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
   const std::byte* input = In::of(x) + row * kFours * In::four_bytes;
   const InputStretch* stretch = x.stretches + row;
   const Levels<Bits, Even> levels(w);
-  vf total[B][kVectors] = {};
+  // These loops are unrolled early, so that totals are registers, even where units are prepared.
+  vf total[B][kVectors];
+#pragma GCC unroll 8
+  for (int b = 0; b < B; b++)
+    for (int v = 0; v < kVectors; v++) total[b][v] = vf{};
   const auto add = [&](const std::byte* unit, const float* scale) __attribute__((always_inline)) {
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
     add_unit<In, B, kVectors>(w, of_unit, scale, stretch, input, total);
@@ -200,6 +206,7 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
     stretch += x.count;
   };
   for_units<Bits>(w, panel, add);
+#pragma GCC unroll 8
   for (int b = 0; b < B; b++)
     store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
 }
@@ -257,7 +264,7 @@ template <int Bits, bool Even, int P>
 SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches,
                                 int unit, vi* found) {
   for (int p = 0; p < P; p++) {
-    const std::byte* const from = batches[p].unit[unit];
+    const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
     fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
 #pragma GCC unroll 8

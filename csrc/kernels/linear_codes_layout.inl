@@ -3,12 +3,12 @@
 
 constexpr int kFours = kUnit / 4;
 
-// Units that are prepared together: where their codes are, and their scales and minima as float32;
-// with groups of 16 columns those of a unit's two groups.
+// Units of a span that are prepared together: where their codes are, and their scales and minima as
+// float32; with groups of 16 columns those of a unit's two groups.
 constexpr int kUnitsAtOnce = kNested / kUnit;
 
 struct alignas(kLineBytes) UnitBatch {
-  const std::byte* unit[kUnitsAtOnce];
+  const std::byte* units;  // adjacent
   float scale[2 * kUnitsAtOnce][kPanel];
   float minimum[2 * kUnitsAtOnce][kPanel];
 };
@@ -44,8 +44,8 @@ SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer,
   return -outer * to_float(bytes);
 }
 
-// Scales and minima of the groups [first, first + count) of a span, as UnitBatch has them. Zero
-// points are scaled, as products take them, unless `plain`.
+// Scales and minima of groups [first, first + count) of a span of `in_span` groups, as UnitBatch
+// has them. Zero points are scaled, as products take them, unless `plain`.
 template <ScaleForm scales, MinimumForm minima>
 SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
                                  int first, int count, bool plain, float* to) {
@@ -57,6 +57,7 @@ SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* head
     const auto* outer = reinterpret_cast<const uint16_t*>(header) + row;
     const vf outer_scale = nested ? load_f16(outer) : vf{};
     const vf outer_minimum = nested ? load_f16(outer + kPanel) : vf{};
+#pragma GCC unroll 2
     for (int i = 0; i < count; i++) {
       const vf scale = scale_of<scales>(header, first + i, row, outer_scale);
       float* at = to + i * kPanel + row;
@@ -69,35 +70,29 @@ SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* head
   }
 }
 
-template <ScaleForm scales>
-SUFFICE_INLINE void store_wide_scales(const CodeLayout& layout, const std::byte* header,
-                                      int in_span, int first, int count, bool plain, float* to) {
-  if (layout.minima == MinimumForm::none)
-    store_scales<scales, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
-  else if (layout.minima == MinimumForm::f16)
-    store_scales<scales, MinimumForm::f16>(layout, header, in_span, first, count, plain, to);
-  else
-    store_scales<scales, MinimumForm::zero>(layout, header, in_span, first, count, plain, to);
-}
-
-// `in_span`: groups of a span.
-SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
-                                 int first, int count, bool plain, float* to) {
+// Calls f.operator()<scales, minima>() for the forms of a layout.
+template <class F>
+SUFFICE_INLINE void by_forms(const CodeLayout& layout, F f) {
+  const auto wide = [&]<ScaleForm scales>() __attribute__((always_inline)) {
+    if (layout.minima == MinimumForm::none)
+      f.template operator()<scales, MinimumForm::none>();
+    else if (layout.minima == MinimumForm::f16)
+      f.template operator()<scales, MinimumForm::f16>();
+    else
+      f.template operator()<scales, MinimumForm::zero>();
+  };
   if (layout.scales == ScaleForm::f16)
-    store_wide_scales<ScaleForm::f16>(layout, header, in_span, first, count, plain, to);
+    wide.template operator()<ScaleForm::f16>();
   else if (layout.scales == ScaleForm::bf16)
-    store_wide_scales<ScaleForm::bf16>(layout, header, in_span, first, count, plain, to);
+    wide.template operator()<ScaleForm::bf16>();
   else if (layout.scales == ScaleForm::f32)
-    store_wide_scales<ScaleForm::f32>(layout, header, in_span, first, count, plain, to);
+    wide.template operator()<ScaleForm::f32>();
   else if (layout.scales == ScaleForm::power)
-    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, plain,
-                                                      to);
+    f.template operator()<ScaleForm::power, MinimumForm::none>();
   else if (layout.minima == MinimumForm::none)
-    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, plain,
-                                                       to);
+    f.template operator()<ScaleForm::nested, MinimumForm::none>();
   else
-    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count,
-                                                         plain, to);
+    f.template operator()<ScaleForm::nested, MinimumForm::nested>();
 }
 
 // Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
@@ -123,32 +118,30 @@ class PanelUnits {
         plain_(plain),
         groups_(layout_.groups_in_span()),
         header_bytes_(layout_.header_bytes()),
-        unit_bytes_(unit_bytes(layout_.bits)),
+        unit_bytes_(static_cast<int>(unit_bytes(layout_.bits))),
         in_span_(layout_.span() / kUnit),
         in_group_(layout_.group / kUnit),
         next_(w.data + panel * w.panel_bytes()),
         left_(round_up(w.columns, kUnit) / kUnit) {}
 
-  // Prepares the next units, of one span if it has several, and returns their number: memory is
-  // read best in its own order, so headers of later spans are left for later.
+  // Prepares the next units, all of one span, and returns their number: memory is read best in its
+  // own order, so headers of later spans are left for later. A call for few units must be short: it
+  // stands between the products of two batches.
   __attribute__((noinline)) int prepare(UnitBatch& to) {
-    const int together = in_span_ < kUnitsAtOnce ? in_span_ : kUnitsAtOnce;
-    const int count = left_ < together ? left_ : together;
-    for (int i = 0; i < count;) {
-      if (unit_ == 0) start_span();
-      const int most = in_span_ - unit_ < count - i ? in_span_ - unit_ : count - i;
-      for (int j = 0; j < most; j++, next_ += unit_bytes_) to.unit[i + j] = next_;
-      if (in_group_ <= 1) {
-        const int groups = in_group_ ? 1 : 2;  // of a unit
-        store_scales(layout_, header_, groups_, unit_ * groups, most * groups, plain_,
-                     to.scale[i * groups]);
-      } else {
-        repeat_scales(to.scale[i], most);
-      }
-      i += most;
-      unit_ = unit_ + most < in_span_ ? unit_ + most : 0;
-    }
+    if (left_ == 0) return 0;
+    if (unit_ == 0) start_span();
+    int count = in_span_ - unit_ < kUnitsAtOnce ? in_span_ - unit_ : kUnitsAtOnce;
+    count = left_ < count ? left_ : count;
+    to.units = next_;
+    next_ += count * unit_bytes_;
     left_ -= count;
+    by_forms(layout_, [&]<ScaleForm scales, MinimumForm minima>() __attribute__((always_inline)) {
+      if (in_group_ > 1) return repeat_scales<scales, minima>(to, count);
+      const int groups = in_group_ ? 1 : 2;  // of a unit
+      store_scales<scales, minima>(layout_, header_, groups_, unit_ * groups, count * groups,
+                                   plain_, to.scale[0]);
+    });
+    unit_ = unit_ + count < in_span_ ? unit_ + count : 0;
     return count;
   }
 
@@ -160,14 +153,14 @@ class PanelUnits {
   }
 
   // Stores for each of some units the scale and the minimum of its group.
-  SUFFICE_INLINE void repeat_scales(float* to, int units) const {
+  template <ScaleForm scales, MinimumForm minima>
+  SUFFICE_INLINE void repeat_scales(UnitBatch& to, int units) const {
     for (int i = 0, group = unit_ / in_group_; i < units; i++) {
-      float* at = to + i * kPanel;
       if (i == 0 || (unit_ + i) % in_group_ == 0) {
-        store_scales(layout_, header_, groups_, group++, 1, plain_, at);
+        store_scales<scales, minima>(layout_, header_, groups_, group++, 1, plain_, to.scale[i]);
       } else {
-        std::memcpy(at, at - kPanel, kPanel * sizeof(float));
-        std::memcpy(at + kMinimumAt, at + kMinimumAt - kPanel, kPanel * sizeof(float));
+        std::memcpy(to.scale[i], to.scale[i - 1], sizeof to.scale[i]);
+        std::memcpy(to.minimum[i], to.minimum[i - 1], sizeof to.minimum[i]);
       }
     }
   }
@@ -175,15 +168,15 @@ class PanelUnits {
   CodeLayout layout_;
   bool plain_ = false;
   int groups_ = 0, header_bytes_ = 0;  // of a span
-  size_t unit_bytes_ = 0;
+  int unit_bytes_ = 0;
   int in_span_ = 0, in_group_ = 0;  // units
   const std::byte *header_ = nullptr, *next_ = nullptr;
   int left_ = 0, unit_ = 0;  // the next unit, in its span
 };
 
 // Calls f(batches, count, step) for the next `count` units of P adjacent panels, until none is
-// left. Unit i of panel p is batches[p].unit[i]; its scales, [kPanel] or [2][kPanel], are `step` i
-// behind batches[p].scale[0]. `plain`: see store_scales.
+// left. Unit i of panel p is the i-th of batches[p].units; its scales, [kPanel] or [2][kPanel],
+// are `step` i behind batches[p].scale[0]. `plain`: see store_scales.
 template <int P, class F>
 SUFFICE_INLINE void for_batches_of(const Linear& w, int panel, F f, bool plain = false) {
   const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;
@@ -201,12 +194,16 @@ SUFFICE_INLINE void for_batches_of(const Linear& w, int panel, F f, bool plain =
 // Calls f(unit, scale) for each unit of a panel.
 template <int Bits, class F>
 SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
+  constexpr int bytes = unit_bytes(Bits);
   const auto of_batch = [&](const UnitBatch* batch, int count, int step)
                             __attribute__((always_inline)) {
                               const float* scale = batch->scale[0];
-                              for (int i = 0; i < count; i++, scale += step) {
-                                fetch_lines(batch->unit[i], static_cast<int>(unit_bytes(Bits)));
-                                f(batch->unit[i], scale);
+                              const std::byte* unit = batch->units;
+                              for (int i = 0; i < count; i++) {
+                                fetch_lines(unit, bytes);
+                                f(unit, scale);
+                                unit += bytes;
+                                scale += step;
                               }
                             };
   for_batches_of<1>(w, panel, of_batch, plain);

@@ -38,6 +38,7 @@ SHAPES = [
     (16, 2048, 128, 2048),
     (16, 1024, 64, 1024),
     (20, 688, 64, 688),
+    (20, 1000, 192, 0),  # more units in a span than are prepared together, and no multiple of them
 ]
 
 

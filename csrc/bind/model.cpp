@@ -15,6 +15,7 @@
 
 #include "bind/py_model.h"
 #include "runtime/parallel.h"
+#include "sampling/passes.h"
 
 namespace suffice::bind {
 namespace {
@@ -117,12 +118,13 @@ PlainReads plain(const RequestReads& reads) {
 // whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
 // of counted requests are added: key rows read, value rows read, dense rows, and value rows that
 // each query head alone would read; queries [layers, watched rows, heads, size], filled; audit [3,
-// layers, rows, heads]: see partial.h. Returns the sums, and the reads of each request.
+// layers, rows, heads]: see partial.h; maxima [outputs, blocks of logits], filled. Returns the
+// sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts tokens, ConstInts positions, ConstInts visible,
     ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
-    std::optional<Floats> audit) {
+    std::optional<Floats> audit, std::optional<Floats> maxima) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -166,6 +168,11 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
     require(audit->size() == 3 * spec.layers.size() * rows * spec.heads,
             "audit must be [3, layers, rows, heads]");
     step.audit = audit->data();
+  }
+  if (maxima) {
+    require(maxima->size() == outputs.size() * logit_blocks(spec.vocabulary),
+            "maxima must be [outputs, blocks of logits]");
+    step.maxima = maxima->data();
   }
   Counts found = counts_into(reads, heads);
   std::vector<RequestReads> by_request;
@@ -260,7 +267,8 @@ void bind_model(nb::module_& m) {
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),
            "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(),
            "logits"_a.noconvert(), "reads"_a.noconvert(),
-           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
+           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
+           "maxima"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a)
       .def(

@@ -13,6 +13,7 @@ _Int64s: TypeAlias = NDArray[numpy.int64]
 _Uint32s: TypeAlias = NDArray[numpy.uint32]
 _Uint8s: TypeAlias = NDArray[numpy.uint8]
 
+LOGIT_BLOCK: int
 PANEL: int
 
 ROW_LEVELS: list[int]
@@ -283,6 +284,7 @@ class Model:
         reads: _Int64s,
         queries: _Float32s | None = None,
         audit: _Float32s | None = None,
+        maxima: _Float32s | None = None,
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
     def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
@@ -369,6 +371,7 @@ def sample_rows(
     numbers: _Float64s,
     tokens: _Int32s,
     largest: _Float32s,
+    maxima: _Float32s | None = None,
 ) -> None: ...
 def probability_rows(
     logits: _Float32s,

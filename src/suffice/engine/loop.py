@@ -34,6 +34,7 @@ from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.budget import Budget
 
 Part = tuple[Request, int]  # of a prompt: how many tokens
+Going = tuple[Sample, int]  # with how many rows more than one
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
 
 
@@ -89,14 +90,15 @@ class Loop:
             self._admit()
             prompts = [request for request in self.scheduler.running if request.left]
             going = self._reserved()
-            decoding = len([sample for sample, _ in going if not sample.behind])
+            behind = [each for each in going if each[0].behind]
+            ready = [each for each in going if not each[0].behind] if behind else going
             prompts = [request for request in prompts if request.held]
             prompts = self._populated(prompts)
             began = self._clock()
-            first, *rest = self.turns.rounds(prompts, decoding) or [[]]
-            ran = self._run(going, first)
+            first, *rest = self.turns.rounds(prompts, len(ready)) or [[]]
+            ran = self._run(ready, behind, first)
             for parts in rest:
-                ran += self._run([], [part for part in parts if part[0].held])
+                ran += self._run([], [], [part for part in parts if part[0].held])
             if going or prompts:
                 self.turns.times.learn(len(going), ran, self._clock() - began)
             self.scheduler.retire()
@@ -196,19 +198,20 @@ class Loop:
             except OutOfMemory as error:
                 self.abort(request, str(error), "too_large")
 
-    def _reserved(self) -> list[tuple[Sample, int]]:
+    def _reserved(self) -> list[Going]:
         """Reserve rows for the samples that decode; return each with how many more rows fit.
 
         Those are for drafts, none beyond a request's last token, or for tokens that are known.
         """
         room: dict[int, int] = {}
+        most = self.runner.most_drafts
         for sample in self.scheduler.samples():
             request = sample.request
             if sample.sequence is None or sample.finish_reason is not None or request.left:
                 continue
-            more = min(self.runner.most_drafts, request.limit - len(sample.tokens) - 1)
-            if sample.behind:
-                more = min(sample.behind, self.runner.known_rows) - 1
+            more = min(most, request.limit - len(sample.tokens) - 1)
+            if behind := sample.behind:
+                more = min(behind, self.runner.known_rows) - 1
             try:
                 room[id(sample)] = self._memory.reserve(sample, more)
             except Parked:
@@ -218,10 +221,11 @@ class Loop:
         found = (sample for sample in self.scheduler.samples() if sample.sequence is not None)
         return [(sample, room[id(sample)]) for sample in found if id(sample) in room]
 
-    def _run(self, going: list[tuple[Sample, int]], parts: list[Part]) -> int:
-        """Run a call for samples and parts of prompts; return how many tokens of prompts ran."""
-        behind = [(sample, room) for sample, room in going if sample.behind]
-        ready = [(sample, room) for sample, room in going if not sample.behind]
+    def _run(self, ready: list[Going], behind: list[Going], parts: list[Part]) -> int:
+        """Run a call for samples and parts of prompts; return how many tokens of prompts ran.
+
+        Who is `ready` gets a token; for who is `behind`, known tokens are run.
+        """
         samples = [sample for sample, _ in ready]
         proposed, drafts = self._drafts(samples, [room for _, room in ready])
         began = self._clock()
@@ -237,7 +241,8 @@ class Loop:
         if not rows:
             return 0
         logits = self.runner.run(rows)
-        for each in rows[len(samples) : len(going)]:
+        going = len(ready) + len(behind)
+        for each in rows[len(ready) : going]:
             self.runner.commit(each.sequence, list(range(len(each.tokens))))
         if samples:
             self._accept(samples, proposed, drafts, logits[: len(samples)])
@@ -245,7 +250,7 @@ class Loop:
                 self.budget.checked(drafts, self._clock() - began)
             else:
                 self.budget.unchecked()
-        for (request, count), found in zip(parts, logits[len(going) :], strict=True):
+        for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
@@ -277,7 +282,7 @@ class Loop:
         drafts: list[Tree],
         logits: list[NDArray[np.float32]],
     ) -> None:
-        tokens = self._accepting.first_tokens(samples, drafts, logits)
+        tokens = self._accepting.first_tokens(samples, drafts, logits, self.runner.maxima)
         log = TokenLog(self._tokenizer)
         for at, sample in enumerate(samples):
             path = self._accepting.accept(sample, drafts[at], logits[at], tokens[at], log)

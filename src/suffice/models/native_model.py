@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -183,11 +184,14 @@ class NativeModel:
         *,
         audit: bool = False,
         reads: list[Reads] | None = None,
+        maxima: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
-        request read is appended to `reads`; nothing for those that are not counted.
+        request read is appended to `reads`; nothing for those that are not counted. `maxima`
+        float32 [outputs, B] gets the maximum of each block of `LOGIT_BLOCK` logits; where the block
+        or one near it has a NaN, it is NaN.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -196,8 +200,9 @@ class NativeModel:
             InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
-        for rows in (rows for rows in batch if rows.parents is None):
-            check_call(self._config, rows.cache.length, len(rows.tokens))
+        for rows in batch:
+            if rows.parents is None and len(rows.tokens) > 1:
+                check_call(self._config, rows.cache.length, len(rows.tokens))
         watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
         pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
@@ -222,6 +227,7 @@ class NativeModel:
             trace.rows,
             queries,
             found,
+            maxima,
         )
         if queries is not None:
             _show(batch, queries)
@@ -245,8 +251,7 @@ def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a request's rows for which the core keeps masks of what they see.
 
     Rows of earlier pieces are committed rows to it.
@@ -259,8 +264,9 @@ class _Piece:
 
 def _pieces(rows: StepRows) -> list[_Piece]:
     count, most = len(rows.tokens), MAX_TENTATIVE
-    starts = range(0, max(count, 1), most)
-    return [_Piece(rows, first, min(most, count - first)) for first in starts]
+    if count <= most:
+        return [_Piece(rows, 0, count)]
+    return [_Piece(rows, first, min(most, count - first)) for first in range(0, count, most)]
 
 
 def _most(rows: StepRows) -> int:
@@ -308,17 +314,26 @@ def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int]
     outputs: list[int] = []
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
-        parents = range(-1, count - 1) if rows.parents is None else rows.parents
-        masks = rows.cache.draft(list(parents), _most(rows))
+        if rows.parents is None:
+            parents = list(range(-1, count - 1))
+            positions += range(length, length + count)
+        else:
+            parents = list(rows.parents)
+            positions += [length + depth for depth in _depths(parents)]
+        masks = rows.cache.draft(parents, _most(rows))
         visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
-        depths: list[int] = []
-        for parent in parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        positions += [length + depth for depth in depths]
         start = len(tokens)
         tokens += rows.tokens
         outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
     return tokens, positions, visible, outputs
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    """Return how many rows of the step each row continues."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -89,9 +89,7 @@ class Loop:
         with self.lock.turn(), deferred():
             self._admit()
             prompts = [request for request in self.scheduler.running if request.left]
-            going = self._reserved()
-            behind = [each for each in going if each[0].behind]
-            ready = [each for each in going if not each[0].behind] if behind else going
+            ready, behind = self._reserved(prompts)
             prompts = [request for request in prompts if request.held]
             prompts = self._populated(prompts)
             began = self._clock()
@@ -99,8 +97,8 @@ class Loop:
             ran = self._run(ready, behind, first)
             for parts in rest:
                 ran += self._run([], [], [part for part in parts if part[0].held])
-            if going or prompts:
-                self.turns.times.learn(len(going), ran, self._clock() - began)
+            if ready or behind or prompts:
+                self.turns.times.learn(len(ready) + len(behind), ran, self._clock() - began)
             self.scheduler.retire()
 
     def _populated(self, prompts: list[Request]) -> list[Request]:
@@ -198,28 +196,36 @@ class Loop:
             except OutOfMemory as error:
                 self.abort(request, str(error), "too_large")
 
-    def _reserved(self) -> list[Going]:
-        """Reserve rows for the samples that decode; return each with how many more rows fit.
+    def _reserved(self, prompts: list[Request]) -> tuple[list[Going], list[Going]]:
+        """Reserve rows for the samples that decode, each with how many more rows fit.
 
-        Those are for drafts, none beyond a request's last token, or for tokens that are known.
+        Returns those that are ready for a token, whose further rows are for drafts, none beyond a
+        request's last token; and those that are behind, whose rows are for tokens that are known.
         """
-        room: dict[int, int] = {}
+        waiting = set(map(id, prompts))
         most = self.runner.most_drafts
+        ready: list[Going] = []
+        behind: list[Going] = []
         for sample in self.scheduler.samples():
             request = sample.request
-            if sample.sequence is None or sample.finish_reason is not None or request.left:
+            if (
+                sample.sequence is None
+                or sample.finish_reason is not None
+                or id(request) in waiting
+            ):
                 continue
             more = min(most, request.limit - len(sample.tokens) - 1)
-            if behind := sample.behind:
-                more = min(behind, self.runner.known_rows) - 1
+            if known := sample.behind:
+                more = min(known, self.runner.known_rows) - 1
             try:
-                room[id(sample)] = self._memory.reserve(sample, more)
+                room = self._memory.reserve(sample, more)
             except Parked:
                 continue
             except OutOfMemory as error:
                 self.abort(request, str(error), "too_large")
-        found = (sample for sample in self.scheduler.samples() if sample.sequence is not None)
-        return [(sample, room[id(sample)]) for sample in found if id(sample) in room]
+                continue
+            (behind if known else ready).append((sample, room))
+        return _held(ready), _held(behind)  # one that came later may have parked others
 
     def _run(self, ready: list[Going], behind: list[Going], parts: list[Part]) -> int:
         """Run a call for samples and parts of prompts; return how many tokens of prompts ran.
@@ -330,3 +336,8 @@ class Loop:
     def _release(self, sample: Sample) -> None:
         sample.request.count_time()
         self._memory.release(sample)
+
+
+def _held(going: list[Going]) -> list[Going]:
+    """Return those that still have their sequence."""
+    return [each for each in going if each[0].sequence is not None]

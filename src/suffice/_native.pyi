@@ -13,7 +13,6 @@ _Int64s: TypeAlias = NDArray[numpy.int64]
 _Uint32s: TypeAlias = NDArray[numpy.uint32]
 _Uint8s: TypeAlias = NDArray[numpy.uint8]
 
-LOGIT_BLOCK: int
 PANEL: int
 
 ROW_LEVELS: list[int]
@@ -373,6 +372,9 @@ def sample_rows(
     largest: _Float32s,
     maxima: _Float32s | None = None,
 ) -> None: ...
+
+LOGIT_BLOCK: int
+
 def probability_rows(
     logits: _Float32s,
     states: Sequence[SampleState],

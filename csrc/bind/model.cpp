@@ -113,6 +113,12 @@ PlainReads plain(const RequestReads& reads) {
           reads.bytes_read, reads.bytes_held, reads.missing};
 }
 
+// Where an array of this size begins; null if there is none.
+float* data_of(const std::optional<Floats>& array, size_t size, const char* otherwise) {
+  require(!array || array->size() == size, otherwise);
+  return array ? array->data() : nullptr;
+}
+
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
 // indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows
 // whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
@@ -159,21 +165,13 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
-  if (queries) {
-    require(queries->size() == spec.layers.size() * step.watched_rows * spec.heads * spec.head_size,
-            "queries must be [layers, watched rows, heads, head_size]");
-    step.queries = queries->data();
-  }
-  if (audit) {
-    require(audit->size() == 3 * spec.layers.size() * rows * spec.heads,
-            "audit must be [3, layers, rows, heads]");
-    step.audit = audit->data();
-  }
-  if (maxima) {
-    require(maxima->size() == outputs.size() * logit_blocks(spec.vocabulary),
-            "maxima must be [outputs, blocks of logits]");
-    step.maxima = maxima->data();
-  }
+  const size_t layers = spec.layers.size();
+  step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
+                         "queries must be [layers, watched rows, heads, head_size]");
+  step.audit =
+      data_of(audit, 3 * layers * rows * spec.heads, "audit must be [3, layers, rows, heads]");
+  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
+                        "maxima must be [outputs, blocks of logits]");
   Counts found = counts_into(reads, heads);
   std::vector<RequestReads> by_request;
   {

@@ -177,6 +177,19 @@ class NativeModel:
         coded = coded_rules(rules, self._levels)
         return [native_rule(rule) for layer in coded for rule in layer]
 
+    def _check(self, batch: Sequence[StepRows]) -> None:
+        for rows in batch:
+            if rows.parents is None and len(rows.tokens) > 1:
+                check_call(self._config, rows.cache.length, len(rows.tokens))
+
+    def _watched(self, batch: Sequence[StepRows]) -> np.ndarray | None:
+        """Return room for the queries of watched rows, [L, rows, H, D]; None if there are none."""
+        rows = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        if not rows:
+            return None
+        config = self._config
+        return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+
     def step(
         self,
         batch: Sequence[StepRows],
@@ -200,18 +213,14 @@ class NativeModel:
             InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
-        for rows in batch:
-            if rows.parents is None and len(rows.tokens) > 1:
-                check_call(self._config, rows.cache.length, len(rows.tokens))
-        watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        self._check(batch)
         pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
         layers, heads = len(self._config.layers), self._config.heads
-        shape = layers, watched, heads, self._config.head_size
-        queries = np.empty(shape, np.float32) if watched else None
+        queries = self._watched(batch)
         found = _unaudited(layers, len(tokens), heads) if audit else None
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
@@ -233,8 +242,7 @@ class NativeModel:
             _show(batch, queries)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
-        firsts = zip(pieces, each, strict=True)
-        own = [Reads(*one) for piece, one in firsts if piece.first == 0]
+        own = [Reads(*one) for piece, one in zip(pieces, each, strict=True) if piece.first == 0]
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])

@@ -138,11 +138,11 @@ void moves() {
     expect(both.lane[i] == (place < 32 ? a.lane[place] : b.lane[place - 32]), "permutex2var_epi16");
   }
   const Integers c = Integers::random(), d = Integers::random(), wide = Integers::random();
-  const Integers mixed =
+  const Integers taken =
       Integers::of(_mm512_permutex2var_epi32(c.as<__m512i>(), wide.as<__m512i>(), d.as<__m512i>()));
   for (int i = 0; i < 16; i++) {
     const int place = wide.lane[i] & 31;
-    expect(mixed.lane[i] == (place < 16 ? c.lane[place] : d.lane[place - 16]),
+    expect(taken.lane[i] == (place < 16 ? c.lane[place] : d.lane[place - 16]),
            "permutex2var_epi32");
   }
   const Bytes table = Bytes::random(), index = Bytes::random();

@@ -255,17 +255,17 @@ class KVCache:
                 path (for the first: the committed rows).
         """
         _require_whole("path", path)
-        if any(not 0 <= row < self.tentative for row in path) or path != sorted(set(path)):
-            raise InputError(
-                f"path {path} must be ascending tentative rows (there are {self.tentative})"
-            )
-        before = 0
+        before, last = 0, -1
         for row in path:
+            if not last < row < self.tentative:
+                raise InputError(
+                    f"path {path} must be ascending tentative rows (there are {self.tentative})"
+                )
             if self._visible[row] != before | 1 << row:
                 raise InputError(
                     f"path {path}: tentative row {row} does not continue the row before it"
                 )
-            before = self._visible[row]
+            before, last = self._visible[row], row
         for target, source in enumerate(path):
             if source != target:
                 self.native.move_row(self.length + source, self.length + target)
@@ -387,7 +387,7 @@ class KVCache:
 
 
 def _require_whole(name: str, rows: list[int]) -> None:
-    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+    if not isinstance(rows, list) or not set(map(type, rows)) <= {int}:
         raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 

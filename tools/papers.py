@@ -1,13 +1,17 @@
 """Write docs/papers.md from docs/papers.toml: the state of each item of each paper here.
 
 With `--check`, only report whether the page is up to date. Fails if the table names a file that
-does not exist, or a status without an explanation.
+does not exist, and if an item has neither a value nor a reason: what is measured has a value, and
+what is not says why. A value is text with cells of stored tables, `{row | column}`, from the pages
+next to the item's results; `{row; cell | column}` is in the row that has both cells.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +39,11 @@ class Item(NamedTuple):
     code: str
     tests: str
     results: str
+    value: str
     difference: str
+
+
+CELL = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
 
 
 def papers(text: str) -> list[tuple[dict[str, Any], list[Item]]]:
@@ -59,13 +67,61 @@ def complaints(items: list[Item], root: Path) -> list[str]:
         ]
         if item.status == "measured" and not item.results:
             bad.append(f"{item.what}: measured, but no result is named")
+        if item.status == "measured" and not item.value:
+            bad.append(f"{item.what}: measured, but has no value")
+        if item.status != "measured" and not item.difference:
+            bad.append(f"{item.what}: {item.status}, but has no reason")
+        try:
+            filled(item, root)
+        except KeyError as missing:
+            bad.append(f"{item.what}: no stored table has {missing}")
     return bad
 
 
-def page(text: str) -> str:
+def filled(item: Item, root: Path) -> str:
+    """Return an item's value with the cells of its results' pages.
+
+    Raises:
+        KeyError: No table has such a cell.
+    """
+    pages = [(root / path).with_suffix(".md") for path in item.results.split()]
+    tables = [page.read_text(encoding="utf-8") for page in pages if page.exists()]
+
+    def cell(match: re.Match[str]) -> str:
+        row, column = ([each.strip() for each in part.split(";")] for part in match.groups())
+        for table in tables:
+            for named, cells in _rows(table):
+                if column[0] in named and set(row) <= {each.strip("`") for each in cells}:
+                    return cells[named.index(column[0])]
+        raise KeyError(match.group())
+
+    return CELL.sub(cell, item.value)
+
+
+def _rows(page: str) -> list[tuple[list[str], list[str]]]:
+    """Return the rows of the tables of a page in Markdown, each with the headings of its table."""
+    heading: list[str] = []
+    found = []
+    for line, below in pairwise([*page.splitlines(), ""]):
+        if not line.startswith("|"):
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if below and set(below) <= set("|-: "):
+            heading = cells
+        elif not set(line) <= set("|-: "):
+            found.append((heading, cells))
+    return found
+
+
+def page(text: str, root: Path = ROOT) -> str:
     """Return the page in Markdown."""
     lines = ["# The papers, item by item", ""]
     lines += ["Generated from [papers.toml](papers.toml) by `python tools/papers.py`.", ""]
+    lines += [
+        "Values are cells of the stored tables named in the row; a script such as "
+        "`benchmarks/attention/art.py` is run by `python -m benchmarks.attention.art`.",
+        "",
+    ]
     lines += [f"* **{status}**: {meaning}" for status, meaning in STATUSES.items()]
     for paper, items in papers(text):
         counts = Counter(item.status for item in items)
@@ -78,11 +134,13 @@ def page(text: str) -> str:
             f"{paper['title']}. Techniques: {names}. {summary}.",
             "",
         ]
-        lines += ["| item | in the paper | status | code | tests | results | difference or gap |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        heads = ("item", "in the paper", "status", "code", "tests", "results")
+        heads += ("value, and the paper's", "difference or gap")
+        lines += [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
         for item in items:
             links = (_links(paths) for paths in (item.code, item.tests, item.results))
-            cells = [item.what, item.place, item.status, *links, item.difference]
+            cells = [item.what, item.place, item.status, *links]
+            cells += [filled(item, root), item.difference]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -97,6 +155,8 @@ def main() -> int:
     bad = complaints([item for _, items in papers(text) for item in items], ROOT)
     for line in bad:
         print(f"{SOURCE}: {line}")
+    if bad:
+        return 1
     written, target = page(text), ROOT / PAGE
     if "--check" not in sys.argv[1:]:
         target.write_text(written, encoding="utf-8")

@@ -33,7 +33,7 @@ def site(scales: np.ndarray) -> tuple[dict[str, np.ndarray], SiteInputs, np.ndar
 
 
 def outliers() -> np.ndarray:
-    """Scales of channels, of which a few are large."""
+    """Scales of channels, a few of them large."""
     scales = np.ones(K, np.float32)
     scales[::37] = 30
     return scales

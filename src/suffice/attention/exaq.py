@@ -31,7 +31,7 @@ Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Accelerati
 Differs  Eq. 5 is printed with a minus before its first term, which contradicts Eq. 4; here it is a
          plus. The paper does not give the mean of f; here it is -3.24 sigma, that of a thousand
          normal numbers minus their largest. Natively a code comes from comparing with borders, and
-         sums from counting codes; packed codes with a table of sums are timed beside them
+         sums from counting codes; packed codes with a table of sums are timed next to them
          (`benchmarks/attention/exaq.py`), and attention does not use them. `keys` above 1,
          `clip=fit` and `tail=flush` are ours.
 Bound    a weight in [C, 0] is within a factor e^(Delta / 2); below C the error is less than e^C.

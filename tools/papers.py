@@ -21,6 +21,9 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))
+from benchmarks.catalog import respelt  # noqa: E402 (found once the path is there)
+
 SOURCE, PAGE = Path("docs/papers.toml"), Path("docs/papers.md")
 STATUSES = {
     "measured": "implemented, tested, and measured in a stored result",
@@ -140,7 +143,7 @@ def page(text: str, root: Path = ROOT) -> str:
         for item in items:
             links = (_links(paths) for paths in (item.code, item.tests, item.results))
             cells = [item.what, item.place, item.status, *links]
-            cells += [filled(item, root), item.difference]
+            cells += [respelt(filled(item, root)), item.difference]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

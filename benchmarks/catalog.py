@@ -58,6 +58,7 @@ SCRIPTS = (
     Script("growth.shares", "what a step consists of: cache update, attention", "10 minutes"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on tasks", "30 minutes"),
+    Script("quant.drift", "codebooks of activations, offline and online", "5 minutes"),
     Script("quant.matmul", "matmuls of codebook weights, outside the CPU caches", "3 minutes"),
     Script("quant.files", "files as they are, and llama.cpp: quality, speed", "an hour"),
     Script("quant.big_model", "decode steps and memory of a 7B shape in 4 bits", "3 minutes"),

@@ -247,6 +247,18 @@ def test_the_page_of_the_papers_is_up_to_date() -> None:
     assert papers.page(text) == (ROOT / papers.PAGE).read_text(), "run python tools/papers.py"
     items = [item for _, found in papers.papers(text) for item in found]
     assert papers.complaints(items, ROOT) == []
+    assert [papers.uncovered(paper, own) for paper, own in papers.papers(text)] == [[]] * 5
+
+
+def test_every_figure_and_table_of_a_paper_has_an_item() -> None:
+    found = papers.numbered("V-A, Fig. 2, 3, Alg. 1 l. 5, 10, Table IV, X, 3.2, Table 6, VI-A")
+    assert found == {("Fig.", 2), ("Fig.", 3), ("Table", 4), ("Table", 10), ("Table", 6)}
+    items = [papers.Item("a", place, *[""] * 6) for place in ("Fig. 1, 3", "V, Table I")]
+    paper = {"name": "P", "figures": 3, "tables": 2}
+    assert papers.uncovered(paper, items) == [
+        "P: no item names Fig. 2",
+        "P: no item names Table 2",
+    ]
 
 
 def test_a_figure_is_the_cell_of_a_stored_table() -> None:

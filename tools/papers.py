@@ -3,7 +3,8 @@
 With `--check`, only report whether the page is up to date. Fails if the table names a file that
 does not exist, and if an item has neither a value nor a reason: what is measured has a value, and
 what is not says why. A value is text with cells of stored tables, `{row | column}`, from the pages
-next to the item's results; `{row; cell | column}` is in the row that has both cells.
+next to the item's results; `{row; cell | column}` is in the row that has both cells. Every figure
+and table of a paper, which are counted by `figures` and `tables`, must have an item.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Item(NamedTuple):
     difference: str
 
 
+ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
 CELL = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
 
 
@@ -79,6 +81,33 @@ def complaints(items: list[Item], root: Path) -> list[str]:
         except KeyError as missing:
             bad.append(f"{item.what}: no stored table has {missing}")
     return bad
+
+
+def uncovered(paper: dict[str, Any], items: list[Item]) -> list[str]:
+    """Return a line for every figure and table of a paper that no item names."""
+    named = set().union(*(numbered(item.place) for item in items))
+    return [
+        f"{paper['name']}: no item names {kind} {number}"
+        for kind, count in (("Fig.", paper["figures"]), ("Table", paper["tables"]))
+        for number in range(1, count + 1)
+        if (kind, number) not in named
+    ]
+
+
+def numbered(place: str) -> set[tuple[str, int]]:
+    """Return the figures and tables in a text such as `V-A, Fig. 2, 3, Table IV, V`."""
+    found, kind = set(), ""
+    for part in place.split(", "):
+        first, _, rest = part.partition(" ")
+        if rest:
+            kind = first if first in ("Fig.", "Table") else ""
+        number = rest or first
+        value = int(number) if number.isdecimal() else ROMAN.get(number)
+        if kind and value:
+            found.add((kind, value))
+        else:
+            kind = ""
+    return found
 
 
 def filled(item: Item, root: Path) -> str:
@@ -155,7 +184,9 @@ def _links(paths: str) -> str:
 def main() -> int:
     """Write the page, or with `--check` return 1 if it would change."""
     text = (ROOT / SOURCE).read_text(encoding="utf-8")
-    bad = complaints([item for _, items in papers(text) for item in items], ROOT)
+    known = papers(text)
+    bad = complaints([item for _, items in known for item in items], ROOT)
+    bad += [line for paper, items in known for line in uncovered(paper, items)]
     for line in bad:
         print(f"{SOURCE}: {line}")
     if bad:

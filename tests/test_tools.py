@@ -216,15 +216,30 @@ def test_one_spelling_of_quantize() -> None:
 
 def test_an_item_of_a_paper_names_what_exists(tmp_path: Path) -> None:
     (tmp_path / "here.py").touch()
-    good = papers.Item("Growth", "V", "implemented", "here.py", "", "", "")
+    good = papers.Item("Growth", "V", "implemented", "here.py", "", "", "", "not measured")
     assert papers.complaints([good], tmp_path) == []
     bad = [good._replace(code="gone.py"), good._replace(status="done")]
-    bad.append(good._replace(status="measured"))
+    bad += [good._replace(status="measured", value="2x"), good._replace(difference="")]
     assert papers.complaints(bad, tmp_path) == [
         "Growth: unknown status 'done'",
         "Growth: gone.py does not exist",
         "Growth: measured, but no result is named",
+        "Growth: implemented, but has no reason",
     ]
+
+
+def test_the_value_of_an_item_is_from_a_stored_table(tmp_path: Path) -> None:
+    (tmp_path / "a.json").touch()
+    table = "| B | growth | over |\n| ---: | --- | ---: |\n| 1 | `bmc` | 2.5 |\n| 8 | `bmc` | 3 |\n"
+    (tmp_path / "a.md").write_text("| x | y |\n| --- | --- |\n| bmc | 9 |\n\n" + table)
+    item = papers.Item("Growth", "V", "measured", "", "", "a.json", "", "")
+    assert papers.complaints([item], tmp_path) == ["Growth: measured, but has no value"]
+    item = item._replace(value="{8; bmc | over}x, alone {bmc | over}x; paper: 4x")
+    assert papers.complaints([item], tmp_path) == []
+    assert papers.filled(item, tmp_path) == "3x, alone 2.5x; paper: 4x"
+    for missing in ("{8; bmc | under}", "{9; bmc | over}"):
+        [complaint] = papers.complaints([item._replace(value=missing)], tmp_path)
+        assert complaint == f"Growth: no stored table has '{missing}'"
 
 
 def test_the_page_of_the_papers_is_up_to_date() -> None:
@@ -232,6 +247,18 @@ def test_the_page_of_the_papers_is_up_to_date() -> None:
     assert papers.page(text) == (ROOT / papers.PAGE).read_text(), "run python tools/papers.py"
     items = [item for _, found in papers.papers(text) for item in found]
     assert papers.complaints(items, ROOT) == []
+    assert [papers.uncovered(paper, own) for paper, own in papers.papers(text)] == [[]] * 5
+
+
+def test_every_figure_and_table_of_a_paper_has_an_item() -> None:
+    found = papers.numbered("V-A, Fig. 2, 3, Alg. 1 l. 5, 10, Table IV, X, 3.2, Table 6, VI-A")
+    assert found == {("Fig.", 2), ("Fig.", 3), ("Table", 4), ("Table", 10), ("Table", 6)}
+    items = [papers.Item("a", place, *[""] * 6) for place in ("Fig. 1, 3", "V, Table I")]
+    paper = {"name": "P", "figures": 3, "tables": 2}
+    assert papers.uncovered(paper, items) == [
+        "P: no item names Fig. 2",
+        "P: no item names Table 2",
+    ]
 
 
 def test_a_figure_is_the_cell_of_a_stored_table() -> None:

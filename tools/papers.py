@@ -1,13 +1,18 @@
 """Write docs/papers.md from docs/papers.toml: the state of each item of each paper here.
 
 With `--check`, only report whether the page is up to date. Fails if the table names a file that
-does not exist, or a status without an explanation.
+does not exist, and if an item has neither a value nor a reason: what is measured has a value, and
+what is not says why. A value is text with cells of stored tables, `{row | column}`, from the pages
+next to the item's results; `{row; cell | column}` is in the row that has both cells. Every figure
+and table of a paper, which are counted by `figures` and `tables`, must have an item.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +22,9 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))
+from benchmarks.catalog import respelt  # noqa: E402 (found once the path is there)
+
 SOURCE, PAGE = Path("docs/papers.toml"), Path("docs/papers.md")
 STATUSES = {
     "measured": "implemented, tested, and measured in a stored result",
@@ -35,7 +43,12 @@ class Item(NamedTuple):
     code: str
     tests: str
     results: str
+    value: str
     difference: str
+
+
+ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
+CELL = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
 
 
 def papers(text: str) -> list[tuple[dict[str, Any], list[Item]]]:
@@ -59,13 +72,88 @@ def complaints(items: list[Item], root: Path) -> list[str]:
         ]
         if item.status == "measured" and not item.results:
             bad.append(f"{item.what}: measured, but no result is named")
+        if item.status == "measured" and not item.value:
+            bad.append(f"{item.what}: measured, but has no value")
+        if item.status != "measured" and not item.difference:
+            bad.append(f"{item.what}: {item.status}, but has no reason")
+        try:
+            filled(item, root)
+        except KeyError as missing:
+            bad.append(f"{item.what}: no stored table has {missing}")
     return bad
 
 
-def page(text: str) -> str:
+def uncovered(paper: dict[str, Any], items: list[Item]) -> list[str]:
+    """Return a line for every figure and table of a paper that no item names."""
+    named = set().union(*(numbered(item.place) for item in items))
+    return [
+        f"{paper['name']}: no item names {kind} {number}"
+        for kind, count in (("Fig.", paper["figures"]), ("Table", paper["tables"]))
+        for number in range(1, count + 1)
+        if (kind, number) not in named
+    ]
+
+
+def numbered(place: str) -> set[tuple[str, int]]:
+    """Return the figures and tables in a text such as `V-A, Fig. 2, 3, Table IV, V`."""
+    found, kind = set(), ""
+    for part in place.split(", "):
+        first, _, rest = part.partition(" ")
+        if rest:
+            kind = first if first in ("Fig.", "Table") else ""
+        number = rest or first
+        value = int(number) if number.isdecimal() else ROMAN.get(number)
+        if kind and value:
+            found.add((kind, value))
+        else:
+            kind = ""
+    return found
+
+
+def filled(item: Item, root: Path) -> str:
+    """Return an item's value with the cells of its results' pages.
+
+    Raises:
+        KeyError: No table has such a cell.
+    """
+    pages = [(root / path).with_suffix(".md") for path in item.results.split()]
+    tables = [page.read_text(encoding="utf-8") for page in pages if page.exists()]
+
+    def cell(match: re.Match[str]) -> str:
+        row, column = ([each.strip() for each in part.split(";")] for part in match.groups())
+        for table in tables:
+            for named, cells in _rows(table):
+                if column[0] in named and set(row) <= {each.strip("`") for each in cells}:
+                    return cells[named.index(column[0])]
+        raise KeyError(match.group())
+
+    return CELL.sub(cell, item.value)
+
+
+def _rows(page: str) -> list[tuple[list[str], list[str]]]:
+    """Return the rows of the tables of a page in Markdown, each with the headings of its table."""
+    heading: list[str] = []
+    found = []
+    for line, below in pairwise([*page.splitlines(), ""]):
+        if not line.startswith("|"):
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if below and set(below) <= set("|-: "):
+            heading = cells
+        elif not set(line) <= set("|-: "):
+            found.append((heading, cells))
+    return found
+
+
+def page(text: str, root: Path = ROOT) -> str:
     """Return the page in Markdown."""
     lines = ["# The papers, item by item", ""]
     lines += ["Generated from [papers.toml](papers.toml) by `python tools/papers.py`.", ""]
+    lines += [
+        "Values are cells of the stored tables named in the row; a script such as "
+        "`benchmarks/attention/art.py` is run by `python -m benchmarks.attention.art`.",
+        "",
+    ]
     lines += [f"* **{status}**: {meaning}" for status, meaning in STATUSES.items()]
     for paper, items in papers(text):
         counts = Counter(item.status for item in items)
@@ -78,11 +166,13 @@ def page(text: str) -> str:
             f"{paper['title']}. Techniques: {names}. {summary}.",
             "",
         ]
-        lines += ["| item | in the paper | status | code | tests | results | difference or gap |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        heads = ("item", "in the paper", "status", "code", "tests", "results")
+        heads += ("value, and the paper's", "difference or gap")
+        lines += [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
         for item in items:
             links = (_links(paths) for paths in (item.code, item.tests, item.results))
-            cells = [item.what, item.place, item.status, *links, item.difference]
+            cells = [item.what, item.place, item.status, *links]
+            cells += [respelt(filled(item, root)), item.difference]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -94,9 +184,13 @@ def _links(paths: str) -> str:
 def main() -> int:
     """Write the page, or with `--check` return 1 if it would change."""
     text = (ROOT / SOURCE).read_text(encoding="utf-8")
-    bad = complaints([item for _, items in papers(text) for item in items], ROOT)
+    known = papers(text)
+    bad = complaints([item for _, items in known for item in items], ROOT)
+    bad += [line for paper, items in known for line in uncovered(paper, items)]
     for line in bad:
         print(f"{SOURCE}: {line}")
+    if bad:
+        return 1
     written, target = page(text), ROOT / PAGE
     if "--check" not in sys.argv[1:]:
         target.write_text(written, encoding="utf-8")

@@ -48,6 +48,8 @@ SETTINGS = (
     "aet:k=0.95",
     "aet:k=0.9",
     "aet:k=0.8",
+    *(f"aet:keys={keys},block=1" for keys in (0.95, 0.9, 0.8)),  # token by token, as in the paper
+    "aet:keys=0.6,values=0.005,block=1",
     "art",
     "art:tau=1e-3",
     "art:tau=1e-2",

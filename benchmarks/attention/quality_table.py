@@ -13,6 +13,8 @@ PUBLISHED = {
     "aet:k=0.95": SCROOGE,
     "aet:k=0.9": SCROOGE,
     "aet:k=0.8": AGGRESSIVE,
+    "aet:keys=0.9,block=1": SCROOGE,
+    "aet:keys=0.6,values=0.005,block=1": AGGRESSIVE,
     "exaq:bits=2": "mean of 7 tasks 68.2 to 66.7 (LLaMA-1-13B)",
     "exaq:bits=3": "68.2 to 67.8 (LLaMA-1-13B)",
     "exaq:bits=3,clip=minmax": "68.2 to 66.3 (LLaMA-1-13B)",

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
+from benchmarks.quant.rivals import RivalDecoder, is_rivals, quantized
 from benchmarks.quant.sites import Inputs, Rounding
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityResult, PerplexityTally, Scores
@@ -44,7 +45,7 @@ def parsed(setting: str) -> tuple[str, Inputs]:
         InputError: An unknown method or option.
     """
     weights, _, inputs = setting.partition(" + ")
-    if not is_peers(weights):
+    if not (is_peers(weights) or is_rivals(weights)):
         _method(weights)
     found: Inputs = INPUTS.build(f"inputs:{inputs}")
     return weights, found
@@ -127,6 +128,9 @@ class Source:
         if is_peers(weights):
             yield self._peers(weights).decoder(self.checkpoint)
             return
+        if is_rivals(weights):
+            yield from quantized(self.floats(), self.calibration, weights)
+            return
         method = _method(weights)
         if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
             yield TorchDecoder.from_checkpoint(self.checkpoint, method)
@@ -146,6 +150,8 @@ class Source:
 
     def bits(self, weights: str, decoder: TorchDecoder) -> float:
         """Return the bits for each weight of the layers' matrices."""
+        if isinstance(decoder, RivalDecoder):
+            return decoder.bits
         return self._peers(weights).bits() if is_peers(weights) else bits_of(decoder)
 
     def _peers(self, weights: str) -> PeerWeights:

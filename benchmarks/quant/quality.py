@@ -11,6 +11,8 @@ preset kllm, and 4-bit inputs except for 1 % outliers, half of them at each end.
 of a token's inputs share a scale instead of all. `sites=` selects the activations that are rounded,
 by default the inputs of all matrices (see `sites`). ` uncalibrated` after the weights quantizes
 them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of `quantize_peers` in --cache.
+`smoothquant`, `quarot`, `atom` and `squeezellm` are references (see `rivals`), whose inputs of a=4
+or 3 bits are rounded in their own way. `fisher=true` weighs the K-means of inputs.
 Weights are quantized once, with exact inputs, and stored in the folder --cache. Codebooks of inputs
 are learned on the activations that these weights give on the calibration text. That text is
 Spec-Bench's longer prompts, or a file (--calibrate), never the evaluated text. Cells are stored as
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -31,7 +33,8 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import CellStore
 from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
 from benchmarks.quant.quality_table import table
-from benchmarks.quant.sites import Inputs, Rounding, check_sites, even, learned, run
+from benchmarks.quant.rivals import RivalDecoder
+from benchmarks.quant.sites import Coder, Inputs, Rounding, check_sites, even, learned, run
 from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
@@ -41,7 +44,7 @@ from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
-from suffice.quant.activations import Site
+from suffice.quant.kmeans import EXACT
 
 NAME = "quality"
 PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories
@@ -94,6 +97,10 @@ SETTINGS = (
         for weights in ("none", PRESET, "kmeans:hadamard=false", BEST)
         for a in (4, 3)
     ),
+    *(f"{PRESET} + a={a},outliers=0.01,fisher=true" for a in (4, 3)),
+    f"{PRESET} + a=3,outliers=0.01,offline=true,fisher=true",
+    *(f"{rival} + a={a}" for rival in ("smoothquant", "quarot", "atom") for a in (4, 3)),
+    "squeezellm",
     "none + a=4,outliers=0.01",
     "none + a=3,outliers=0.01",
     *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
@@ -159,8 +166,12 @@ class Bench:
 
     def _sites(
         self, weights: str, decoder: TorchDecoder, missing: dict[str, Inputs]
-    ) -> dict[Inputs, dict[str, Site]]:
+    ) -> Mapping[Inputs, Mapping[str, Coder]]:
         """Return the sites of every layer for each of the inputs."""
+        if isinstance(decoder, RivalDecoder):
+            return {
+                each: {} if each.a == EXACT else decoder.sites(each.a) for each in missing.values()
+            }
         layers = len(decoder.config.layers)
         found = {each: even(each, layers) for each in missing.values() if not each.learned}
         wanted = [each for each in missing.values() if each.learned]

@@ -13,25 +13,26 @@ other sites have the requested bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.quantize.layerwise import Layerwise, sampled
+from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
+from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import visible
 from suffice.quant import PackedLinear
 from suffice.quant.activations import ActivationRows, Site, check_input_group
 from suffice.quant.hadamard import rotate
-from suffice.quant.kmeans import CODED_INPUTS, EXACT
+from suffice.quant.kmeans import CODED_INPUTS, EXACT, fisher
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import GROUPS as INPUTS
-from suffice.quant.sites import LINEAR, SITE_OF, chosen
+from suffice.quant.sites import LINEAR, SITE_OF, SITES, chosen
 
 MLP = ("gate", "up")
 PARTS = ("queries", "keys", "values")
@@ -48,6 +49,7 @@ class Inputs:
     The share of outliers counts both ends together, as in the paper. Levels are K-means centroids,
     or if `even` evenly spaced and symmetric, as those of 8 bits always are. `offline`: thresholds
     from the calibration select outliers. `group` values share a scale; none: all of a token.
+    `fisher`: K-means weighs each activation by its Fisher information (inputs of matrices only).
     """
 
     a: int = EXACT
@@ -56,6 +58,7 @@ class Inputs:
     offline: bool = False
     group: int | None = None
     sites: str = LINEAR
+    fisher: bool = False
 
     def __post_init__(self) -> None:
         if self.a not in (*CODED_INPUTS, 8, EXACT):
@@ -69,6 +72,8 @@ class Inputs:
             raise InputError("inputs: offline=true goes with outliers and K-means levels")
         if self.chosen == (SCORES,) and (self.a != 8 or self.outliers):
             raise InputError("inputs: sites=scores goes with a=8 alone: they have 8 bits")
+        if self.fisher and not (self.learned and set(self.chosen) <= set(INPUTS[LINEAR])):
+            raise InputError("inputs: fisher=true goes with K-means levels of inputs of matrices")
         check_input_group("inputs: group", self.group)
         if self.group and not self.learned:
             raise InputError("inputs: group goes with K-means levels")
@@ -83,13 +88,16 @@ class Inputs:
         """The selected sites of a layer."""
         return () if self.a == EXACT else chosen(self.sites, GROUPS)
 
-    def site(self, name: str, samples: np.ndarray) -> Site:
-        """Return the codebook of a site, from some of its values [T, K]."""
+    def site(self, name: str, samples: np.ndarray, gradients: np.ndarray | None = None) -> Site:
+        """Return the codebook of a site, from some of its values [T, K] and their gradients."""
         share = self.outliers / 2
         if name == SCORES:
             return INTEGERS
         if self.learned:
-            return Site.learn(samples, self.a, share, offline=self.offline, group=self.group)
+            importance = fisher(gradients) if self.fisher and gradients is not None else None
+            return Site.learn(
+                samples, self.a, share, importance, offline=self.offline, group=self.group
+            )
         top = 2 ** (self.a - 1) - 1
         return Site(np.arange(-top, top + 1, dtype=np.float32) / top, share)
 
@@ -178,11 +186,22 @@ class Samples(Passing):
         return x
 
 
+class Coder(Protocol):
+    """What rounds the activations of a site: a `Site`, or that of another method."""
+
+    def rows(self, values: np.ndarray) -> ActivationRows:
+        """Return tokens' values [T, K] after rounding."""
+        ...
+
+
 class Rounding(Passing):
     """Rounds the activations at `sites`, such as `layers.0.qkv`."""
 
     def __init__(
-        self, decoder: TorchDecoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
+        self,
+        decoder: TorchDecoder,
+        windows: Sequence[Sequence[int]],
+        sites: Mapping[str, Coder],
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
@@ -224,7 +243,7 @@ class Rounding(Passing):
 
 
 def times_values(
-    site: Site, scores: torch.Tensor, values: ActivationRows, size: int
+    site: Coder, scores: torch.Tensor, values: ActivationRows, size: int
 ) -> torch.Tensor:
     """Multiply scores [H, T, S], in integers, by values [S, G D] in codes: [H, T, D].
 
@@ -250,7 +269,7 @@ def rotation_of(matrix: PackedLinear) -> int:
 
 
 def run(
-    decoder: TorchDecoder, windows: Sequence[list[int]], sites: dict[str, Site]
+    decoder: TorchDecoder, windows: Sequence[list[int]], sites: Mapping[str, Coder]
 ) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the run, with all its states."""
     rounding = Rounding(decoder, windows, sites)
@@ -260,10 +279,24 @@ def run(
     yield rounding
 
 
+def gradients_of(decoder: TorchDecoder, windows: Sequence[list[int]]) -> dict[str, np.ndarray]:
+    """Return the gradients [T, K] of what `Samples` samples of the inputs of matrices, by site."""
+    sensitivity, found = Sensitivity(decoder, windows, sites=True), dict[str, list[np.ndarray]]()
+    for window in range(len(windows)):
+        sensitivity.of(window)
+        for name, gradient in sensitivity.gradients.items():
+            layer, _, site = name.removesuffix(GRADIENT).rpartition(".")
+            rotation = rotation_of(decoder.matrix(f"{layer}.{SITES[site][-1]}"))
+            own = turned(gradient, rotation) if rotation else gradient
+            found.setdefault(f"{layer}.{site}", []).append(own.numpy())
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
 def learned(
     decoder: TorchDecoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
 ) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the sites for each of the inputs."""
+    gradients = gradients_of(decoder, windows) if any(each.fisher for each in inputs) else {}
     layers = Samples(decoder, windows)
     found: dict[Inputs, dict[str, Site]] = {each: {} for each in inputs}
     for index in range(len(decoder.config.layers)):
@@ -271,7 +304,8 @@ def learned(
         known[SCORES] = torch.empty(0, 0)  # needs no samples
         for each in inputs:
             for name in set(each.chosen) & set(known):
-                found[each][f"layers.{index}.{name}"] = each.site(name, known[name].numpy())
+                site = f"layers.{index}.{name}"
+                found[each][site] = each.site(name, known[name].numpy(), gradients.get(site))
         yield index + 1
     yield found
 

@@ -1,13 +1,15 @@
-"""The loss of right answers with few bits: weights, keys and values in codes, PIQA, zero-shot.
+"""The loss of right answers with few bits: weights, keys and values in codes, zero-shot.
 
     python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
     ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
+    ... --task arc_easy                                                instead of PIQA
     ... --limit 8 --out build                                          a short trial
 
 A setting is weights and, after ` + `, the type of keys and values, by default the model's. Weights
 that need a calibration are those that quality.py stores in --cache; others are quantized as they
-are loaded. Decode steps compute the answers, as for a user. Questions are those of PIQA's
-validation set in DIR, in the form of lm-evaluation-harness. Cells are stored as they are done.
+are loaded. Decode steps compute the answers, as for a user. Questions are those in
+DIR, in the form of lm-evaluation-harness; each task has its own result. Cells are stored as they
+are done.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
 from suffice.progress import counting_bar
 
-NAME, TASK = "tasks", "piqa"
+NAME, PIQA = "tasks", "piqa"
 _KINDS = ("acc", "acc_norm")
 SETTINGS = (
     "none",
@@ -70,16 +72,21 @@ def table(store: CellStore) -> str:
     """Return the results as a table."""
     text = f"## Right answers: {store.config['model']}"
     about = (
-        f"{store.config['model']}, {TASK}, zero-shot, {store.config['questions']} questions, by "
-        "decode steps, with standard errors. Weights are those of `quality`; keys and values "
-        "are the model's where none are named."
+        f"{store.config['model']}, {store.config['task']}, zero-shot, "
+        f"{store.config['questions']} questions, by decode steps, with standard errors. Weights "
+        "are those of `quality`; keys and values are the model's where none are named."
     )
     rows = [
-        [f"`{setting}`", *(f"{cell[each]:.3f} ± {cell[f'{each}_stderr']:.3f}" for each in _KINDS)]
+        [f"`{setting}`", *(_shown(cell, each) for each in _KINDS)]
         for cells in store.cells.values()
         for setting, cell in cells.items()
     ]
     return "\n\n".join([text, about, markdown(["setting", *_KINDS], rows)])
+
+
+def _shown(cell: Cell, kind: str) -> str:
+    """Return a share with its error; some tasks have no normalised one."""
+    return "" if cell[kind] is None else f"{cell[kind]:.3f} ± {cell[f'{kind}_stderr']:.3f}"
 
 
 def options() -> argparse.Namespace:
@@ -88,6 +95,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--task", default=PIQA)
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
@@ -104,16 +112,17 @@ def measured(flags: argparse.Namespace) -> CellStore:
     Raises:
         InputError: Questions or settings that are not available.
     """
-    (task,) = chosen(TASK)
+    (task,) = chosen(flags.task)
     questions = task.load(flags.data_dir, flags.limit)
     model = PurePath(flags.model).name
-    shown = {"model": model, "task": TASK, "questions": len(questions)}
-    store = CellStore(flags.out, f"{NAME}_{model}", shown, record.facts(), table)
+    shown = {"model": model, "task": task.name, "questions": len(questions)}
+    parts = [NAME, model] + [task.name] * (task.name != PIQA)
+    store = CellStore(flags.out, "_".join(parts), shown, record.facts(), table)
     store.read()
     for setting in flags.settings:
-        if setting not in store.cells.get(TASK, {}):
+        if setting not in store.cells.get(task.name, {}):
             llm = engine(flags, setting)
-            store.keep(TASK, setting, answered(llm, task, questions, setting))
+            store.keep(task.name, setting, answered(llm, task, questions, setting))
     store.write()
     return store
 

@@ -38,12 +38,14 @@ struct Reads {
   float missing = 0;  // bound on the largest share of a sum of weights left out
 };
 
-// The blocks of a traversal in reading order. The first `always` are read whatever the rule finds.
+// The blocks, or rows, of a traversal in reading order. The first `always` are read whatever the
+// rule finds.
 struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
   bool ranked = false;                   // not newest first: checks count blocks of the list
+  bool by_rows = false;                  // the list has rows, not blocks
   const SoftmaxTable* tables = nullptr;  // [query rows], or null: weights are 2^x
 };
 

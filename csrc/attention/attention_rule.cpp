@@ -15,6 +15,10 @@ bool AttentionRule::greatest_of_always() const {
   return std::visit([](const auto& rule) { return rule.kGreatestOfAlways; }, technique);
 }
 
+bool AttentionRule::looks_after_more() const {
+  return std::visit([](const auto& rule) { return rule.kLooksAfterMore; }, technique);
+}
+
 bool AttentionRule::needs_sketch() const {
   return std::holds_alternative<Certified>(technique) ? !exact() : by_sketch && !never_stops();
 }

@@ -29,6 +29,8 @@ struct TechniqueDefaults {
   // Values are filtered by the largest weight among the keys that are always read; else, among all
   // keys so far.
   static constexpr bool kGreatestOfAlways = false;
+  // The first check comes after at least one block more than those that are always read.
+  static constexpr bool kLooksAfterMore = false;
   const char* fault() const { return nullptr; }  // what is wrong with the parameters, or null
   bool never_stops() const { return false; }
 };
@@ -48,6 +50,7 @@ struct AttentionRule {
   bool never_stops() const;
   bool tests_output() const;
   bool greatest_of_always() const;
+  bool looks_after_more() const;
   bool needs_sketch() const;
   bool needs_planes() const;  // keys and values must be stored so
   bool exact() const;         // nothing can be left out

@@ -24,6 +24,7 @@ SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* resu
     : traversal_(traversal),
       rule_(rule_of(traversal)),
       aet_(std::get_if<Aet>(&rule_.technique)),
+      by_rows_(aet_ && aet_->by_rows),
       results_(
           partial_at(results, static_cast<int>(traversal.queries.size()), traversal.head.size)) {}
 
@@ -44,21 +45,26 @@ bool SequentialTraversal::ranks() const {
   return traversal_.max_blocks > 0 || rule_.needs_sketch() || !ranked_blocks().empty();
 }
 
-// Lists the blocks that a token always reads; returns their number.
-int SequentialTraversal::list_always(int row, int begin, int end, Scratch& scratch) {
-  scratch.order.clear();
-  const int sinks = std::min(round_up(traversal_.bounds.sinks, kPanel) / kPanel, end);
-  for (int block = 0; block < sinks; block++) scratch.order.push_back(block);
+// Lists the blocks, or rows, that a token always reads; returns their number.
+int SequentialTraversal::list_always(int row, int begin, int end, std::vector<int32_t>& to) {
+  const Visible& visible = traversal_.visible[row * traversal_.group];
+  const int unit = by_rows_ ? 1 : kPanel;
+  const int sinks =
+      by_rows_ ? visible.sinks : std::min(round_up(traversal_.bounds.sinks, kPanel), end * kPanel);
+  to.clear();
+  for (int at = 0; at * unit < sinks; at++) to.push_back(at);
   if (aet_) {
     HeadState& head = *traversal_.state;
-    const int parent = parent_of(traversal_.visible[row * traversal_.group], row);
+    const int parent = parent_of(visible, row);
     AetState& state = head.drafts[row];
     state = parent < 0 ? head.committed : head.drafts[parent];
+    if (parent < 0) state.truncate(visible.committed);  // less drafts that were not committed
     state.advance(*aet_, traversal_.length(row));
     if (sinks) state.lose(sinks, begin);
-    state.list(*aet_, std::max(begin, sinks), scratch.order);
+    state.list(*aet_, std::max(begin, sinks), to);
   }
-  return static_cast<int>(scratch.order.size());
+  if (by_rows_) std::erase_if(to, [&](int32_t at) { return !visible.sees(at); });  // other drafts
+  return static_cast<int>(to.size());
 }
 
 // Appends the blocks of [begin, end) that are not in the list yet. Unranked ones come first, newest
@@ -100,12 +106,37 @@ size_t SequentialTraversal::list_others(int row, int begin, int end, Scratch& sc
   return 0;
 }
 
+// Turns the blocks of the order into the rows that the token sees, each block's newest first, after
+// the rows that it always reads.
+void SequentialTraversal::list_rows(const Visible& visible, int length, Scratch& scratch) {
+  std::vector<int32_t>& rows = scratch.rows;
+  scratch.block_state.assign(length, 0);
+  for (const int32_t row : rows) scratch.block_state[row] = 1;
+  for (const int32_t block : scratch.order)
+    for (int row = std::min((block + 1) * kPanel, length) - 1; row >= block * kPanel; row--)
+      if (visible.sees(row) && !scratch.block_state[row]) rows.push_back(row);
+  std::swap(scratch.order, rows);
+}
+
+// Sets the order of a token's blocks, or rows; returns how many are always read. `metadata`: the
+// bytes read to find the order.
+int SequentialTraversal::list(int row, size_t& metadata, Scratch& scratch) {
+  const Visible& visible = traversal_.visible[row * traversal_.group];
+  const int length = traversal_.length(row), end = (length + kPanel - 1) / kPanel;
+  const int begin = visible.first / kPanel;
+  scratch.order.clear();
+  const int always = by_rows_ ? list_always(row, visible.first, end, scratch.rows)
+                              : list_always(row, begin * kPanel, end, scratch.order);
+  metadata = list_others(row, begin, end, scratch);
+  if (by_rows_) list_rows(visible, length, scratch);
+  return always;
+}
+
 void SequentialTraversal::attend_row(int row, Scratch& scratch) {
   const int group = traversal_.group, size = traversal_.head.size, first = row * group;
   const Visible& visible = traversal_.visible[first];
-  const int begin = visible.first / kPanel, end = (traversal_.length(row) + kPanel - 1) / kPanel;
-  const int always = list_always(row, begin, end, scratch);
-  const size_t metadata = list_others(row, begin, end, scratch);
+  size_t metadata = 0;
+  const int always = list(row, metadata, scratch);
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   float* const dropped = traversal_.audit.missing ? results_.dropped + first : nullptr;
   const Partial state{results_.peak + first, results_.sum + first, results_.output + first * size,
@@ -114,6 +145,7 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
                     .count = static_cast<int>(scratch.order.size()),
                     .always = always,
                     .ranked = ranks(),
+                    .by_rows = by_rows_,
                     .tables = rule_.softmax_tables.empty() ? nullptr : rule_.softmax_tables.data()};
   Reads reads = kernels().traverse(
       traversal_.head, traversal_.queries.data() + first, visible, group, order, rule_, state,
@@ -126,7 +158,7 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
   audit(traversal_, row, scratch.parts, NAN, scratch);
 }
 
-// Writes the token's outputs and the masses of the first `always` blocks.
+// Writes the token's outputs and the masses of the first `always` blocks or rows.
 void SequentialTraversal::finish_row(int row, const Partial& state, int always, Scratch& scratch) {
   const int group = traversal_.group, size = traversal_.head.size, first = row * group;
   for (int q = 0; q < group; q++) {

@@ -3,7 +3,7 @@
 //
 // Order of a token's blocks: sinks of the policy; with `aet` the sink, global and local blocks,
 // which are always read; then the others until a check stops the traversal: newest first, by
-// sketches, by a policy's ranking, or as boxes select them.
+// sketches, by a policy's ranking, or as boxes select them. `aet` may go by rows instead of blocks.
 #pragma once
 
 #include "attention/partial.h"
@@ -23,7 +23,9 @@ class SequentialTraversal {
 
  private:
   void attend_row(int row, Scratch& scratch);
-  int list_always(int row, int begin, int end, Scratch& scratch);
+  int list(int row, size_t& metadata, Scratch& scratch);
+  int list_always(int row, int begin, int end, std::vector<int32_t>& to);
+  void list_rows(const Visible& visible, int length, Scratch& scratch);
   size_t list_others(int row, int begin, int end, Scratch& scratch);
   void list_rest(int begin, int end, const std::vector<int32_t>& ranked, Scratch& scratch);
   bool ranks() const;
@@ -33,6 +35,7 @@ class SequentialTraversal {
   const Traversal& traversal_;
   const AttentionRule& rule_;
   const Aet* const aet_;  // null: no state to update
+  const bool by_rows_;    // the order lists rows
   Partial results_;       // of all tokens
 };
 

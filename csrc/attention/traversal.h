@@ -85,8 +85,8 @@ struct TierChoice {
 // A thread's buffers.
 struct Scratch {
   std::vector<float> floats, masses, scores;
-  std::vector<int32_t> order;
-  std::vector<uint8_t> block_state;  // of each block: whether and how it is in the order
+  std::vector<int32_t> order, rows;  // blocks, or rows, in reading order
+  std::vector<uint8_t> block_state;  // of each block or row: whether and how it is in the order
   std::vector<Partial> parts;
   Ranking ranking;
   SketchOrder by_sketch;

@@ -51,17 +51,42 @@ AttentionRule with_softmax_tables(AttentionRule rule,
   return rule;
 }
 
-// scores [tiles, query heads, 64], in base 2; softmax by the tables of `rule`, or exact.
-double py_softmax_seconds(ConstFloats scores, std::optional<AttentionRule> rule, int repeats) {
+// Checks scores [tiles, query heads, 64], in base 2; returns the tables of `rule`, null for none.
+template <class Scores>
+const SoftmaxTable* tables_for(const Scores& scores, const AttentionRule* rule, bool packed) {
   require(scores.ndim() == 3 && scores.shape(2) == kTileRows && scores.size() > 0,
           "scores must be [tiles, query heads, " + std::to_string(kTileRows) + "]");
-  require(repeats >= 1, "at least one pass");
-  const int count = static_cast<int>(scores.shape(1));
-  if (rule) check_rule(*rule, count);
+  if (rule) check_rule(*rule, static_cast<int>(scores.shape(1)));
   require(!rule || !rule->softmax_tables.empty(), "the rule has no softmax tables");
+  const auto fits = [](const SoftmaxTable& each) {
+    return each.codes == 4 && each.weights[0] > 0 && each.weights[0] < each.weights[3];
+  };
+  const auto all_fit = [&] {
+    return rule && std::all_of(rule->softmax_tables.begin(), rule->softmax_tables.end(), fits);
+  };
+  require(!packed || all_fit(),
+          "packed codes have 2 bits, and four weights that ascend from above 0");
+  return rule ? rule->softmax_tables.data() : nullptr;
+}
+
+// Softmax by the tables of `rule`, with packed codes if `packed`; or exact.
+double py_softmax_seconds(ConstFloats scores, std::optional<AttentionRule> rule, bool packed,
+                          int repeats) {
+  const SoftmaxTable* const tables = tables_for(scores, rule ? &*rule : nullptr, packed);
+  require(repeats >= 1, "at least one pass");
   nb::gil_scoped_release release;
-  return softmax_seconds(scores.data(), static_cast<int>(scores.shape(0)), count,
-                         rule ? rule->softmax_tables.data() : nullptr, repeats);
+  return softmax_seconds(scores.data(), static_cast<int>(scores.shape(0)),
+                         static_cast<int>(scores.shape(1)), tables, packed, repeats);
+}
+
+// Turns scores into weights by packed codes; `sums` [query heads] are theirs.
+void py_soften_packed(Floats scores, const AttentionRule& rule, Floats sums) {
+  const SoftmaxTable* const tables = tables_for(scores, &rule, true);
+  const int count = static_cast<int>(scores.shape(1));
+  require(sums.ndim() == 1 && static_cast<int>(sums.shape(0)) == count,
+          "sums must have one entry per query head");
+  kernels().soften_packed(scores.data(), static_cast<int>(scores.shape(0)), count, tables,
+                          byte_sums(tables, count).data(), sums.data());
 }
 
 }  // namespace
@@ -79,8 +104,9 @@ void bind_rule(nb::module_& m) {
       .def("__init__", &make_rule, "technique"_a, "parameters"_a, "value_share"_a)
       .def_prop_ro("exact", &AttentionRule::exact)
       .def("with_softmax_tables", &with_softmax_tables, "borders"_a, "weights"_a);
-  m.def("softmax_seconds", &py_softmax_seconds, "scores"_a.noconvert(), "rule"_a.none(),
+  m.def("softmax_seconds", &py_softmax_seconds, "scores"_a.noconvert(), "rule"_a.none(), "packed"_a,
         "repeats"_a);
+  m.def("soften_packed", &py_soften_packed, "scores"_a.noconvert(), "rule"_a, "sums"_a.noconvert());
 }
 
 }  // namespace suffice::bind

@@ -92,7 +92,7 @@ void KVCache::compact(int length) {
     if (dead == 0) continue;
     for (int h = 0; h < heads_; h++) {
       move_rows(head(layer, h), from, to, length - removed_[layer] - from);
-      states_[layer * heads_ + h].committed.drop(to / kPanel, dead / kPanel);
+      states_[layer * heads_ + h].committed.drop(to, dead);
       sums(layer, h) = {};
     }
     removed_[layer] += dead;

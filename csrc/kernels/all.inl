@@ -29,6 +29,7 @@
 #include "gather_values.inl"
 #include "attention.inl"
 #include "coded_attention.inl"
+#include "packed_softmax.inl"
 #include "seen.inl"
 #include "attention/techniques/all.inl"
 #include "traverse.inl"

@@ -79,6 +79,7 @@ constexpr Kernels table{
     .add_coded = add_coded,
     .add_coded_masses = add_coded_masses,
     .soften_tiles = soften_tiles,
+    .soften_packed = soften_packed,
     .estimate = estimate,
     .combine = combine,
     .attend_selected = attend_selected,

@@ -123,6 +123,12 @@ struct Kernels {
   float (*soften_tiles)(float* scores, int tiles, int count, const SoftmaxTable* tables,
                         float* scratch);
 
+  // The same by packed codes of 2 bits, for comparison: weights take the place of the scores,
+  // `sums` [count] are theirs. `byte_sums` [count][256]: of the weights of the four codes of a
+  // byte.
+  void (*soften_packed)(float* scores, int tiles, int count, const SoftmaxTable* tables,
+                        const float* byte_sums, float* sums);
+
   // Estimates scores from the sketches of the chunks first + [begin, end), first being that of
   // `to`. `greatest` [count]: the largest score.
   void (*estimate)(const KVHead&, const float* const* queries, int begin, int end,
@@ -191,9 +197,9 @@ constexpr size_t attend_scratch(int count, int size) {
 }
 
 // Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,
-// and the memory of stop tests.
+// the memory of stop tests, and the scores of a block.
 constexpr size_t traverse_scratch(int count, int size) {
-  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
+  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size + kPanel);
 }
 
 // Floats of scratch that `add_coded` and `soften_tiles` need: weights, their int16 codes and

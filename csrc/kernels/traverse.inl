@@ -21,13 +21,14 @@ template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
   const AttentionRule& rule;
-  const bool never_stops, tests_output, greatest_of_always;  // the rule's
+  const bool never_stops, tests_output, greatest_of_always, looks_after_more;  // the rule's
   const int count;
   Running<KT, VT> running;
   Seen seen;
   Reads reads;
   const int end_row;                     // one past the last row that may be seen
   const SoftmaxTable* tables = nullptr;  // [count], or null: weights are 2^x
+  float* const block_scores;             // [count][kPanel]
 
   Walk(const KVHead& head, const float* const* query_rows, const Visible& visible, int count,
        const AttentionRule& rule, const Partial& state, float* scratch)
@@ -36,9 +37,11 @@ struct Walk {
         never_stops(rule.never_stops()),
         tests_output(rule.tests_output()),
         greatest_of_always(rule.greatest_of_always()),
+        looks_after_more(rule.looks_after_more()),
         count(count),
         running(head, query_rows, count, state, scratch),
-        end_row(rows_in_use(&visible, 1)) {
+        end_row(rows_in_use(&visible, 1)),
+        block_scores(scratch + attend_scratch(count, head.size) + count * (2 + head.size)) {
     float* const greatest = scratch + attend_scratch(count, head.size);
     float* const kept = greatest + count;
     int32_t* const streak = reinterpret_cast<int32_t*>(kept + count * head.size);
@@ -63,9 +66,16 @@ struct Walk {
   void weigh(const Tile& tile, bool always) {
     running.score_tile(tile);
     running.add_picked_rows();
+    for (int q = 0; q < count; q++) hide(tile, visible, running.row(q));
+    soften(tile, always);
+    for (int b = 0; b < tile.blocks; b++)
+      seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
+    reads.key_rows += rows_of(tile, end_row);
+  }
+
+  void soften(const Tile& tile, bool always) {
     for (int q = 0; q < count; q++) {
-      float* row = running.row(q);
-      hide(tile, visible, row);
+      const float* row = running.row(q);
       if (always || !greatest_of_always) {
         const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
@@ -75,9 +85,6 @@ struct Walk {
       else
         running.soften_row(tile, q);
     }
-    for (int b = 0; b < tile.blocks; b++)
-      seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
-    reads.key_rows += rows_of(tile, end_row);
   }
 
   // Stores the sum of weights of each of a tile's blocks, with the peak that it is relative to.
@@ -98,13 +105,22 @@ struct Walk {
 
   void add_values_of(const Tile& tile, bool always) {
     if (always || rule.value_share == 0) {
-      const int rows = rows_of(tile, end_row);
-      reads.value_rows += rows;
-      reads.per_head_rows += static_cast<int64_t>(rows) * count;
+      count_values(rows_of(tile, end_row));
       return running.add_tile(tile);
     }
-    const uint64_t rows = wanted(rule, seen, tile, row_bits(tile, end_row), running.weights.values,
-                                 reads.per_head_rows);
+    add_wanted(tile, row_bits(tile, end_row));
+  }
+
+  // All `rows` are read, by every head.
+  void count_values(int rows) {
+    reads.value_rows += rows;
+    reads.per_head_rows += static_cast<int64_t>(rows) * count;
+  }
+
+  // Adds the values that some head needs of `rows_there`.
+  void add_wanted(const Tile& tile, uint64_t rows_there) {
+    const uint64_t rows =
+        wanted(rule, seen, tile, rows_there, running.weights.values, reads.per_head_rows);
     reads.value_rows += __builtin_popcountll(rows);
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);
@@ -135,7 +151,52 @@ struct Walk {
     return i;
   }
 
+  // Whether the rule may be asked once the first `read` entries of the order were read.
+  bool looks(const Order& order, int read) const {
+    return looks_after_more ? read > order.always : read >= order.always;
+  }
+
+  // Scores a block, once for all its rows that are read next to each other.
+  Tile scored_block(int block) {
+    const Tile tile = tile_at<KT, VT>(running.head, &block, 0, 1, 1, end_row);
+    running.score_tile(tile);
+    for (int q = 0; q < count; q++)
+      std::memcpy(block_scores + q * kPanel, running.row(q), sizeof(float) * kPanel);
+    return tile;
+  }
+
+  // Row after row: `order` lists rows, all of them visible.
+  void go_by_rows(const Order& order, float* masses) {
+    tables = order.tables;
+    Tile tile;
+    for (int i = 0, block = -1; i < order.count; i++) {
+      const bool always = i < order.always;
+      const int within = order.blocks[i] % kPanel;
+      running.add_picked_rows();
+      if (order.blocks[i] / kPanel != block) tile = scored_block(block = order.blocks[i] / kPanel);
+      for (int q = 0; q < count; q++) {
+        for (int at = 0; at < kPanel; at += W) store(running.row(q) + at, splat(-kInfinity));
+        running.row(q)[within] = block_scores[q * kPanel + within];
+      }
+      soften(tile, always);
+      seen.known++;
+      reads.key_rows++;
+      if (masses && always) keep_masses(tile, masses + i * count * 2);
+      const uint64_t row = uint64_t{1} << within;
+      if (always || rule.value_share == 0) {
+        count_values(1);
+        running.pick_rows(tile, row);
+      } else {
+        add_wanted(tile, row);
+      }
+      if (looks(order, i + 1) && enough()) break;
+    }
+    running.finish();
+    if (masses) finish_masses(order.always, masses);
+  }
+
   void go(const Order& order, float* masses) {
+    if (order.by_rows) return go_by_rows(order, masses);
     tables = order.tables;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
@@ -148,7 +209,7 @@ struct Walk {
       if (masses && always) keep_masses(tile, masses + i * count * 2);
       add_values_of(tile, always);
       i += tile.blocks;
-      if (i >= order.always && enough()) break;
+      if (looks(order, i) && enough()) break;
     }
     running.finish();
     if (masses) finish_masses(order.always, masses);

@@ -93,16 +93,31 @@ double product_rate(Products of, int threads, int repeats) {
   return best;
 }
 
+std::vector<float> byte_sums(const SoftmaxTable* tables, int count) {
+  std::vector<float> sums;
+  for (int q = 0; q < count; q++)
+    for (int byte = 0; byte < 256; byte++) {
+      float sum = 0;
+      for (int shift = 0; shift < 8; shift += 2) sum += tables[q].weights[byte >> shift & 3];
+      sums.push_back(sum);
+    }
+  return sums;
+}
+
 double softmax_seconds(const float* scores, int tiles, int count, const SoftmaxTable* tables,
-                       int repeats) {
+                       bool packed, int repeats) {
   const size_t floats = static_cast<size_t>(tiles) * count * kTileRows;
-  std::vector<float> copy(floats), scratch(coded_scratch(count));
+  std::vector<float> copy(floats), scratch(coded_scratch(count)), sums(count);
+  const std::vector<float> of_bytes = packed ? byte_sums(tables, count) : std::vector<float>();
   volatile float sink = 0;
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < repeats; i++) {
     std::memcpy(copy.data(), scores, floats * sizeof(float));
     const auto start = std::chrono::steady_clock::now();
-    sink = sink + kernels().soften_tiles(copy.data(), tiles, count, tables, scratch.data());
+    if (packed)
+      kernels().soften_packed(copy.data(), tiles, count, tables, of_bytes.data(), sums.data());
+    else
+      sink = sink + kernels().soften_tiles(copy.data(), tiles, count, tables, scratch.data());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     best = std::min(best, seconds.count());
   }

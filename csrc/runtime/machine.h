@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "kernels/kernels.h"
 
@@ -15,8 +16,11 @@ double copy_bandwidth(size_t bytes, int threads, int repeats);
 double product_rate(Products of, int threads, int repeats);
 
 // Seconds of the softmax alone for scores [tiles][count][kTileRows], least of `repeats` passes; by
-// codes if `tables` [count] is not null.
+// codes if `tables` [count] is not null, and by packed codes if `packed`.
 double softmax_seconds(const float* scores, int tiles, int count, const SoftmaxTable* tables,
-                       int repeats);
+                       bool packed, int repeats);
+
+// The sums of the weights of the four codes of 2 bits in each byte, [count][256].
+std::vector<float> byte_sums(const SoftmaxTable* tables, int count);
 
 }  // namespace suffice

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from caches import empty_cache
+from caches import cache_of, empty_cache
 from suffice.attention.aet import AET
+from suffice.attention.exact import Exact
 from suffice.attention.traversal import Seen
 from suffice.backends.cpu.attention import attend as attend_natively
 from suffice.errors import InputError
@@ -49,6 +50,42 @@ def test_keys_come_newest_first_until_they_suffice() -> None:
     assert share == pytest.approx(0.6 / 1.02)
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_the_first_check_comes_after_one_more_token(native: bool) -> None:
+    """Right after the tokens that are always read, .97 of an estimated 1.0 would suffice."""
+    aet = AET(keys=0.9, values=0, block=1, sinks=1, globals=0, locals=1)
+    weights = [0.96, 0.01, 0.01, 0.01, 0.01]
+    if not native:
+        assert attend(aet, weights, 0)[1] == [True, False, False, True, True]
+        return
+    keys = np.zeros((1, len(weights), 64), np.float32)
+    keys[0, :, 0] = np.log(weights)
+    query = np.zeros((1, 1, 64), np.float32)
+    query[..., 0] = 1
+    reads = attend_natively(aet.rule(), query, cache_of(keys, keys), 0, scale=1.0)[1]
+    assert (reads[0].key_rows, reads[0].value_rows) == (3, 3)
+
+
+@pytest.mark.parametrize("visible", [[0b001, 0b011, 0b101], [0b001, 0b011, 0b111]])
+def test_rows_of_other_drafts_are_not_read(visible: list[int]) -> None:
+    """With `block=1` the newest rows are listed one by one, also in a tree of drafts."""
+    cache, parents = empty_cache(1, 1, 64), [-1, 0, 0 if visible[2] == 0b101 else 1]
+    generator = torch.Generator().manual_seed(1)
+    keys, values = (torch.randn(1, 43, 64, generator=generator).numpy() for _ in range(2))
+    queries = torch.randn(2, 3, 64, generator=generator).numpy()
+    cache.reserve(43)
+    cache.append(0, keys[:, :40], values[:, :40])
+    cache.advance(40)
+    cache.append_tentative(keys[None, :, 40:], values[None, :, 40:], parents)
+    aet = AET(keys=2, values=1e-9, block=1, globals=8, locals=4)  # leaves out next to nothing
+    out, reads = attend_natively(aet.rule(), queries, cache, 0, scale=0.125)
+    sees = np.ones((3, 43), bool)
+    sees[:, 40:] = [[bits >> draft & 1 for draft in range(3)] for bits in visible]
+    found = Exact().reference(queries, keys, values, scale=0.125, visible=sees)
+    np.testing.assert_allclose(out, found.output, rtol=1e-4, atol=1e-5)
+    assert reads[0].key_rows == sees.sum()
+
+
 def test_values_of_light_keys_are_not_read_but_weigh() -> None:
     aet = AET(keys=2, values=0.1, block=1, sinks=1, globals=0, locals=1)
     share, keys, values = attend(aet, [0.5, 0.04, 0.05, 0.3, 0.01], 3)
@@ -66,9 +103,10 @@ def test_global_tokens_are_those_that_weighed_most() -> None:
     assert aet.always(state, 6) == [0, 3, 4, 5], "1 had .3 in all, 3 has .5"
 
 
-def test_what_was_found_is_kept_by_the_cache() -> None:
+@pytest.mark.parametrize("block", [1, 16])
+def test_what_was_found_is_kept_by_the_cache(block: int) -> None:
     """Steps on a cache that is forked, with drafts that are taken back, equal the reference."""
-    aet = AET(keys=0.8, values=0.01, globals=32, locals=8)
+    aet = AET(keys=0.8, values=0.01, globals=32, locals=8, block=block)
     generator = torch.Generator().manual_seed(0)
     keys, values = (torch.randn(1, 400, 64, generator=generator).numpy() for _ in range(2))
     queries = 3 * torch.randn(4, 400, 64, generator=generator).numpy()
@@ -113,6 +151,6 @@ def test_bad_options(options: dict[str, float], message: str) -> None:
         AET(**options)  # type: ignore[arg-type]
 
 
-def test_the_kernel_has_one_block_size() -> None:
-    with pytest.raises(InputError, match="aet: block=1: the native kernel has blocks of 16"):
-        AET(block=1).rule()
+def test_the_kernel_has_two_block_sizes() -> None:
+    with pytest.raises(InputError, match="aet: block=8: the native kernel has blocks of 16 tokens"):
+        AET(block=8).rule()

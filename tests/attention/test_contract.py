@@ -235,6 +235,7 @@ SETTINGS = [
     "aet:keys=0.8,values=0.5,globals=16,locals=20,sinks=17",
     "aet:keys=2,values=0.1,globals=0,sinks=0",
     "aet:keys=0.8,values=0.05,globals=16,order=sketch",
+    "aet:keys=0.8,values=0.05,globals=16,locals=20,sinks=3,block=1",
     "art:change=1,angle=0.5,patience=2",
     "art:change=1,angle=0.5,patience=2,block=16,order=sketch",
     "art:change=1,angle=0.5,patience=1,block=16,probe=64,values=0.1",

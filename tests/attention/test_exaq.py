@@ -19,8 +19,11 @@ from suffice.attention.exaq import (
     solved,
 )
 from suffice.attention.exaq_km import EXAQKM, codebook, levels_of
+from suffice.attention.rule import coded_rule
 from suffice.attention.softmax import ExactSoftmax
+from suffice.backends.cpu.rules import native_rule
 from suffice.errors import InputError
+from suffice.native import core
 
 FAR = -100.0  # the least x of a calibration that clips nothing
 
@@ -118,6 +121,40 @@ def test_levels_are_algorithm_2(bits: int, length: int) -> None:
     expected = softmax(scores, exaq.clipping(2.0, FAR), bits)
     np.testing.assert_allclose(weights / weights.sum(), expected)
     assert (expected[scores == -np.inf] == 0).all()
+
+
+@pytest.mark.parametrize("sigma", [1.0, 4.0])
+def test_packed_codes_are_algorithm_2(sigma: float, each_isa: str) -> None:
+    """The extension's softmax with packed codes, of two query heads that have their own clips."""
+    rng = np.random.default_rng(1)
+    scores = sigma * rng.standard_normal((5, 2, 64), np.float32)
+    clips = [EXAQ(2).clipping(sigma, FAR), EXAQ(2).clipping(sigma + 1, FAR)]
+    levels = [EXAQ(2).levels_of_clip(clip) for clip in clips]
+    coded = coded_rule(None, levels)
+    assert coded is not None
+    weights, sums = (scores / math.log(2)).astype(np.float32), np.empty(2, np.float32)
+    core.soften_packed(weights, native_rule(coded), sums)
+    for head, clip in enumerate(clips):
+        expected = softmax(scores[:, head].ravel(), clip, 2)
+        np.testing.assert_allclose(weights[:, head].ravel() / sums[head], expected, rtol=1e-5)
+        assert len(np.unique(weights[:, head])) == 4
+
+
+def test_what_packed_codes_refuse() -> None:
+    scores, sums = np.zeros((1, 1, 64), np.float32), np.zeros(1, np.float32)
+    for exaq in (EXAQ(3), EXAQ(2, tail="flush")):
+        coded = coded_rule(None, [exaq.levels_of_clip(-4.0)])
+        assert coded is not None
+        with pytest.raises(ValueError, match="packed codes have 2 bits, and four weights"):
+            core.soften_packed(scores, native_rule(coded), sums)
+        with pytest.raises(ValueError, match="packed codes have 2 bits, and four weights"):
+            core.softmax_seconds(scores, native_rule(coded), True, 1)
+    with pytest.raises(ValueError, match="packed codes have 2 bits"):
+        core.softmax_seconds(scores, None, True, 1)
+    coded = coded_rule(None, [EXAQ(2).levels_of_clip(-4.0)])
+    assert coded is not None
+    with pytest.raises(ValueError, match="sums must have one entry per query head"):
+        core.soften_packed(scores, native_rule(coded), np.zeros(2, np.float32))
 
 
 @pytest.mark.parametrize("bits", TABLE)

@@ -26,7 +26,7 @@ def test_the_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [row[0] for row in found["rows"]] == names
     assert found["rows"][0][3] == 1 > found["rows"][1][3], "by codes few values are read"
     assert [row[:2] for row in found["softmax_rows"]] == [
-        [isa, name] for isa in core.isas() for name in names
+        [isa, name] for isa in core.isas() for name in [*names, f"`{exaq.PACKED}`"]
     ]
 
 

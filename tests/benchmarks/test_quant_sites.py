@@ -17,6 +17,7 @@ from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import Quant
 from suffice.quant.activations import ActivationRows, Activations, Site
@@ -172,6 +173,34 @@ def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> N
             expected = Site.learn(samples, 4, 0.05)
             assert np.array_equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
         layers.advance(index)
+
+
+@pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
+def test_fisher_weighs_the_same_inputs(model: Path, quant: Quant) -> None:
+    """As `suffice quantize` does with `act_fisher`, from gradients of the same tokens."""
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), quant)
+    inputs = Inputs(a=4, outliers=0.1, fisher=True)
+    *_, found = sites.learned(decoder, WINDOWS, [inputs, Inputs(a=4, outliers=0.1)])
+    sensitivity = Sensitivity(decoder, WINDOWS, sites=True)
+    weights = [sensitivity.of(window) | sensitivity.gradients for window in range(len(WINDOWS))]
+    known = Layerwise(decoder, WINDOWS, weights).inputs(0)
+    for name, each in known.items():
+        assert each.gradients is not None
+        method = KMeans(
+            act_bits=4, outliers=0.1, act_fisher=True, hadamard=isinstance(quant, KMeans)
+        )
+        expected = method.site(each.samples.numpy(), each.gradients.numpy())
+        assert expected is not None
+        levels = found[inputs][f"layers.0.{name}"].levels
+        assert np.allclose(levels, expected.levels, atol=1e-6)
+        plain = found[Inputs(a=4, outliers=0.1)][f"layers.0.{name}"].levels
+        assert not np.allclose(levels, plain, atol=1e-4)
+
+
+def test_fisher_is_of_inputs_of_matrices() -> None:
+    for options in ({"a": 8}, {"a": 4, "sites": "queries"}, {"a": 4, "even": True}):
+        with pytest.raises(InputError, match="fisher=true goes with K-means levels of inputs"):
+            Inputs(fisher=True, **options)  # type: ignore[arg-type]
 
 
 def test_sites_that_a_model_has_not(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_it_goes_on_where_it_stopped(
     assert f"| `none` | {cells['none']['acc']:.3f} ±" in text
 
 
+def test_each_task_has_its_own_result(run: Run, tmp_path: Path) -> None:
+    row = {"sentence": "The owls _ on.", "option1": "look", "option2": "sleep", "answer": "1"}
+    lines = "\n".join(json.dumps(row | {"option2": f"sleep {at}"}) for at in range(4))
+    (tmp_path / "winogrande.jsonl").write_text(lines)
+    assert run("--settings", "none") == 0
+    assert run("--settings", "none", "--task", "winogrande") == 0
+    path = tmp_path / "out" / "tasks_model_winogrande.json"
+    assert json.loads(path.read_text())["cells"]["winogrande"]["none"]["questions"] == 4
+    assert "model, winogrande, zero-shot, 4 questions" in path.with_suffix(".md").read_text()
+    assert (tmp_path / "out" / "tasks_model.json").exists()
+
+
 def test_weights_that_are_kept_are_used(run: Run, tmp_path: Path) -> None:
     kept_path(tmp_path, "model", "kmeans:group=64").write_bytes(b"no weights")
     assert run("--settings", "kmeans:group=64") == 2

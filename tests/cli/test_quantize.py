@@ -63,6 +63,7 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         "kmeans:hadamard=false,act_bits=3,act_group=32",
         "kmeans:hadamard=false,act_bits=4,sites=o+down",
         "kllm:offline=true",
+        "kllm:act_fisher=true,fisher=false",
         "rtn:group=32,compensate=true",
     ],
 )

@@ -14,11 +14,11 @@ from draws import normal
 from hf_reference import load
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity
-from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.layerwise import GRADIENT, Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
-from suffice.quant.sites import SITE_OF
+from suffice.quant.sites import SITE_OF, SITES
 
 NAMES = {
     "q": "self_attn.q_proj",
@@ -30,6 +30,11 @@ NAMES = {
     "down": "mlp.down_proj",
 }
 WINDOWS = torch.randint(3, tiny.VOCABULARY, (2, 150), generator=torch.Generator().manual_seed(1))
+
+
+def last(site: str) -> str:
+    """Return the last matrix of a site such as `layers.0.qkv`."""
+    return SITES[site.split(".")[2]][-1]
 
 
 def decoder(folder: Path) -> TorchDecoder:
@@ -44,14 +49,17 @@ def test_weights_are_squares_of_the_gradients(
 ) -> None:
     folder = checkpoints(family)
     monkeypatch.setattr(sensitivity, "ELEMENTS", 3 * 16 * 64)  # heads in several blocks
-    found = Sensitivity(decoder(folder), WINDOWS.tolist()).of(1)
+    own = Sensitivity(decoder(folder), WINDOWS.tolist(), sites=True)
+    found = own.of(1)
     model = load(folder, torch.float32, **{})
     outputs: dict[str, torch.Tensor] = {}
+    inputs: dict[str, torch.Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
-        def hook(module: object, given: object, y: torch.Tensor) -> None:
+        def hook(module: object, given: tuple[torch.Tensor], y: torch.Tensor) -> None:
             y.retain_grad()
-            outputs[name] = y
+            given[0].retain_grad()
+            outputs[name], inputs[name] = y, given[0]
 
         return hook
 
@@ -69,6 +77,18 @@ def test_weights_are_squares_of_the_gradients(
         assert y.grad is not None
         expected = y.grad[0].square().mean(-1)
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-6 * expected.max())
+    sites = [f"layers.{i}.{site}" for i in range(len(model.model.layers)) for site in SITES]
+    assert own.gradients.keys() == {site + GRADIENT for site in sites}
+    shared: dict[int, list[str]] = {}  # parallel blocks may have one input, here two
+    given = {site: inputs[f"{site.rpartition('.')[0]}.{last(site)}"] for site in sites}
+    for site, x in given.items():
+        shared.setdefault(id(x), []).append(site)
+    for together in shared.values():
+        x = given[together[0]]
+        assert x.grad is not None
+        found_here = sum(own.gradients[site + GRADIENT] for site in together)
+        most = float(x.grad.abs().max())
+        torch.testing.assert_close(found_here, x.grad[0], rtol=1e-3, atol=1e-5 * most)
 
 
 @pytest.mark.parametrize("family", ["granite", "opt-post", "opt-untied", "phi"])

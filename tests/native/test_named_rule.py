@@ -8,7 +8,7 @@ import pytest
 
 from suffice.native import core
 
-AET = {"key_share": 0.9, "sinks": 1, "globals": 4, "locals": 8}
+AET = {"key_share": 0.9, "sinks": 1, "globals": 4, "locals": 8, "by_rows": False}
 ART = {"scale": 0.1, "direction": 0.1, "patience": 1, "probe": 32}
 
 

@@ -117,6 +117,7 @@ def test_quest_of_drafts_is_quest_of_tokens() -> None:
 
 TECHNIQUES = [
     "aet:keys=0.7,values=0.05",
+    "aet:keys=0.7,values=0.05,block=1",
     "art:change=0.5,angle=0.5,patience=2,block=16",
     "art:change=0.5,angle=0.5,patience=1",
     "art:change=0",
@@ -227,10 +228,11 @@ def _whole(rows: Rows) -> KVCache:
     return cache
 
 
-def test_the_state_of_aet_follows_its_blocks_when_rows_move() -> None:
+@pytest.mark.parametrize("block", [1, 16])
+def test_the_state_of_aet_follows_its_blocks_when_rows_move(block: int) -> None:
     """Streaming moves rows within the cache; a cache in which none has moved gives the same."""
     policy, rows = Streaming(budget=100), Rows(700)
-    aet: Any = ATTENTIONS.build("aet:keys=0.8,values=0,globals=32,locals=8")
+    aet: Any = ATTENTIONS.build(f"aet:keys=0.8,values=0,globals=32,locals=8,block={block}")
     cache, roomy = rows.cache(policy), rows.cache(policy)
     roomy.reserve(700)
     for token in range(700):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from correlated import error, layer
 from draws import normal
 from suffice.errors import InputError
 from suffice.quant import QUANTS
-from suffice.quant.hadamard import rotate
+from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.kmeans import KLLM, KMeans
 from suffice.quant.rtn import RTN
@@ -79,6 +81,36 @@ def test_importance_moves_the_codebook() -> None:
     assert errors[1] < errors[0] / 2
 
 
+def test_gradients_move_the_codebook_of_inputs() -> None:
+    """The half of the tokens that matters has another distribution, and gets less error."""
+    inputs = normal(64, 256, seed=5)
+    inputs[:32] **= 3
+    gradients = np.ones_like(inputs)
+    gradients[:32] = 1e-3
+    plain, weighted = KLLM(act_bits=3), KLLM(act_bits=3, act_fisher=True)
+    errors = []
+    for method in (plain, weighted):
+        site = method.site(inputs, gradients)
+        assert site is not None
+        errors.append(float(np.square(site.rounded(inputs) - inputs)[32:].sum()))
+    assert errors[1] < 0.95 * errors[0]
+    one, other = plain.site(inputs), weighted.site(inputs)
+    assert one and other and np.array_equal(one.levels, other.levels), "without gradients"
+
+
+def test_gradients_are_rotated_as_inputs_are() -> None:
+    inputs, gradients = normal(64, 256, seed=5), normal(64, 256, seed=6) ** 3
+    own = KMeans(act_bits=3, act_fisher=True)
+    block = block_of(256)
+    site = own.site(inputs, gradients)
+    expected = dataclasses.replace(own, hadamard=False).site(
+        rotate(inputs, block), rotate(gradients, block)
+    )
+    assert site and expected and np.array_equal(site.levels, expected.levels)
+    other = own.site(inputs, normal(64, 256, seed=7) ** 3)
+    assert other and not np.array_equal(site.levels, other.levels)
+
+
 def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
     for method in METHODS:
         zeros, identity = np.zeros((16, 64), np.float32), np.eye(64, dtype=np.float32)
@@ -110,6 +142,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
             "kmeans:act_bits=8,outliers=0.01",
             r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
         ),
+        ("kmeans:act_fisher=true", "kmeans: act_fisher=true goes with act_bits=3 or 4, not 16"),
         ("kmeans:group=20", "kmeans: group=20: must be a multiple of 32, such as 32, or none"),
         ("kmeans:centroids=int9", "unknown type of centroids 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2: must be 0 or more"),

@@ -1,13 +1,16 @@
 // Early termination (Scrooge). Stops once the known sum of weights is at least the share
-// `key_share` of the estimated total; 2 never stops. Always reads the first `sinks` blocks, the
-// `globals` blocks of the largest mass so far and the newest `locals` rows: see aet_state.h.
+// `key_share` of the estimated total; 2 never stops. Always reads the first `sinks` units, the
+// `globals` units of the largest mass so far and the newest `locals` rows: see aet_state.h. A unit
+// is a block, or with `by_rows` a row.
 #ifndef SUFFICE_LEVEL
 
 struct Aet : TechniqueDefaults {
   static constexpr const char* kName = "aet";
   static constexpr bool kGreatestOfAlways = true;
+  static constexpr bool kLooksAfterMore = true;
   float key_share = 2;
   int sinks = 1, globals = 4, locals = 8;
+  bool by_rows = false;
 
   template <class F>
   void parameters(F f) {
@@ -15,11 +18,13 @@ struct Aet : TechniqueDefaults {
     f("sinks", sinks);
     f("globals", globals);
     f("locals", locals);
+    f("by_rows", by_rows);
   }
   const char* fault() const {
     const bool whole = sinks >= 0 && globals >= 0 && locals >= 0;
     return whole ? nullptr : "sinks, globals, locals cannot be negative";
   }
+  int unit() const { return by_rows ? 1 : kPanel; }
   bool never_stops() const { return key_share >= 2; }
 };
 

@@ -11,15 +11,15 @@ being local replaces the lightest global one.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
          Mechanism", Algorithm 1.
-Differs  Natively tokens enter, are checked and are replaced in blocks of 16; `block=1`, the paper's
-         granularity, is in the reference alone. The first check comes right after the tokens that
-         are always read; the listing checks after at least one more. Heads that share keys stop
+Differs  Tokens enter, are checked and are replaced in blocks of 16 unless `block=1`, the paper's
+         granularity. Heads that share keys stop
          together, once all of them may stop, and read a value if one of them needs it. Attention
          mass is normalised and summed over these heads. Scores are divided by sqrt(d), which the
          listing omits. `order=sketch` is ours.
 Exact    keys=all,values=0.
 Cost     reads K of the blocks up to the stop, and V of the keys that pass the filter. No guarantee:
-         an unread key may be heavy.
+         an unread key may be heavy. `block=1` shows what the paper's algorithm reads and loses,
+         and saves no time: 16 keys lie together in memory, and the kernel takes one by one.
 Native   csrc/attention/techniques/aet.inl, csrc/attention/aet_state.cpp
 Example  aet:keys=0.9,values=0.001
 Options
@@ -27,7 +27,7 @@ Options
                 never stops
     values      values are not read for keys lighter than this share of the heaviest one of the keys
                 that are always read; 0: all are read
-    block       tokens that are read and checked together
+    block       tokens that are read and checked together: 16, or 1 as in the paper
     sinks       first tokens, always read
     globals     tokens with the most attention mass so far, always read
     locals      newest tokens, always read, the token itself included
@@ -155,13 +155,16 @@ class AET(BlockByBlock):
         Raises:
             InputError: A block size that only the reference has.
         """
-        if self.block != BLOCK:
-            raise InputError(f"aet: block={self.block}: the native kernel has blocks of {BLOCK}")
+        if self.block not in (1, BLOCK):
+            raise InputError(
+                f"aet: block={self.block}: the native kernel has blocks of {BLOCK} tokens, or of 1"
+            )
         parameters = {
             "key_share": self.keys,
-            "sinks": -(-self.sinks // BLOCK),
-            "globals": -(-self.globals // BLOCK),
+            "sinks": -(-self.sinks // self.block),
+            "globals": -(-self.globals // self.block),
             "locals": self.locals,
+            "by_rows": self.block == 1,
             "by_sketch": self.sketched,
         }
         exact = self.keys >= NEVER_STOP and self.values == 0

@@ -3,7 +3,7 @@
     x <- x - max(x),  C = C*(sigma) < 0,  Delta = -C / (2^M - 1)
     code(x) = round((clip(x, C, 0) - C) / Delta)             half to even
     e^x ~ LUT_exp[code] = e^(C + Delta code)                 (Algorithm 2, line 6)
-    sum e^x ~ sum of LUT_sum[4 codes in a byte]              (line 11; 2 bits; reference only)
+    sum e^x ~ sum of LUT_sum[4 codes in a byte]              (line 11; 2 bits)
 
 C* minimises the mean square error of e^x for normal x with standard deviation sigma:
 
@@ -31,8 +31,9 @@ Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Accelerati
 Differs  Eq. 5 is printed with a minus before its first term, which contradicts Eq. 4; here it is a
          plus. The paper does not give the mean of f; here it is -3.24 sigma, that of a thousand
          normal numbers minus their largest. Natively a code comes from comparing with borders, and
-         sums from counting codes: no table of sums. `keys` above 1, `clip=fit` and `tail=flush` are
-         ours.
+         sums from counting codes; packed codes with a table of sums are timed next to them
+         (`benchmarks/attention/exaq.py`), and attention does not use them. `keys` above 1,
+         `clip=fit` and `tail=flush` are ours.
 Bound    a weight in [C, 0] is within a factor e^(Delta / 2); below C the error is less than e^C.
 Cost     comparisons instead of e^x. All keys of code 0 have the same weight L0, so
 
@@ -41,7 +42,7 @@ Cost     comparisons instead of e^x. All keys of code 0 have the same weight L0,
          The first sum is kept from token to token, and V is read only for codes above 0. Rows that
          leave a window or the cache are subtracted from the sum.
 Native   csrc/kernels/coded_attention.inl, csrc/attention/coded_traversal.cpp,
-         csrc/kernels/traverse.inl
+         csrc/kernels/traverse.inl; packed codes: csrc/kernels/packed_softmax.inl
 Example  exaq:bits=2
 Options
     bits     bits of a code: 2, 3 or 4

@@ -6,7 +6,7 @@ With x_s = scale q . k_s, a token's loop over blocks of `block` rows is
     w_s = e^(x_s), or the level that stands for it     weights of the keys, all heads
     row s of V is read if a head has w_s >= v max      the value filter
     A <- A + sum w_s,  o <- o + sum w_s v_s            v_s of rows that are read
-    stop once every head may
+    stop once every head may, but not before a block that is not always read
 
 and its output is o / A. This is the reference of csrc/kernels/traverse.inl, written for reading.
 """
@@ -186,7 +186,7 @@ def _one(
         wanted = weights >= technique.values * seen.greatest[:, None]
         values[rows] = sees[rows] & (wanted.any(0) | always)
         seen.output += (weights * values[rows]) @ v[rows]
-        if at + 1 >= len(first) and technique.enough(seen, watch).all():
+        if at + 1 > len(first) and technique.enough(seen, watch).all():
             break
     shares = seen.weights / seen.total[:, None]
     size = technique.block
@@ -200,11 +200,13 @@ def _blocks(
 ) -> Iterator[np.ndarray]:
     """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest.
 
-    Ranked blocks have `BLOCK` rows; with larger blocks between checks, several of the list come
-    together.
+    Ranked blocks have `BLOCK` rows. With larger blocks between checks, several of the list come
+    together; smaller ones come newest first out of each of the list.
     """
     rows = np.flatnonzero(sees)
-    unit = size // BLOCK if ranked else 1
+    parts = max(BLOCK // size, 1)
+    ranked = [block * parts + part for block in ranked for part in reversed(range(parts))]
+    unit = max(size // BLOCK, 1) if ranked else 1
     small = size // unit
     lowest, newest = int(rows[0]) // small, int(rows[-1]) // small
     units = range(newest // unit, lowest // unit - 1, -1)

@@ -121,7 +121,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     }
     quantizing = Quantizing(decoder, method, windows, flags.output, facts)
     try:
-        if method.fisher:
+        if method.fisher or method.weighs_inputs:
             _show("windows weighed", len(windows), quantizing.weigh())
         _show("layers", len(decoder.config.layers), quantizing.run())
     except KeyboardInterrupt:

@@ -57,6 +57,7 @@ class Nested:
     calibrates: ClassVar[bool] = True
     hadamard: ClassVar[bool] = False
     fisher: ClassVar[bool] = False
+    weighs_inputs: ClassVar[bool] = False
 
     bits: int
     act_bits: int = 16
@@ -146,7 +147,7 @@ class Nested:
         data = pack_panels(form.layout, coded.codes, coded.grid.numbers, allocate)
         return self.packed_as(form, data, coded.codes.shape, bias)
 
-    def site(self, inputs: np.ndarray) -> None:
+    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
 
@@ -159,6 +160,7 @@ class FourBit:
     calibrates: ClassVar[bool] = True
     hadamard: ClassVar[bool] = False
     fisher: ClassVar[bool] = False
+    weighs_inputs: ClassVar[bool] = False
 
     act_bits: int = 16
     compensate: bool = True
@@ -206,7 +208,7 @@ class FourBit:
         """Pack what `quantize` returned; there is no `site`."""
         return self.plain.packed(coded, bias, site)
 
-    def site(self, inputs: np.ndarray) -> None:
+    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
     @property

@@ -16,8 +16,8 @@ count the same, and there is nothing to compensate with.
 
 Source   KLLM, section III-A (2507.23035); importance with compensation: LeanQuant (2407.10032).
 Differs  `kllm` rounds centroids to int8 steps unless `centroids=float32`. Codebooks of activations
-         weigh all samples equally; the paper weighs them by Fisher information. Fisher information
-         of weights is one number per token, times x^2.
+         weigh all samples equally unless `act_fisher=true`, as in the paper. Fisher information of
+         weights is one number per token, times x^2.
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
 Exact    for a matrix whose weights, rotated and divided by their scales, take at most 2^bits
          values, up to the rounding of scales and centroids.
@@ -38,6 +38,8 @@ Options
     act_group   with act_bits=4 or 3: activations that share a scale; none: all of a token's
     sites       matrices whose inputs have act_bits, such as qkv+down; the others have 16
     offline     true: outliers by thresholds of the calibration (KLLM-S); false: by each token
+    act_fisher  with act_bits=4 or 3: weigh each activation in the K-means of its codebook by its
+                Fisher information; needs `suffice quantize`
 """
 
 from __future__ import annotations
@@ -80,6 +82,13 @@ CODED_INPUTS = (3, 4)  # bits of inputs that have a codebook
 OUTLIERS = 0.01  # share of a token's inputs, half of them at each end
 
 
+def fisher(gradients: np.ndarray) -> np.ndarray:
+    """Return the Fisher information of activations [T, K] by their gradients, with mean 1."""
+    squares = np.square(gradients.astype(np.float64))
+    found: np.ndarray = squares / max(squares.mean(), np.finfo(np.float64).tiny)
+    return found
+
+
 @dataclass(frozen=True)
 class KMeans:
     """Codebook weights of 2 to 6 bits, by K-means that weighs what an error costs.
@@ -111,6 +120,7 @@ class KMeans:
     act_group: int | None = field(default=None, metadata=spelling(old="a_group"))
     sites: str = LINEAR
     offline: bool = False
+    act_fisher: bool = False
 
     def __post_init__(self) -> None:
         if not BITS[0] <= self.bits <= BITS[1]:
@@ -128,6 +138,10 @@ class KMeans:
                 )
         if self.offline and (self.act_bits not in CODED_INPUTS or self.outliers == 0):
             raise InputError("kmeans: offline=true goes with act_bits=3 or 4 and outliers")
+        if self.act_fisher and self.act_bits not in CODED_INPUTS:
+            raise InputError(
+                f"kmeans: act_fisher=true goes with act_bits=3 or 4, not {self.act_bits}"
+            )
         if chosen(self.sites) != GROUPS[LINEAR] and self.act_bits == EXACT:
             raise InputError(
                 f"kmeans: sites={self.sites} goes with act_bits=3, 4 or 8, not {self.act_bits}"
@@ -138,6 +152,11 @@ class KMeans:
             raise InputError(
                 f"kmeans: rounds={self.rounds},sweeps={self.sweeps}: must be 0 or more"
             )
+
+    @property
+    def weighs_inputs(self) -> bool:
+        """Whether codebooks of inputs are weighted by their Fisher information."""
+        return self.act_fisher
 
     @property
     def coded_bits(self) -> int:
@@ -155,7 +174,13 @@ class KMeans:
         if sites == GROUPS[LINEAR] or SITE_OF.get(in_dense_layer(matrix)) in sites:
             return self
         return replace(
-            self, act_bits=EXACT, outliers=None, act_group=None, sites=LINEAR, offline=False
+            self,
+            act_bits=EXACT,
+            outliers=None,
+            act_group=None,
+            sites=LINEAR,
+            offline=False,
+            act_fisher=False,
         )
 
     def pack(
@@ -190,15 +215,28 @@ class KMeans:
         a = EXACT if self.act_bits in CODED_INPUTS else self.act_bits
         return pack_codes(coded, bias, rotation=rotation, a=a, site=site, allocate=allocate)
 
-    def site(self, inputs: np.ndarray) -> Site | None:
-        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
+    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> Site | None:
+        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none.
+
+        With `act_fisher` an input counts by the square of its gradient, of `gradients` [T, K].
+        """
         if self.act_bits not in CODED_INPUTS:
             return None
+        if not self.act_fisher:
+            gradients = None
         if self.hadamard:
-            inputs = rotate(inputs, block_of(inputs.shape[1]))
+            block = block_of(inputs.shape[1])
+            inputs = rotate(inputs, block)
+            gradients = None if gradients is None else rotate(gradients, block)
         share = OUTLIERS if self.outliers is None else self.outliers
+        importance = None if gradients is None else fisher(gradients)
         return Site.learn(
-            inputs, self.act_bits, share / 2, offline=self.offline, group=self.act_group
+            inputs,
+            self.act_bits,
+            share / 2,
+            importance,
+            offline=self.offline,
+            group=self.act_group,
         )
 
     def quantize(

@@ -59,6 +59,7 @@ class RTN:
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = True
     hadamard: ClassVar[bool] = False
+    weighs_inputs: ClassVar[bool] = False
 
     bits: int = field(default=4, metadata=spelling(old="w"))
     act_bits: int = field(default=16, metadata=spelling(old="a"))
@@ -125,7 +126,7 @@ class RTN:
         """
         return pack_codes(coded, bias, a=self.act_bits, site=site, allocate=allocate)
 
-    def site(self, inputs: np.ndarray) -> None:
+    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
     def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:

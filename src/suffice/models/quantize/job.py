@@ -24,7 +24,7 @@ from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
-from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.layerwise import GRADIENT, Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
 from suffice.paths import unfinished
@@ -52,8 +52,16 @@ class Calibrated(Quant, Protocol):
         """Return a weight [N, K] as codes."""
         ...
 
-    def site(self, inputs: np.ndarray) -> Site | None:
-        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
+    @property
+    def weighs_inputs(self) -> bool:
+        """Whether codebooks of inputs are weighted by `sensitivity`."""
+        ...
+
+    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> Site | None:
+        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none.
+
+        `gradients` [T, K] of the log probability weigh them.
+        """
         ...
 
     def packed(
@@ -117,21 +125,25 @@ class Quantizing:
     def weigh(self) -> Iterator[int]:
         """Compute the weights of the tokens, window after window; yield the number of each.
 
-        A method without `fisher` has none. Stored windows are not computed again.
+        A method without `fisher` and `weighs_inputs` has none. Stored windows are not computed
+        again.
 
         Raises:
             InputError: A stored file belongs to another job, or cannot be written.
         """
-        if not self._method.fisher:
+        if not (self._method.fisher or self._method.weighs_inputs):
             return
         sensitivity: Sensitivity | None = None
         with self._alone():
             for index in range(len(self._windows)):
                 path = self._tokens_path(index)
                 if not path.is_file():
-                    sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
-                    found = {name: each.numpy() for name, each in sensitivity.of(index).items()}
-                    write_part(path, found, {"job": self._job})
+                    sensitivity = sensitivity or Sensitivity(
+                        self._decoder, self._windows, sites=self._method.weighs_inputs
+                    )
+                    found = sensitivity.of(index) | sensitivity.gradients
+                    stored = {name: each.numpy() for name, each in found.items()}
+                    write_part(path, stored, {"job": self._job})
                 yield index
 
     def run(self) -> Iterator[int]:
@@ -215,12 +227,12 @@ class Quantizing:
         return self._folder / f"tokens-{window:04}.safetensors"
 
     def _tokens(self, window: int) -> dict[str, torch.Tensor]:
-        """Return the weights of a window's tokens, by matrix."""
+        """Return the weights of a window's tokens, by matrix, and the gradients of its sites."""
         weights = self._read(self._tokens_path(window))
         return {
             name: torch.from_numpy(each)
             for name, each in weights.items()
-            if isinstance(each, np.ndarray)
+            if isinstance(each, np.ndarray) and (self._method.fisher or name.endswith(GRADIENT))
         }
 
     def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
@@ -251,8 +263,9 @@ class Quantizing:
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            samples = inputs[site].samples.numpy()
-            levels = cast(Calibrated, self._method.for_matrix(names[0])).site(samples)
+            samples, gradients = inputs[site].samples.numpy(), inputs[site].gradients
+            own = None if gradients is None else gradients.numpy()
+            levels = cast(Calibrated, self._method.for_matrix(names[0])).site(samples, own)
             for name in names:
                 if name not in dense:
                     continue

@@ -23,6 +23,7 @@ from suffice.quant.sites import SITE_OF, SITES
 __all__ = ["Layerwise", "SiteInputs", "sampled"]
 
 SAMPLES = 512  # inputs of a site that are kept, approximately
+GRADIENT = ".gradient"  # after the name of a site: the gradients of its samples
 
 
 @dataclass
@@ -30,10 +31,12 @@ class SiteInputs:
     """Inputs of an activation site: H = E[x x^T], float32 [K, K], and samples of them [T, K].
 
     `weighted` has E[w x x^T] by matrix, for tokens' weights w with mean 1, if there are any.
+    `gradients` [T, K] are those of the samples, if they are known.
     """
 
     hessian: torch.Tensor
     samples: torch.Tensor
+    gradients: torch.Tensor | None = None
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +63,8 @@ def sampled(x: torch.Tensor, tokens: int) -> torch.Tensor:
 class Layerwise(TorchDecoder):
     """Runs `decoder`, whose weights it shares and changes, over windows of tokens.
 
-    `weights` are those of the tokens of each window, [T] by matrix such as `layers.0.q`.
+    `weights` are those of the tokens of each window, [T] by matrix such as `layers.0.q`. They may
+    have gradients of sites as well: see `sensitivity`.
     """
 
     def __init__(
@@ -96,7 +100,8 @@ class Layerwise(TorchDecoder):
             self._window = window
             self._run(index, state)
         found, self._inputs = self._inputs, None
-        for each in found.values():
+        for site, each in found.items():
+            each.gradients = self._gradients(f"layers.{index}.{site}{GRADIENT}")
             each.hessian /= self._tokens
             for matrix, weighted in list(each.weighted.items()):
                 name = f"layers.{index}.{matrix}"
@@ -106,6 +111,11 @@ class Layerwise(TorchDecoder):
                 else:  # nothing depends on it
                     del each.weighted[matrix]
         return found
+
+    def _gradients(self, name: str) -> torch.Tensor | None:
+        """Return the gradients at a site, of all windows."""
+        found = [each[name] for each in self._weights if name in each]
+        return torch.cat(found) if found else None
 
     @torch.no_grad()
     def advance(self, index: int) -> None:
@@ -138,7 +148,8 @@ class Layerwise(TorchDecoder):
             inputs[site] = SiteInputs.none(x.shape[1])
         if matrix == SITES[site][-1]:  # all matrices that share it have used it, or will
             inputs[site].add(x, self._tokens)
-        if self._weights:
+        own = self._weights[self._window].get(name) if self._weights else None
+        if own is not None:
             weighted = inputs[site].weighted
-            scaled = (x.T * self._weights[self._window][name]) @ x
+            scaled = (x.T * own) @ x
             weighted[matrix] = weighted[matrix] + scaled if matrix in weighted else scaled

@@ -5,7 +5,8 @@
 y [T, N] are a matrix's outputs for a window of tokens, p the probability of tokens sampled from the
 model's own distribution after each of them. To second order, an error of y changes that
 distribution (in KL divergence) by the squared error with these weights, if the error is alike for
-all outputs n.
+all outputs n. Of an activation site the gradient d log p / d x [T, K] itself can be kept, for the
+tokens that are sampled for its codebook: its squares weigh the errors of single activations.
 
 The gradient is computed one layer at a time, from the last to the first, each run again from its
 input. In memory are one hidden state per layer of a window, and the intermediate values of one
@@ -18,13 +19,16 @@ Cost     about three passes over each window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
+from suffice.models.decoder import DecoderWeights
 from suffice.models.pages import trim_heap
-from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
 from suffice.models.quantize.torch_layers import dense, linear, row_blocks
+from suffice.quant.sites import SITE_OF, SITES
 
 __all__ = ["Sensitivity"]
 
@@ -36,13 +40,24 @@ TokenWeights = dict[str, torch.Tensor]  # float32 [T] by matrix, such as `layers
 
 
 class Sensitivity(Layerwise):
-    """Computes the weights of the tokens of windows."""
+    """Computes the weights of the tokens of windows.
+
+    With `sites` it also keeps `gradients` [T, K] of the last window, by site such as `layers.0.qkv`
+    with `GRADIENT` behind, at the tokens that `sampled` chooses.
+    """
 
     _found: TokenWeights
 
+    def __init__(
+        self, decoder: DecoderWeights, windows: Sequence[Sequence[int]], *, sites: bool = False
+    ) -> None:
+        super().__init__(decoder, windows)
+        self._sites = sites
+        self.gradients: dict[str, torch.Tensor] = {}
+
     def of(self, window: int) -> TokenWeights:
         """Return the weights of a window's tokens; its number is the seed of the sampling."""
-        self._found = {}
+        self._found, self.gradients = {}, {}
         self._generator = torch.Generator().manual_seed(window)
         self._pass(self._states[window])
         return self._found
@@ -99,7 +114,15 @@ class Sensitivity(Layerwise):
         y = super()._linear(name, x)
         if y.requires_grad and name.startswith("layers."):
             y.register_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
+            layer, _, matrix = name.rpartition(".")
+            site = SITE_OF.get(matrix)
+            if self._sites and site and matrix == SITES[site][-1]:
+                keep = partial(self._keep, f"{layer}.{site}{GRADIENT}")
+                x.register_hook(keep)  # type: ignore[no-untyped-call]
         return y
+
+    def _keep(self, name: str, gradient: torch.Tensor) -> None:
+        self.gradients[name] = sampled(gradient, self._tokens).clone()
 
     def _take(self, name: str, gradient: torch.Tensor) -> None:
         self._found[name] = gradient.square().mean(-1)

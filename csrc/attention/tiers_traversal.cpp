@@ -140,7 +140,7 @@ void TiersTraversal::attend_row(int row, const CodedTiles& tiles, Scratch& scrat
   if (light_rows > 0) scratch.parts.push_back(light);
   merge(scratch.parts, group, size, traversal_.outputs.data() + first);
   const int64_t base_rows = visible.rows() - reads.key_rows + light_rows;
-  reads.sketch_bytes = base_rows * stored_bytes(Type::base, size);
+  reads.sketch_bytes = base_rows * stored_bytes(Type::kmeans4, size);
   count_reads(traversal_, row, reads);
   audit(traversal_, row, {}, NAN, scratch);
 }

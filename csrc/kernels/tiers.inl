@@ -55,7 +55,7 @@ struct LightRows {
   // Packs the scores of the `rows` of a tile.
   void pack(const Tile& tile, uint64_t rows, const float* scores) {
     if (picked.count + __builtin_popcountll(rows) > kTileRows) add();
-    const ptrdiff_t row_bytes = elements_bytes(Type::base, head.size);
+    const ptrdiff_t row_bytes = elements_bytes(Type::kmeans4, head.size);
     for (; rows; rows &= rows - 1) {
       const int row = __builtin_ctzll(rows), block = row / kPanel, within = row % kPanel;
       const int place = picked.count++;
@@ -80,8 +80,8 @@ struct LightRows {
       }
       state.sum[q] += sum_of(total);
     }
-    scale_packed<Type::base>(scales, packed, count, picked);
-    add_all_picked<Type::base>(picked, head.size, count, packed, state.output);
+    scale_packed<Type::kmeans4>(scales, packed, count, picked);
+    add_all_picked<Type::kmeans4>(picked, head.size, count, packed, state.output);
   }
 };
 
@@ -96,11 +96,11 @@ inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint
     const uint64_t mask = kept[(i - tiles.begin) / kTileBlocks];
     if (!mask) continue;
     rows += __builtin_popcountll(mask);
-    light.pack(tile_at<Type::base, Type::base>(head, tiles.list, i, tiles.end, tiles.end, 0), mask,
+    light.pack(tile_at<Type::kmeans4, Type::kmeans4>(head, tiles.list, i, tiles.end, tiles.end, 0), mask,
                scores);
   }
   light.add();
-  restore<Type::base>(state.output, count, head.size);
+  restore<Type::kmeans4>(state.output, count, head.size);
   return rows;
 }
 

@@ -89,7 +89,13 @@ struct KeyRounding {
 //
 // It has the layout of the first plane and memory of its own. Errors of keys are passed on within
 // the second plane too.
+//
+// How far first planes are from a key is known without the second: a byte has the length of the
+// second plane's codes, as `KeyRounding` measures it, never too short. It is the upper part of a
+// float32 from kLeastLength on.
 constexpr int kGreatestRest = kLevels / 2 - 1;
+constexpr float kLeastLength = 0.125f;
+constexpr int kLengthShift = 19;       // of the byte within the float32
 constexpr Codebook whole_codebook() {  // for the stored codes of second planes to be added
   Codebook book = kRowCodebook;
   for (int8_t& level : book.levels) level = static_cast<int8_t>(level - kLevels / 2);
@@ -122,6 +128,7 @@ struct KVHead {
   std::byte* value_rest = nullptr;
   float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
   float* value_scales = nullptr;
+  uint8_t* key_errors = nullptr;          // [capacity], of keys in planes: lengths, see above
   const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null

@@ -176,7 +176,8 @@ SUFFICE_INLINE void turn_back(const KVHead& head, float share, float* row) {
   if (head.rounding) multiply(row, head.rounding->inverses, head.size, row);
 }
 
-// Stores a key's codes and scale; leaves the key as it is rounded in `row` and the codes in `codes`.
+// Stores a key's codes and scale; leaves the key as it is rounded in `row` and the codes in
+// `codes`.
 inline void encode_key(const KVHead& head, const float* from, float* row, int8_t* codes,
                        std::byte* to, float* scale) {
   const uint32_t share = turn_key(head, from, row);
@@ -216,7 +217,8 @@ SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, flo
   }
 }
 
-inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale, float* to) {
+inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale,
+                           float* to) {
   const KeyScale found = key_scale(scale);
   load_codes(from, head.size, found.scale, to, key_nibble);
   turn_back(head, found.share, to);
@@ -311,8 +313,8 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
   const __m512i half = _mm512_set1_epi8(15);
-  const __m512i table = _mm512_broadcast_i32x4(
-      _mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
   const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
   const __m512i high =
       _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));

@@ -34,12 +34,44 @@ SUFFICE_INLINE void load_planes(const std::byte* base, const std::byte* rest, in
   }
 }
 
+// The length of a second plane's codes: the root of the mean squared change of scores that they
+// make, over queries like those that the rounding was fitted to.
+inline float rest_length(const int8_t* codes, int size, const KeyRounding* by) {
+  alignas(64) float sums[kMaxSize] = {};
+  double square = 0;
+  for (int i = 0; i < size; i++) {
+    const float own = static_cast<float>(codes[i] - kLevels / 2);
+    const double sum = sums[i] + own;
+    square += (by ? by->weights[i] : 1.0f) * sum * sum;
+    if (!by) continue;
+    const float* const passed = by->passed + static_cast<size_t>(i) * size;
+    for (int j = i + 1; j < size; j++) sums[j] += passed[j] * own;
+  }
+  return static_cast<float>(std::sqrt(square));
+}
+
+// The least stored length that is not below `length`, with room for the rounding of its sum.
+inline uint8_t length_code(float length) {
+  const float most = length * 1.0001f;
+  if (most <= kLeastLength) return 0;
+  const int32_t above = std::bit_cast<int32_t>(most) - std::bit_cast<int32_t>(kLeastLength);
+  const int32_t code = (above + (1 << kLengthShift) - 1) >> kLengthShift;
+  return static_cast<uint8_t>(code < 255 ? code : 255);
+}
+
+SUFFICE_INLINE vf load_lengths(const uint8_t* codes) {
+  vi bits;
+  for (int i = 0; i < W; i++) bits[i] = codes[i] << kLengthShift;
+  return as_float(bits + splat_bits(std::bit_cast<int32_t>(kLeastLength)));
+}
+
 inline void store_key_planes(const KVHead& head, const float* from, std::byte* base,
-                             std::byte* rest, float* scale) {
+                             std::byte* rest, float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
   encode_key(head, from, row, codes, base, scale);
   store_rest(row, head.size, head.rounding, key_scale(scale).scale, codes, rest, key_nibble);
+  *error = length_code(rest_length(codes, head.size, head.rounding));
 }
 
 inline void store_value_planes(const float* from, int size, std::byte* base, std::byte* rest,

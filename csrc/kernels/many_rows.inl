@@ -12,10 +12,10 @@ constexpr int kManyRows = 3 * kQueries;
 // Whether it pays for a type. float32 is stored as it is multiplied. AVX2 converts float16 while
 // loading, and without VNNI takes several instructions for a product with codes.
 template <Type T>
-constexpr bool kUnpacks = T == Type::f32   ? false
-                          : T == Type::f16 ? SUFFICE_LEVEL != 3
-                          : T == Type::kmeans4      ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
-                                           : true;
+constexpr bool kUnpacks = T == Type::f32       ? false
+                          : T == Type::f16     ? SUFFICE_LEVEL != 3
+                          : T == Type::kmeans4 ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
+                                               : true;
 
 inline std::byte* whole_lines(void* from) {
   const auto at = reinterpret_cast<uintptr_t>(from);
@@ -34,7 +34,7 @@ SUFFICE_INLINE void store_line(const V* line, std::byte* to) {
 
 // Query elements whose 4 bytes are multiplied at once.
 template <Type T>
-constexpr int kElementsAtOnce = T == Type::kmeans4                        ? 4
+constexpr int kElementsAtOnce = T == Type::kmeans4               ? 4
                                 : has_scales(T) || kBf16Pairs<T> ? 2
                                                                  : 1;
 

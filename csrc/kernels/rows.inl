@@ -62,7 +62,8 @@ inline void store_row(const KVHead& head, int row, const float* key, const float
   if (head.key_type == Type::kmeans4)
     store_key_codes(head, key, key_at, key_scale);
   else if (head.key_type == Type::planes)
-    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale);
+    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale,
+                     head.key_errors + row);
   else
     store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
   if (head.value_type == Type::kmeans4)

@@ -21,8 +21,7 @@ struct Weights {
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
     if constexpr (T == Type::kmeans4)
-      units[q] =
-                 quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
+      units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
   }
@@ -53,7 +52,7 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = T == Type::kmeans4        ? 4
+constexpr int kRowsAtOnce = T == Type::kmeans4       ? 4
                             : has_scales(T) || Pairs ? 2
                                                      : 1;
 

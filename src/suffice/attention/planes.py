@@ -18,13 +18,16 @@ import numpy as np
 
 from suffice.quant import hadamard
 
-__all__ = ["LEAST", "LEVELS", "MOST", "Planes", "rotated", "split"]
+__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split"]
 
 UPPER = (3, 9, 15, 21, 27, 35, 45, 59)
 LEVELS = np.array([*(-level for level in reversed(UPPER)), *UPPER], np.int8)
+GREATEST = UPPER[-1]
 LEVEL_UNIT = 21.73  # of a normal variable's deviation
 TRIED = (0.80, 0.87, 0.94, 1.01, 1.08, 1.15, 1.22, 1.30)  # scales, times that of a normal row
 LEAST, MOST = -8, 7  # of r
+LEAST_LENGTH = np.float32(0.125)  # of r's that is stored, and how far its byte is shifted
+LENGTH_SHIFT = 19
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,17 @@ class Planes:
         """The rotated rows by the base plane alone, float64 [..., D]."""
         rows: np.ndarray = self.scale.astype(np.float64) * self.levels
         return rows
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The lengths of r as they are stored, float32 [..., 1]: a byte, rounded up."""
+        exact = np.sqrt(np.square(self.rest.astype(np.float64)).sum(-1, keepdims=True))
+        most = np.maximum(exact.astype(np.float32) * np.float32(1.0001), LEAST_LENGTH)
+        above = most.view(np.int32) - LEAST_LENGTH.view(np.int32)
+        code = np.minimum((above + (1 << LENGTH_SHIFT) - 1) >> LENGTH_SHIFT, 255)
+        bits = (code << LENGTH_SHIFT) + LEAST_LENGTH.view(np.int32)
+        lengths: np.ndarray = bits.view(np.float32)
+        return lengths
 
 
 def rotated(rows: np.ndarray) -> np.ndarray:

@@ -60,8 +60,10 @@ inline uint8_t length_code(float length) {
 }
 
 SUFFICE_INLINE vf load_lengths(const uint8_t* codes) {
-  vi bits;
-  for (int i = 0; i < W; i++) bits[i] = codes[i] << kLengthShift;
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
+  Bytes narrow;
+  std::memcpy(&narrow, codes, sizeof narrow);
+  const vi bits = __builtin_convertvector(narrow, vi) << kLengthShift;
   return as_float(bits + splat_bits(std::bit_cast<int32_t>(kLeastLength)));
 }
 

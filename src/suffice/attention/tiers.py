@@ -32,9 +32,10 @@ Cost     reads the base planes of all keys, both planes of heavy rows and the ba
 Native   csrc/attention/tiers_traversal.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
 Example  tiers:eps=0.5,skip=0.0005
 Options
-    eps      largest share of the softmax with estimated scores, in every head; 0: all are exact
-    skip     rows of a smaller share of the softmax, in every head, are not read; 0: all are
-    bounded  eps is the largest total variation distance to the exact softmax, which is certain
+    eps         largest share of the softmax with estimated scores, in every head; 0: none
+    skip        rows of a smaller share of the softmax, in every head, are not read; 0: all are
+    bounded     eps is the largest total variation distance to the exact softmax, which is certain
+    calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -60,13 +61,17 @@ class Tiers(Technique):
     """Estimates at most the share `eps` of a softmax, and skips rows below the share `skip`.
 
     `bounded`: softmaxes are within the total variation distance `eps` of the exact ones.
+    `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
     """
 
     needs_exact_softmax: ClassVar[bool] = True
+    threshold: ClassVar = "eps"
+    ladder: ClassVar = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
 
     eps: float = 0.5
     skip: float = 0.0002
     bounded: bool = False
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         if not (self.eps == 0 or LEAST <= self.eps <= 1):

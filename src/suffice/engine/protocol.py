@@ -23,7 +23,8 @@ class Rows:
 
     `outputs`: the rows whose logits are wanted. `prompt`: a part of a prompt; others are decode
     steps, in which techniques leave out what they may, and which are counted. `technique`: the
-    number of the attention technique; 0 is the engine's own.
+    number of the attention technique; 0 is the engine's own. `adapter`: the index of an adapter, -1
+    for none.
     """
 
     sequence: Any
@@ -32,6 +33,7 @@ class Rows:
     drafts: Tree = NO_DRAFTS
     prompt: bool = False
     technique: int = 0
+    adapter: int = -1
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""LoRA adapters: their tokens are those of merged weights, whoever else is in the batch."""
+"""LoRA adapters: their tokens are those of merged weights, alone and in a batch with others."""
 
 from __future__ import annotations
 

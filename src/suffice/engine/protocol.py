@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
@@ -15,6 +15,13 @@ from suffice.trace import Reads, Trace
 if TYPE_CHECKING:
     from suffice.attention.rule import Guarantee
     from suffice.engine.config import Config
+
+
+class How(TypedDict):
+    """How rows run: fields of `Rows`."""
+
+    technique: int
+    adapter: int
 
 
 @dataclass(frozen=True)

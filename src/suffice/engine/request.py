@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.engine.protocol import Detokenizer
+from suffice.engine.protocol import Detokenizer, How
 from suffice.engine.retained import Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
@@ -260,8 +260,8 @@ class Request:
         self._counted = clock()  # until when `metrics` has counted
 
     @property
-    def how(self) -> dict[str, int]:
-        """How its rows run: the fields of `Rows` for its technique and its adapter."""
+    def how(self) -> How:
+        """How its rows run."""
         return {"technique": self.technique, "adapter": self.adapter}
 
     @property

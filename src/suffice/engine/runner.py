@@ -14,7 +14,7 @@ import numpy as np
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.protocol import Rows
+from suffice.engine.protocol import How, Rows
 from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.adapters import Adapter
@@ -190,7 +190,7 @@ class Runner(ModelWithTechniques):
 
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
-        how = {"technique": rows.technique, "adapter": rows.adapter}
+        how: How = {"technique": rows.technique, "adapter": rows.adapter}
         if rows.prompt:
             return StepRows(
                 cache,

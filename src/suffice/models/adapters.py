@@ -246,7 +246,8 @@ def _targets(
     """
     known: dict[str, list[tuple[str, _Rows]]] = {}
     left = set(modules)
-    for family in map(ARCHITECTURES.load, ARCHITECTURES.names()):
+    for name in ARCHITECTURES.names():
+        family: Any = ARCHITECTURES.load(name)
         own = _of_family(family, config)
         if left <= own.keys():
             known = own

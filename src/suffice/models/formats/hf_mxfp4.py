@@ -54,8 +54,9 @@ class MXFP4:
             InputError: A scale is no number.
         """
         experts, rows, columns = self.shape(parts)
-        blocks = parts.load("blocks").reshape(experts * rows, -1)
-        scales = parts.load("scales").reshape(experts * rows, -1)
+        blocks, scales = (
+            parts.load(part).view(np.uint8).reshape(experts * rows, -1) for part in self.parts
+        )
         if (scales == _NAN).any():
             raise parts.error("'scales' has NaN entries; all must be finite")
         codes = np.empty((experts * rows, columns), np.uint8)

@@ -23,7 +23,7 @@ LAYERS = [
     ["speculate"],
     ["models"],
     ["backends"],
-    ["attention", "policy"],
+    ["attention", "experts", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
     ["arrays", "errors", "data", "paths", "progress", "_native"],
@@ -31,6 +31,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PLAIN = {
     "attention",
+    "experts",
     "policy",
     "quant",
 }  # techniques, which must work without the compiled extension

@@ -44,7 +44,7 @@ void ExactTraversal::finish(Scratch& scratch) {
   }
   scratch.parts.clear();
   for (int i = 0; i < traversal_.chunks; i++) scratch.parts.push_back(part(i));
-  merge(scratch.parts, count_, traversal_.head.size, traversal_.outputs.data());
+  merge(scratch.parts, count_, traversal_.head.size, traversal_.outputs.data(), spare());
   if (!keeps_scores(traversal_)) return;
   for (int query = 0; query < count_; query++) add_weights(scratch.parts, query);
 }
@@ -52,7 +52,7 @@ void ExactTraversal::finish(Scratch& scratch) {
 // Adds one query row's share of each key to the step's weights.
 void ExactTraversal::add_weights(const std::vector<Partial>& parts, int query) {
   const Scores kept = scores();
-  const auto [peak, sum] = total_of(parts, query);
+  const auto [peak, sum] = spare().add(total_of(parts, query), query);
   std::vector<float>& weights = traversal_.state->weights;
   if (query == 0) weights.assign(kept.stride, 0.0f);
   for (int i = traversal_.begin; i < traversal_.end; i++) {

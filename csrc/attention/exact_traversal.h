@@ -25,6 +25,7 @@ class ExactTraversal {
  private:
   Partial part(int chunk) const;
   Scores scores() const;
+  Spare spare() const { return {traversal_.spare, traversal_.group}; }
   void add_weights(const std::vector<Partial>& parts, int query);
 
   const Traversal& traversal_;

@@ -40,9 +40,15 @@ Total total_of(const std::vector<Partial>& parts, int query) {
   return total;
 }
 
-void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs) {
+Total Spare::add(Total total, int query) const {
+  if (logits) total.sum += std::exp2(logits[query % group] * kLog2e - total.peak);
+  return total;
+}
+
+void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs,
+           const Spare& spare) {
   for (int q = 0; q < count; q++) {
-    const Total total = total_of(parts, q);
+    const Total total = spare.add(total_of(parts, q), q);
     const float inverse = total.sum > 0 ? 1.0f / total.sum : 0.0f;
     float* const output = outputs[q];
     if (parts.size() == 1) {

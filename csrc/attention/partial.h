@@ -8,6 +8,8 @@
 
 namespace suffice {
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 struct Scratch;
 struct Traversal;
 
@@ -27,8 +29,18 @@ struct Total {
 };
 Total total_of(const std::vector<Partial>& parts, int query);
 
+// A logit that takes part in a query row's softmax without a value: row q has that of query head
+// q % group.
+struct Spare {
+  const float* logits = nullptr;  // null: there is none
+  int group = 1;
+
+  Total add(Total total, int query) const;
+};
+
 // outputs[row] = the softmax's output over all parts, in the order given.
-void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs);
+void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs,
+           const Spare& spare = {});
 
 // Compares the output of token `row` with exact attention to all rows that its layer holds.
 // `parts`: what the technique read for the token's query rows, with the sums of weights of the

@@ -43,9 +43,11 @@ struct Traversal {
   const AttentionRule* rule = nullptr;  // null: everything is read
   HeadState* state = nullptr;           // state that the rule keeps between tokens
   ValueSums* sums = nullptr;            // of the values, if the rule has softmax tables
-  int group = 1;                        // query heads: rows of `queries` of one token
-  Reads* reads = nullptr;               // where to count, unless null
-  Audit audit;                          // of the first token's first query head
+  // [group] logits that take part in each query head's softmax without a value; or null.
+  const float* spare = nullptr;
+  int group = 1;           // query heads: rows of `queries` of one token
+  Reads* reads = nullptr;  // where to count, unless null
+  Audit audit;             // of the first token's first query head
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }

@@ -43,6 +43,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   self.set(block.k_norm, parts, "k_norm", whole_norms ? keys : spec.head_size);
   require(!whole_norms || (block.q_norm.weight && block.k_norm.weight),
           "norms of all heads need weights");
+  if (parts.contains("spare")) block.spare = self.vector(parts["spare"], spec.heads);
   require(window >= 0, "a negative window");
   require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
   block.whole_norms = whole_norms;
@@ -54,7 +55,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
 }
 
 void check_activation(int activation) {
-  require(activation >= kSilu && activation <= kRelu, "no such activation");
+  require(activation >= kSilu && activation <= kClampedSwish, "no such activation");
 }
 
 // The matrices gate, up and down of names with a prefix.
@@ -65,6 +66,7 @@ DenseMlp mlp(PyModel& self, const Parts& parts, const std::string& prefix, int w
   self.set(block.up, parts, (prefix + "up").c_str(), width, self.spec.width);
   self.set(block.down, parts, (prefix + "down").c_str(), self.spec.width, width);
   block.activation = activation;
+  require(activation != kClampedSwish || block.gate.data, "this activation has a gate");
   block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
   return block;
 }

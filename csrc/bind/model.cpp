@@ -92,14 +92,17 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
 enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4 };
 
 StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
-                       int kind, int technique) {
+                       int kind, int technique, int adapter) {
   const bool exact = kind & kExact;
   check_request(spec, *cache, length, count, exact, technique);
+  require(adapter >= -1 && adapter < static_cast<int>(spec.adapters.bytes.size()),
+          "there is no adapter " + std::to_string(adapter));
   return {.cache = cache,
           .length = length,
           .first_row = first_row,
           .count = count,
           .technique = technique,
+          .adapter = adapter,
           .exact = exact,
           .counted = (kind & kCounted) != 0,
           .watched = (kind & kWatched) != 0};
@@ -120,25 +123,26 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
 }
 
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
-// indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows
-// whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
-// of counted requests are added: key rows read, value rows read, dense rows, and value rows that
-// each query head alone would read; queries [layers, watched rows, heads, size], filled; audit [3,
-// layers, rows, heads]: see partial.h; maxima [outputs, blocks of logits], filled. Returns the
-// sums, and the reads of each request.
+// indices of the sets of rules; adapters [requests] indices, -1: none; visible [rows] bit masks
+// over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
+// reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
+// rows read, dense rows, and value rows that each query head alone would read; queries [layers,
+// watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h; maxima
+// [outputs, blocks of logits], filled. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
-    ConstInts kinds, ConstInts techniques, ConstInts tokens, ConstInts positions, ConstInts visible,
-    ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
-    std::optional<Floats> audit, std::optional<Floats> maxima) {
+    ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
+    ConstInts positions, ConstInts visible, ConstInts outputs, Floats logits, Longs reads,
+    std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
   require(rows > 0 && positions.size() == rows && visible.size() == rows,
           "tokens, positions and visible need the same, positive, length");
   require(lengths.size() == caches.size() && counts.size() == caches.size() &&
-              kinds.size() == caches.size() && techniques.size() == caches.size(),
-          "one length, one count, one kind and one technique per cache");
+              kinds.size() == caches.size() && techniques.size() == caches.size() &&
+              adapters.size() == caches.size(),
+          "one length, one count, one kind, one technique and one adapter per cache");
   const int padded = round_up(spec.vocabulary, kPanel);
   require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
               logits.shape(1) == static_cast<size_t>(padded),
@@ -153,7 +157,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
     const int count = counts.data()[i];
     step.requests.push_back(request_of(spec, caches[i], lengths.data()[i],
                                        static_cast<int>(first_row), count, kinds.data()[i],
-                                       techniques.data()[i]));
+                                       techniques.data()[i], adapters.data()[i]));
     first_row += count;
     if (step.requests.back().watched) step.watched_rows += count;
   }
@@ -192,6 +196,12 @@ void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& ski
   self.model->leave_out(recent, sinks, skipped);
 }
 
+void leave_out_experts(PyModel& self, float share) {
+  require(self.model != nullptr, "the model is not complete");
+  require(share >= 0 && share < 1, "a share from 0 to less than 1");
+  self.model->leave_out_experts(share);
+}
+
 std::map<std::string, double> take_part_seconds(PyModel& self) {
   require(self.model != nullptr, "the model is not complete");
   const PartSeconds seconds = self.model->take_part_seconds();
@@ -221,7 +231,9 @@ void bind_counts(nb::module_& m) {
       .def_ro("experts_read", &Counts::experts_read)
       .def_ro("experts_held", &Counts::experts_held)
       .def_ro("expert_bytes_read", &Counts::expert_bytes_read)
-      .def_ro("expert_bytes_held", &Counts::expert_bytes_held);
+      .def_ro("expert_bytes_held", &Counts::expert_bytes_held)
+      .def_ro("visits_left_out", &Counts::visits_left_out)
+      .def_ro("share_left_out", &Counts::share_left_out);
 }
 
 }  // namespace
@@ -235,10 +247,13 @@ void bind_model(nb::module_& m) {
           "__init__",
           [](PyModel* self, int width, int heads, int kv_heads, int head_size, int vocabulary,
              int embedding_width, bool layer_norm, float norm_eps, float attention_scale,
-             float embedding_scale, float residual_scale, float logit_scale, int position_rows) {
+             float embedding_scale, float residual_scale, float logit_scale, float score_cap,
+             float logit_cap, int position_rows, int adapters) {
             require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
                     "every size of a model is positive");
             require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
+            require(score_cap >= 0 && logit_cap >= 0, "caps are positive, or 0 for none");
+            require(adapters >= 0, "a negative number of adapters");
             require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");
             new (self) PyModel();
             ModelSpec& spec = self->spec;
@@ -254,20 +269,25 @@ void bind_model(nb::module_& m) {
             spec.embedding_scale = embedding_scale;
             spec.residual_scale = residual_scale;
             spec.logit_scale = logit_scale;
+            spec.score_cap = score_cap;
+            spec.logit_cap = logit_cap;
+            spec.adapters.bytes.assign(adapters, 0);
             spec.position_rows = position_rows;
           },
           "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "vocabulary"_a, "embedding_width"_a,
           "layer_norm"_a, "norm_eps"_a, "attention_scale"_a, "embedding_scale"_a,
-          "residual_scale"_a, "logit_scale"_a, "position_rows"_a)
+          "residual_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a, "position_rows"_a,
+          "adapters"_a)
       .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
-           "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),
-           "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(),
-           "logits"_a.noconvert(), "reads"_a.noconvert(),
+           "kinds"_a.noconvert(), "techniques"_a.noconvert(), "adapters"_a.noconvert(),
+           "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
+           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
            "maxima"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
+      .def("leave_out_experts", &leave_out_experts, "share"_a)
       .def("set_rules", &set_rules, "rules"_a)
       .def(
           "time_parts",

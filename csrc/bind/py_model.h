@@ -1,6 +1,7 @@
 // A model that Python builds part by part.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,36 @@ struct PyModel {
             std::string(name) + " is [" + std::to_string(to.rows) + ", " +
                 std::to_string(to.columns) + "]; [" + std::to_string(rows) + ", " +
                 std::to_string(columns) + "] expected");
+  }
+  // The same, with what adapters add: a list of None or of (down, up) under its name and
+  // `.adapters`.
+  void set(Matrix& to, const nb::dict& parts, const char* name, int rows, int columns,
+           bool required = true) {
+    set(static_cast<Linear&>(to), parts, name, rows, columns, required);
+    const std::string key = std::string(name) + ".adapters";
+    if (!parts.contains(key.c_str())) return;
+    require(to.data, "an adapter of a matrix that is not there");
+    const auto given = nb::cast<nb::list>(parts[key.c_str()]);
+    Adapters& all = spec.adapters;
+    require(given.size() == all.bytes.size(), "one entry for each adapter");
+    for (size_t i = 0; i < given.size(); i++)
+      to.adapters.push_back(given[i].is_none() ? LowRank{} : low_rank(given[i], i, rows, columns));
+  }
+  LowRank low_rank(nb::handle given, size_t adapter, int rows, int columns) {
+    const auto both = nb::cast<nb::tuple>(given);
+    const LowRank own{*linear(both[0]), *linear(both[1])};
+    const int rank = own.down.rows;
+    require(own.down.columns == columns && own.up.rows == rows && own.up.columns == rank,
+            "an adapter is [rank, columns] and [rows, rank]");
+    Adapters& all = spec.adapters;
+    for (const Linear* each : {&own.down, &own.up}) {
+      require(each->type == Type::f32 || each->type == Type::bf16, "adapters are floats");
+      require(!all.like.data || each->type == all.like.type, "adapters have one type");
+      if (!all.like.data) all.like = *each;
+      all.bytes[adapter] += static_cast<int64_t>(each->bytes());
+    }
+    all.most_rank = std::max(all.most_rank, rank);
+    return own;
   }
   const float* vector(nb::handle object, size_t expected) {
     const auto array = nb::cast<ConstFloats>(object);

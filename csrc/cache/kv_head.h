@@ -133,7 +133,8 @@ struct KVHead {
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
   float* masses = nullptr;                // [capacity]: attention mass of each row so far, or null
-  int size = 0;                           // D
+  float cap = 0;  // scores s, in base 2, become cap * tanh(s / cap); 0: they stay
+  int size = 0;   // D
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };

@@ -235,6 +235,12 @@ struct Running {
   float known(int q) const { return sum_of(load(sums + q * W)); }
 
   void score_tile(const Tile& tile) {
+    multiply_keys(tile);
+    if (head.cap == 0) return;
+    for (int q = 0; q < count; q++) soft_cap(row(q), tile.blocks * kPanel, head.cap);
+  }
+
+  void multiply_keys(const Tile& tile) {
     if constexpr (kUnpacks<KT>)
       if (count > kManyRows)
         return score_unpacked<KT>(head, tile, queries, count, weights.values, lines);

@@ -74,6 +74,7 @@ constexpr Kernels table{
     .count_pairs = count_pairs,
     .normalize = normalize,
     .activate = activate,
+    .soft_cap = soft_cap,
     .attend = attend,
     .traverse = traverse,
     .score_tiles = score_tiles,

@@ -86,6 +86,9 @@ struct Kernels {
   // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
   void (*activate)(int activation, float* gate, const float* up, int size);
 
+  // values[i] = cap * tanh(values[i] / cap).
+  void (*soft_cap)(float* values, int size, float cap);
+
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
   // the identity); overwrites `state`. Queries are float32, already scaled. `kept` receives the
   // scores of these rows, -infinity where hidden.
@@ -188,7 +191,8 @@ struct Kernels {
   size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, Products of, int32_t* sum);
 };
 
-enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };
+// kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
+enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kClampedSwish = 4 };
 
 // Blocks handled together: one check of the running maximum, one pass over the output.
 constexpr int kTileBlocks = 4;

@@ -49,7 +49,32 @@ SUFFICE_INLINE vf activation_of(int activation, vf x) {
   return y;
 }
 
+// cap * tanh(x / cap), as 2 cap sigmoid(2 x / cap) - cap.
+SUFFICE_INLINE vf capped(vf x, float cap) {
+  return 2.0f * cap * sigmoid(x * (2.0f / cap)) - splat(cap);
+}
+
+inline void soft_cap(float* values, int size, float cap) {
+  int i = 0;
+  for (; i + W <= size; i += W) store(values + i, capped(load(values + i), cap));
+  for (; i < size; i++) values[i] = capped(splat(values[i]), cap)[0];
+}
+
+// (clamp(up) + 1) * gate * sigmoid(1.702 gate) of a gate of at most kClamp.
+constexpr float kClamp = 7.0f;
+SUFFICE_INLINE vf clamped_swish(vf gate, vf up) {
+  const vf limited = min(gate, splat(kClamp)), other = max(min(up, splat(kClamp)), splat(-kClamp));
+  return (other + 1.0f) * (limited * sigmoid(limited * 1.702f));
+}
+
+inline void activate_clamped(float* gate, const float* up, int size) {
+  int i = 0;
+  for (; i + W <= size; i += W) store(gate + i, clamped_swish(load(gate + i), load(up + i)));
+  for (; i < size; i++) gate[i] = clamped_swish(splat(gate[i]), splat(up[i]))[0];
+}
+
 inline void activate(int activation, float* gate, const float* up, int size) {
+  if (activation == kClampedSwish) return activate_clamped(gate, up, size);
   int i = 0;
   for (; i + W <= size; i += W) {
     const vf y = activation_of(activation, load(gate + i));

@@ -45,6 +45,7 @@ SUFFICE_INLINE vf as_float(vi bits) { return reinterpret_cast<vf>(bits); }
 SUFFICE_INLINE vi as_bits(vf value) { return reinterpret_cast<vi>(value); }
 SUFFICE_INLINE vf to_float(vi value) { return __builtin_convertvector(value, vf); }
 SUFFICE_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+SUFFICE_INLINE vf min(vf a, vf b) { return a < b ? a : b; }
 
 // From a pair of bfloat16 in each 32-bit lane, the first and the second as float32.
 SUFFICE_INLINE vf first_bf16(vi pair) { return as_float(pair << 16); }

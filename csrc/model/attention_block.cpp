@@ -55,8 +55,8 @@ struct AttentionWork {
   void multiply_query(const Inputs& x, int h) const {
     const Timed timed = worker.time(Part::products);
     const int panels = size / kPanel;
-    kernels().linear(block.q, h * panels, (h + 1) * panels, x, shared.queries.data(),
-                     shared.query_width);
+    worker.multiply_panels(block.q, h * panels, (h + 1) * panels, x, worker.prepared.low_rank,
+                           shared.queries.data(), shared.query_width);
   }
 
   void place_query(int h) const {
@@ -69,10 +69,11 @@ struct AttentionWork {
 
   // Multiplies a key or value head into a buffer of its own. The kernel writes output n at y + n: y
   // is shifted so that this head's outputs start the buffer.
-  void multiply_head(const Linear& w, const Inputs& x, int g, std::vector<float>& to) const {
+  void multiply_head(const Matrix& w, const Inputs& x, const LowRankInputs& adapted, int g,
+                     std::vector<float>& to) const {
     const Timed timed = worker.time(Part::products);
     const int panels = size / kPanel;
-    kernels().linear(w, g * panels, (g + 1) * panels, x, to.data() - g * size, size);
+    worker.multiply_panels(w, g * panels, (g + 1) * panels, x, adapted, to.data() - g * size, size);
   }
 
   // Stores the keys key(row) of a head, once placed, and its values. A key is spread over the lines
@@ -130,6 +131,9 @@ struct AttentionWork {
     const int items = spec.heads + spec.kv_heads;
     if (block.k_own) worker.fill(prepared.second_inputs, from, shared.width, block.k, rows);
     if (block.v_own) worker.fill(prepared.third_inputs, from, shared.width, block.v, rows);
+    worker.adapt(prepared.low_rank, block.q, from, shared.width);
+    worker.adapt(prepared.second_low_rank, block.k, from, shared.width);
+    worker.adapt(prepared.third_low_rank, block.v, from, shared.width);
     const Inputs x = worker.inputs(from, shared.width, block.q, rows, items);
     const Inputs of_k =
         block.k_own ? prepared.second_inputs.of(from, shared.width, block.k, rows) : x;
@@ -142,8 +146,8 @@ struct AttentionWork {
           place_query(h);
         },
         [&](int g) {
-          multiply_head(block.k, of_k, g, buffers.key);
-          multiply_head(block.v, of_v, g, buffers.value);
+          multiply_head(block.k, of_k, prepared.second_low_rank, g, buffers.key);
+          multiply_head(block.v, of_v, prepared.third_low_rank, g, buffers.value);
           store(g, [&](int row) { return buffers.key.data() + static_cast<size_t>(row) * size; });
         });
   }
@@ -155,8 +159,9 @@ struct AttentionWork {
     each_head([&](int h) { multiply_query(x, h); },
               [&](int g) {
                 const Timed timed = worker.time(Part::products);
-                kernels().linear(block.k, g * panels, (g + 1) * panels, of_k, shared.keys.data(),
-                                 shared.key_width);
+                worker.multiply_panels(block.k, g * panels, (g + 1) * panels, of_k,
+                                       worker.prepared.second_low_rank, shared.keys.data(),
+                                       shared.key_width);
               });
     worker.wait();
     const Share mine = share(rows, worker.thread, worker.team.size());
@@ -168,7 +173,7 @@ struct AttentionWork {
     if (!shared.split) worker.wait();
     each_head([&](int h) { place_query(h); },
               [&](int g) {
-                multiply_head(block.v, of_v, g, buffers.value);
+                multiply_head(block.v, of_v, worker.prepared.third_low_rank, g, buffers.value);
                 store(g, [&](int row) { return key(row, g); });
               });
   }
@@ -210,8 +215,8 @@ void run(const AttentionBlock& block, int layer, Worker& worker) {
     shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
   }
   worker.wait();
-  worker.multiply(block.o, shared.attended.data(), shared.query_width, worker.rows,
-                  shared.output.data(), shared.width);
+  worker.multiply_all(block.o, shared.attended.data(), shared.query_width, shared.output.data(),
+                      shared.width);
   worker.wait();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/low_rank.h"
 
 namespace suffice {
 
@@ -16,11 +17,13 @@ struct Norm {
 
 // Attention to the layer's own keys and values.
 struct AttentionBlock {
-  Linear q, k, v, o;
-  Norm q_norm, k_norm;                // of each head, or of all heads together
-  bool whole_norms = false;           // the latter
-  int window = 0;                     // 0: all keys
-  int sinks = 0;                      // with a window: the first keys, visible as well
+  Matrix q, k, v, o;
+  Norm q_norm, k_norm;       // of each head, or of all heads together
+  bool whole_norms = false;  // the latter
+  int window = 0;            // 0: all keys
+  int sinks = 0;             // with a window: the first keys, visible as well
+  // A logit of each query head that takes part in its softmax without a value; null: none.
+  const float* spare = nullptr;
   int rope = -1;                      // index into ModelSpec::ropes; -1: positions do not matter
   bool k_own = false, v_own = false;  // takes inputs otherwise than q
 
@@ -32,7 +35,7 @@ struct AttentionBlock {
 
 // down(act(gate) * up), or down(act(up)).
 struct DenseMlp {
-  Linear gate, up, down;  // gate.data null: without gate
+  Matrix gate, up, down;  // gate.data null: without gate
   int activation = kSilu;
   bool gate_own = false;  // takes inputs otherwise than up
 
@@ -55,6 +58,7 @@ struct Routing {
   std::vector<int> steps;  // kTop is one of them
   int chosen = 0;          // experts that kTop leaves
   float scale = 1;         // of the weights at the end
+  float left_out = 0;      // share of a row's weights whose experts, the lightest, may be left out
 };
 
 // The weighted outputs of the few experts of each row, and of an expert that all rows share. The

@@ -14,6 +14,8 @@ void run(const DenseMlp& block, int, Worker& worker) {
   const int rows = worker.rows, stride = shared.inner_width;
   const float* from = worker.normal.data();
   if (block.gate_own) worker.fill(prepared.second_inputs, from, shared.width, block.gate, rows);
+  worker.adapt(prepared.low_rank, block.up, from, shared.width);
+  if (gated) worker.adapt(prepared.second_low_rank, block.gate, from, shared.width);
   const Inputs x =
       worker.inputs(from, shared.width, block.up, rows, items_of(block.up, worker.team.size()));
   const Inputs of_gate =
@@ -21,8 +23,10 @@ void run(const DenseMlp& block, int, Worker& worker) {
   float* up = shared.inner.data();
   float* gate = gated ? shared.second_inner.data() : up;
   worker.take_panels(block.up, [&](int first, int last) {
-    kernels().linear(block.up, first, last, x, up, stride);
-    if (gated) kernels().linear(block.gate, first, last, of_gate, gate, stride);
+    worker.multiply_panels(block.up, first, last, x, prepared.low_rank, up, stride);
+    if (gated)
+      worker.multiply_panels(block.gate, first, last, of_gate, prepared.second_low_rank, gate,
+                             stride);
     const Timed timed = worker.time(Part::activations);
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
@@ -31,7 +35,7 @@ void run(const DenseMlp& block, int, Worker& worker) {
     }
   });
   worker.wait();
-  worker.multiply(block.down, gate, stride, rows, shared.output.data(), shared.width);
+  worker.multiply_all(block.down, gate, stride, shared.output.data(), shared.width);
   worker.wait();
 }
 

@@ -211,6 +211,7 @@ struct ExpertWork {
     std::fill(to + first, to + last, 0.0f);
     for (int i = 0; i < block.visits(); i++) {
       const int visit = routes.visits_of[row * block.visits() + i];
+      if (visit < 0) continue;
       const float weight = routes.visits[visit].weight;
       const float* from = routes.output.data() + static_cast<size_t>(visit) * width;
       for (int c = first; c < last; c++) to[c] += weight * from[c];

@@ -136,6 +136,18 @@ void note_maxima(Worker& worker, int count, int stride, int first, int last) {
   }
 }
 
+// Scales and caps the logits of some panels, as the model has it.
+void adjust_logits(const ModelSpec& spec, float* logits, int count, int stride, int first,
+                   int last) {
+  if (spec.logit_scale == 1 && spec.logit_cap == 0) return;
+  for (int row = 0; row < count; row++) {
+    float* to = logits + static_cast<size_t>(row) * stride;
+    for (int i = first * kPanel; i < last * kPanel; i++) to[i] *= spec.logit_scale;
+    if (spec.logit_cap > 0)
+      kernels().soft_cap(to + first * kPanel, (last - first) * kPanel, spec.logit_cap);
+  }
+}
+
 void logits(Worker& worker) {
   const ModelSpec& spec = worker.spec;
   const Step& step = worker.step;
@@ -165,10 +177,7 @@ void logits(Worker& worker) {
       head,
       [&](int first, int last) {
         kernels().linear(head, first, last, x, step.logits, stride);
-        for (int row = 0; row < count && spec.logit_scale != 1; row++) {
-          float* to = step.logits + static_cast<size_t>(row) * stride;
-          for (int i = first * kPanel; i < last * kPanel; i++) to[i] *= spec.logit_scale;
-        }
+        adjust_logits(spec, step.logits, count, stride, first, last);
         note_maxima(worker, count, stride, first * kPanel, last * kPanel);
       },
       unit);
@@ -195,6 +204,13 @@ void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
     }
   }
   for (const int index : skipped) spec_.layers[index].skipped = true;
+}
+
+void Model::leave_out_experts(float share) {
+  const std::lock_guard lock(stepping_);
+  for (Layer& layer : spec_.layers)
+    for (Block& block : layer.blocks)
+      if (auto* part = std::get_if<ExpertMlp>(&block.part)) part->routing.left_out = share;
 }
 
 Model::Model(ModelSpec spec) : spec_(std::move(spec)), buffers_(std::make_unique<StepBuffers>()) {}
@@ -233,10 +249,14 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   counts.add_reads(shared.reads, spec_.kv_heads, *step.requests[0].cache, by_request);
   const ExpertReads& experts = shared.routes.reads;
   counts.weight_bytes += weight_bytes(spec_) + experts.bytes_read;
+  for (const AdapterRows& group : shared.adapted)
+    counts.weight_bytes += spec_.adapters.bytes[group.adapter];
   counts.experts_read += experts.read;
   counts.experts_held += experts.held;
   counts.expert_bytes_read += experts.bytes_read;
   counts.expert_bytes_held += experts.bytes_held;
+  counts.visits_left_out += experts.left_out;
+  counts.share_left_out = std::max(counts.share_left_out, experts.share_left_out);
 }
 
 }  // namespace suffice

@@ -32,11 +32,14 @@ struct ModelSpec {
   float embedding_scale = 1;
   float residual_scale = 1;  // of a block's output, before it is added
   float logit_scale = 1;
+  float score_cap = 0;  // scores s of attention become cap * tanh(s / cap); 0: they stay
+  float logit_cap = 0;  // likewise
   Linear embedding, project_in, project_out, head;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;
   Norm final_norm;
   std::vector<Layer> layers;
+  Adapters adapters;
   // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
@@ -68,6 +71,7 @@ struct StepRequest {
   int first_row = 0;
   int count = 0;
   int technique = 0;     // index into ModelSpec::rules
+  int adapter = -1;      // an index of adapters; -1: none
   bool exact = false;    // attends to everything, as prompts do: the rules do not apply
   bool counted = true;   // its reads are counted, and audited if the step is
   bool watched = false;  // its queries are handed out
@@ -108,6 +112,8 @@ class Model {
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
+  // From now on the lightest experts of a row are left out, up to a share of its weights.
+  void leave_out_experts(float share);
   // Whether the parts of later steps are timed.
   void time_parts(bool timed);
   // The seconds of the steps since the last call, summed over threads.

@@ -41,6 +41,21 @@ void normalize(std::vector<Scored>& scores) {
   for (Scored& each : scores) each.score /= sum;
 }
 
+// Marks the lightest experts, as long as their weights sum up to at most a share of all.
+void leave_out(std::vector<Scored>& scores, float share) {
+  const auto weight = [](const Scored& each) { return std::abs(each.score); };
+  double total = 0, dropped = 0;
+  for (const Scored& each : scores) total += weight(each);
+  for (size_t left = scores.size(); left > 1; left--) {
+    Scored* lightest = nullptr;
+    for (Scored& each : scores)
+      if (each.expert >= 0 && (!lightest || weight(each) < weight(*lightest))) lightest = &each;
+    dropped += weight(*lightest);
+    if (!(dropped <= share * total)) return;
+    lightest->expert = -1;
+  }
+}
+
 template <class T>
 void grow(std::vector<T>& values, size_t size) {
   if (values.size() < size) values.resize(size);
@@ -78,13 +93,15 @@ void Routes::route(const ExpertMlp& block, int row, std::vector<Scored>& scores)
     if (step == kTop) keep_greatest(scores, routing.chosen);
     if (step == kNormalize) normalize(scores);
   }
+  if (routing.left_out > 0) leave_out(scores, routing.left_out);
   std::copy(scores.begin(), scores.end(), chosen_.begin() + row * routing.chosen);
 }
 
 void Routes::group(const ExpertMlp& block, int rows) {
   const int chosen = block.routing.chosen, routed = rows * chosen;
   std::fill_n(ends_.begin(), block.experts, 0);
-  for (int i = 0; i < routed; i++) ends_[chosen_[i].expert]++;
+  for (int i = 0; i < routed; i++)
+    if (chosen_[i].expert >= 0) ends_[chosen_[i].expert]++;
   groups.clear();
   int first = 0;
   for (int e = 0; e < block.experts; e++) {
@@ -99,15 +116,33 @@ void Routes::group(const ExpertMlp& block, int rows) {
   reads.bytes_read += read * block.expert_bytes();
   reads.bytes_held += block.experts * block.expert_bytes();
   for (int i = 0; i < routed; i++) {
-    const int row = i / chosen, visit = ends_[chosen_[i].expert]++;
-    visits[visit] = {row, block.routing.scale * chosen_[i].score};
+    const int row = i / chosen, expert = chosen_[i].expert;
+    const int visit = expert < 0 ? -1 : ends_[expert]++;
+    if (visit >= 0) visits[visit] = {row, block.routing.scale * chosen_[i].score};
     visits_of[row * block.visits() + i % chosen] = visit;
   }
-  if (block.shared.up.data) group_shared(block, rows);
+  if (block.routing.left_out > 0) count_left_out(block, rows);
+  if (block.shared.up.data) group_shared(block, rows, first);
 }
 
-void Routes::group_shared(const ExpertMlp& block, int rows) {
-  const int chosen = block.routing.chosen, routed = rows * chosen;
+void Routes::count_left_out(const ExpertMlp& block, int rows) {
+  const int chosen = block.routing.chosen;
+  for (int row = 0; row < rows; row++) {
+    double all = 0, dropped = 0;
+    for (int i = row * chosen; i < (row + 1) * chosen; i++) {
+      const double weight = std::abs(chosen_[i].score);
+      all += weight;
+      if (chosen_[i].expert >= 0) continue;
+      dropped += weight;
+      reads.left_out++;
+    }
+    if (dropped > 0)
+      reads.share_left_out = std::max(reads.share_left_out, static_cast<float>(dropped / all));
+  }
+}
+
+void Routes::group_shared(const ExpertMlp& block, int rows, int routed) {
+  const int chosen = block.routing.chosen;
   groups.push_back({-1, routed, rows});
   for (int row = 0; row < rows; row++) {
     const float logit = shared_logits[static_cast<size_t>(row) * kPanel];

@@ -10,7 +10,7 @@ namespace suffice {
 
 // An expert, and its score for a row.
 struct Scored {
-  int expert;
+  int expert;  // -1: left out
   float score;
 };
 
@@ -30,6 +30,8 @@ struct Group {
 struct ExpertReads {
   int64_t read = 0, held = 0;
   int64_t bytes_read = 0, bytes_held = 0;
+  int64_t left_out = 0;      // experts of rows
+  float share_left_out = 0;  // the largest share of a row's weights
 };
 
 // The routes of a layer's rows, and what its experts compute. Threads share it.
@@ -37,11 +39,11 @@ class Routes {
  public:
   std::vector<float> logits, shared_logits;  // [rows][logit_stride], [rows][kPanel]
   std::vector<Visit> visits;                 // by expert
-  std::vector<int> visits_of;                // [rows][visits of a row], in the order of their sum
-  std::vector<Group> groups;                 // experts that are visited, ascending
-  std::vector<float> gate, up;               // [visits][inner_stride]
-  std::vector<float> output;                 // [visits][width]
-  ExpertReads reads;                         // of the step so far
+  std::vector<int> visits_of;   // [rows][visits of a row], in the order of their sum; -1: none
+  std::vector<Group> groups;    // experts that are visited, ascending
+  std::vector<float> gate, up;  // [visits][inner_stride]
+  std::vector<float> output;    // [visits][width]
+  ExpertReads reads;            // of the step so far
 
   static int logit_stride(const ExpertMlp& block);
   static int inner_stride(const ExpertMlp& block);
@@ -54,7 +56,8 @@ class Routes {
   void group(const ExpertMlp& block, int rows);
 
  private:
-  void group_shared(const ExpertMlp& block, int rows);
+  void count_left_out(const ExpertMlp& block, int rows);
+  void group_shared(const ExpertMlp& block, int rows, int routed);  // after `routed` visits
 
   std::vector<Scored> chosen_;  // [rows][chosen], by expert
   std::vector<int> ends_;       // [experts] of their visits so far

@@ -28,6 +28,11 @@ void RowBuffers::prepare(int rows, int width, int stride) {
   for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
 }
 
+void RowBuffers::prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters) {
+  for (LowRankInputs* each : {&low_rank, &second_low_rank, &third_low_rank})
+    each->prepare(adapted, adapters);
+}
+
 void RowBuffers::reserve(const ModelSpec& spec) {
   for (const Layer& layer : spec.layers)
     for (const Block& block : layer.blocks)
@@ -50,8 +55,10 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   split = thread_count > 1 && rows >= kSharedRows;
+  group_by_adapter(step);
   if (split) {
     threads[0].rows.prepare(rows, width, input_stride());
+    threads[0].rows.prepare(adapted, spec.adapters);
     threads[0].rows.reserve(spec);
   }
   routes.reads = {};
@@ -61,6 +68,24 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
         routes.reserve(*part, rows, width);
   for (const Layer& layer : spec.layers) window_of(layer.attention().window);
   for (Window& window : windows_) lay_out(spec, step, window);
+}
+
+void StepBuffers::group_by_adapter(const Step& step) {
+  adapted.clear();
+  for (const StepRequest& request : step.requests) {
+    if (request.adapter < 0) continue;
+    const auto known = std::find_if(adapted.begin(), adapted.end(), [&](const AdapterRows& each) {
+      return each.adapter == request.adapter;
+    });
+    AdapterRows& group =
+        known != adapted.end() ? *known : adapted.emplace_back(AdapterRows{request.adapter, 0, {}});
+    for (int i = 0; i < request.count; i++) group.rows.push_back(request.first_row + i);
+  }
+  int before = 0;
+  for (AdapterRows& group : adapted) {
+    group.first = before;
+    before += static_cast<int>(group.rows.size());
+  }
 }
 
 int StepBuffers::input_stride() const { return std::max({width, query_width, inner_width}); }
@@ -114,6 +139,8 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       traversal.max_blocks = exact ? 0 : cache.eligible(layer).blocks;
       traversal.boxed = cache.boxed(layer);
       traversal.head = cache.head(layer, g);
+      traversal.head.cap = spec.score_cap * kLog2e;
+      traversal.spare = block.spare ? block.spare + g * (spec.heads / spec.kv_heads) : nullptr;
       if (exact || !cache.eligible(layer).sinks) traversal.head.masses = nullptr;
       traversal.state = &cache.state(layer, g);
       traversal.sums = &cache.sums(layer, g);

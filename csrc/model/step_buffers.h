@@ -16,9 +16,11 @@ namespace suffice {
 struct RowBuffers {
   std::vector<float> residual, normal;  // [rows][width]
   InputBuffers inputs, second_inputs, third_inputs;
+  LowRankInputs low_rank, second_low_rank, third_low_rank;  // of the step's adapters
 
   // `stride`: that of the widest inputs of a matrix.
   void prepare(int rows, int width, int stride);
+  void prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters);
   // Allocates the inputs of all matrices.
   void reserve(const ModelSpec& spec);
 };
@@ -43,6 +45,7 @@ struct alignas(64) ThreadBuffers {
   std::vector<float> key, value;  // [rows][head size]
   Scratch scratch;
   InputScratch input_scratch;
+  LowRankScratch low_rank_scratch;
   PartClock clock;
   ExpertBuffers experts;
 };
@@ -74,8 +77,9 @@ class StepBuffers {
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
   std::vector<Reads> reads;                // [layers][requests][kv_heads]
   std::vector<ThreadBuffers> threads;
-  bool split = false;  // the threads share the row buffers of the first
-  WorkQueue queue;     // of products of many rows
+  std::vector<AdapterRows> adapted;  // of the adapters that the step's requests name
+  bool split = false;                // the threads share the row buffers of the first
+  WorkQueue queue;                   // of products of many rows
   WorkQueue second_queue;
   Routes routes;  // of a block of experts
   Attention attention;
@@ -93,6 +97,7 @@ class StepBuffers {
     int window = 0;
     std::vector<Traversal> traversals;
   };
+  void group_by_adapter(const Step& step);
   Window& window_of(int window);
   void lay_out(const ModelSpec& spec, const Step& step, Window& window);
   Audit audit_of(const ModelSpec& spec, const Step& step, int layer, int row, int kv_head) const;

@@ -10,8 +10,6 @@
 
 namespace suffice {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 // With few rows, each thread has its own copy of the residual stream and adds the shared outputs to
 // it after a barrier, so no thread waits for another to normalise. With many, there is one copy,
 // each thread prepares some rows of it, and waits for the others.
@@ -39,7 +37,10 @@ struct Worker {
         prepared(shared.threads[shared.split ? 0 : thread].rows),
         residual(prepared.residual),
         normal(prepared.normal) {
-    if (!shared.split) prepared.prepare(rows, shared.width, shared.input_stride());
+    if (!shared.split) {
+      prepared.prepare(rows, shared.width, shared.input_stride());
+      prepared.prepare(shared.adapted, spec.adapters);
+    }
     buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);
     buffers.value.assign(buffers.key.size(), 0.0f);
   }
@@ -98,6 +99,30 @@ struct Worker {
                 int stride) {
     const Inputs x = inputs(values, values_stride, w, count, items_of(w, team.size()));
     take_panels(w, [&](int first, int last) { kernels().linear(w, first, last, x, y, stride); });
+  }
+
+  // Prepares what the step's adapters add to the products of all rows with `w`; called before
+  // `inputs`, which waits for other threads' rows.
+  void adapt(LowRankInputs& to, const Matrix& w, const float* values, int stride) {
+    const Timed timed = time(Part::products);
+    to.fill(shared.adapted, w, values, stride, own(rows), buffers.low_rank_scratch,
+            buffers.input_scratch);
+  }
+
+  // Multiplies all rows with panels [first, last) of `w`, and adds what adapters do.
+  void multiply_panels(const Matrix& w, int first, int last, const Inputs& x,
+                       const LowRankInputs& adapted, float* y, int stride) {
+    kernels().linear(w, first, last, x, y, stride);
+    adapted.add(shared.adapted, w, first, last, y, stride, buffers.low_rank_scratch);
+  }
+
+  // Multiplies all rows of the step, as `multiply` does.
+  void multiply_all(const Matrix& w, const float* values, int values_stride, float* y, int stride) {
+    adapt(prepared.low_rank, w, values, values_stride);
+    const Inputs x = inputs(values, values_stride, w, rows, items_of(w, team.size()));
+    take_panels(w, [&](int first, int last) {
+      multiply_panels(w, first, last, x, prepared.low_rank, y, stride);
+    });
   }
 
   // y = norm(x) of a row; a norm without weight copies.

@@ -232,6 +232,10 @@ class Counts:
     def expert_bytes_read(self) -> int: ...
     @property
     def expert_bytes_held(self) -> int: ...
+    @property
+    def visits_left_out(self) -> int: ...
+    @property
+    def share_left_out(self) -> float: ...
 
 class Model:
     def __init__(
@@ -248,7 +252,10 @@ class Model:
         embedding_scale: float,
         residual_scale: float,
         logit_scale: float,
+        score_cap: float,
+        logit_cap: float,
         position_rows: int,
+        adapters: int,
     ) -> None: ...
     def add_layer(self, parallel: bool) -> None: ...
     def add_attention(
@@ -275,6 +282,7 @@ class Model:
         counts: _Int32s,
         kinds: _Int32s,
         techniques: _Int32s,
+        adapters: _Int32s,
         tokens: _Int32s,
         positions: _Int32s,
         visible: _Int32s,
@@ -286,6 +294,7 @@ class Model:
         maxima: _Float32s | None = None,
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
+    def leave_out_experts(self, share: float) -> None: ...
     def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
     def time_parts(self, timed: bool) -> None:
         """Whether the parts of later steps are timed."""

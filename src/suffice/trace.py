@@ -22,6 +22,7 @@ import numpy as np
 _COUNTS = (
     *("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read"),
     *("experts_read", "experts_held", "expert_bytes_read", "expert_bytes_held"),
+    "experts_left_out",
 )
 
 
@@ -153,8 +154,10 @@ class Trace:
 
     Rows and bytes are counted for every token they are read for, even if tokens of a step share a
     read. Experts of all layers are counted once a step, those read and all, however many rows go to
-    them. `missing` is the largest share of a softmax that a step left unread, as its technique
-    bounds or estimates it. `audit` has the figures of audited steps, None if there were none.
+    them. `experts_left_out` are those of rows that a technique left out, and `experts_missing` the
+    largest share of a row's weights that they had. `missing` is the largest share of a softmax that
+    a step left unread, as its technique bounds or estimates it. `audit` has the figures of audited
+    steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     """
@@ -171,6 +174,8 @@ class Trace:
         self.experts_held = 0
         self.expert_bytes_read = 0  # included in weight_bytes_read
         self.expert_bytes_held = 0
+        self.experts_left_out = 0
+        self.experts_missing = 0.0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = 0.0
         self.cached = (0, 0)
@@ -222,6 +227,8 @@ class Trace:
         self.experts_held += counts.experts_held
         self.expert_bytes_read += counts.expert_bytes_read
         self.expert_bytes_held += counts.expert_bytes_held
+        self.experts_left_out += counts.visits_left_out
+        self.experts_missing = max(self.experts_missing, counts.share_left_out)
         self.missing = max(self.missing, counts.missing)
 
     def copy(self) -> Trace:
@@ -252,6 +259,7 @@ class Trace:
                 "heads_per_group": self.group,
                 "rows_held": held,
                 "missing": self.missing,
+                "experts_missing": self.experts_missing,
             }
         )
 
@@ -260,6 +268,7 @@ class Trace:
         made.rows[:] = rows
         made.missing, made.cached = self.missing, self.cached
         made.plain_row_bytes = self.plain_row_bytes
+        made.experts_missing = self.experts_missing
         for name, count in counts.items():
             setattr(made, name, count)
         return made

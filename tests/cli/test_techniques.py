@@ -93,7 +93,7 @@ def test_a_technique(cli: Cli) -> None:
         ),
         (
             ["qqq"],
-            "unknown seam or technique 'qqq'. Seams: attention, softmax, policy, growth, qua",
+            "unknown seam or technique 'qqq'. Seams: attention, softmax, policy, experts, gr",
         ),
         (["exact"], "'exact' is a technique of several seams: `suffice info attention exact` or "),
         (

@@ -28,7 +28,15 @@ from suffice.quant import QUANTS, PackedLinear
 from suffice.trace import Trace
 
 TOKENS = torch.randint(0, tiny.VOCABULARY, (48,), generator=torch.Generator().manual_seed(1))
-VARIANTS = ["granite-moe", "mixtral", "olmoe", "qwen2-moe", "qwen2-moe-mixed", "qwen3-moe"]
+VARIANTS = [
+    "gpt-oss",
+    "granite-moe",
+    "mixtral",
+    "olmoe",
+    "qwen2-moe",
+    "qwen2-moe-mixed",
+    "qwen3-moe",
+]
 
 
 def decoder_of(folder: Any, quant: str = "none:dtype=float32") -> TorchDecoder:

@@ -23,9 +23,11 @@ from hf_configs import (
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.families import (
+    falcon,
     family_of,
     gemma,
     gpt2,
+    gpt_oss,
     granite,
     llama,
     mistral,
@@ -43,9 +45,12 @@ from suffice.models.fields import _ONLY
 from suffice.models.ignored import SILENT
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "FalconForCausalLM": falcon.DEFAULTS,
     "GPT2LMHeadModel": gpt2.DEFAULTS,
     "GPTNeoXForCausalLM": neox.DEFAULTS,
+    "Gemma2ForCausalLM": gemma.GEMMA2_DEFAULTS,
     "Gemma3ForCausalLM": gemma.DEFAULTS,
+    "GptOssForCausalLM": gpt_oss.DEFAULTS,
     "GemmaForCausalLM": gemma.GEMMA_DEFAULTS,
     "GraniteForCausalLM": granite.DEFAULTS,
     "GraniteMoeForCausalLM": granite.MOE_DEFAULTS,
@@ -65,8 +70,11 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "StableLmForCausalLM": stablelm.DEFAULTS,
 }
 ONLY = {
+    "FalconForCausalLM": falcon.ONLY,
     "GPT2LMHeadModel": gpt2.ONLY,
+    "Gemma2ForCausalLM": gemma.GEMMA2_ONLY,
     "Gemma3ForCausalLM": gemma._ONLY,
+    "GptOssForCausalLM": gpt_oss.ONLY,
     "GemmaForCausalLM": gemma.GEMMA_ONLY,
     "OPTForCausalLM": opt._ONLY,
     "OlmoeForCausalLM": olmo.MOE_ONLY,
@@ -74,7 +82,9 @@ ONLY = {
     "StableLmForCausalLM": stablelm.ONLY,
 }
 SILENT_OF = {
+    "FalconForCausalLM": falcon.SILENT,
     "GPT2LMHeadModel": gpt2.SILENT,
+    "GptOssForCausalLM": gpt_oss.SILENT,
     **dict.fromkeys(
         ("GraniteMoeForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM"), mixtral.SILENT
     ),
@@ -218,7 +228,8 @@ CASES = [
     for change in ("missing", "null")
 ]
 CASES.remove(("LlamaForCausalLM", "original_max_position_embeddings", "null"))  # fails there
-CASES.remove(("Gemma3ForCausalLM", "sliding_window", "null"))  # fails there, in the mask
+for own in ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "GptOssForCausalLM"):
+    CASES.remove((own, "sliding_window", "null"))  # fails there, in the mask
 for own in ("rotary_emb_base", "rotary_pct"):  # taken there if another field gives the value
     CASES.remove(("GPTNeoXForCausalLM", own, "null"))
 for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model

@@ -23,7 +23,10 @@ from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import QUANTS
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "falcon": {},
     "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 16},  # llama.cpp takes the head size
+    "gpt-oss": {},
     "gpt2": {},
     "granite": {},
     "granite-moe": {},

@@ -14,7 +14,10 @@ from suffice import LLM, SamplingParams
 NEW = 24
 LENGTHS = (1, 5, 19, 90)
 FAMILIES = [
+    "falcon",
     "gemma",
+    "gemma2",
+    "gpt-oss",
     "gpt2",
     "gpt2-unscaled",
     "granite",

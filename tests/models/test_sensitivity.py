@@ -42,7 +42,7 @@ def decoder(folder: Path) -> TorchDecoder:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama-bias", "gemma3", "granite", "olmo2", "qwen3", "stablelm-parallel"]
+    "family", ["llama-bias", "gemma2", "gemma3", "granite", "olmo2", "qwen3", "stablelm-parallel"]
 )
 def test_weights_are_squares_of_the_gradients(
     family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -91,7 +91,7 @@ def test_weights_are_squares_of_the_gradients(
         torch.testing.assert_close(found_here, x.grad[0], rtol=1e-3, atol=1e-5 * most)
 
 
-@pytest.mark.parametrize("family", ["granite", "opt-post", "opt-untied", "phi"])
+@pytest.mark.parametrize("family", ["gemma2", "granite", "opt-post", "opt-untied", "phi"])
 def test_the_gradient_of_a_head_of_any_kind(
     family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,8 @@ def test_what_engines_count() -> None:
         kv_bytes_limit=1000,
         prefix_bytes=400,
         weight_bytes_read=7,
+        experts_read=3,
+        expert_bytes_held=50,
         growth_bytes_copied=10,
         prompt_rows_copied=64,
     )
@@ -94,6 +96,8 @@ def test_what_engines_count() -> None:
     assert page("num_requests_waiting_by_reason", reason="capacity") == 3
     assert page("kv_cache_bytes_used") == 500 and page("kv_cache_usage_perc") == 0.5
     assert page("weight_bytes_read_total") == 12
+    assert page("experts_read_total") == 3 and page("experts_held_total") == 0
+    assert page("expert_bytes_held_total") == 50
     assert page("growth_copies_bytes_total") == 11
     assert page("prompt_rows_copied_total") == 66
     assert page("iteration_tokens_total_count") == 3

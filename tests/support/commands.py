@@ -14,6 +14,7 @@ SUMMARY = re.compile(
     r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
     r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
     r"(experts [\d.,]+ [GM]iB, read [\d.]+ %(?: \| |\n))?"
+    r"(up to [\d.]+ % of experts' weights left out(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"
 )
 

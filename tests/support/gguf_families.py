@@ -16,9 +16,12 @@ from safetensors.numpy import load_file
 
 # model_type: the architecture's name there
 ARCHITECTURES = {
+    "falcon": "falcon",
     "gemma": "gemma",
+    "gemma2": "gemma2",
     "gpt2": "gpt2",
     "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
     "mixtral": "llama",
@@ -39,6 +42,7 @@ _KEYS = {  # field of config.json: key
     "num_hidden_layers": "block_count",
     "n_layer": "block_count",
     "intermediate_size": "feed_forward_length",
+    "ffn_hidden_size": "feed_forward_length",
     "n_inner": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "n_head": "attention.head_count",
@@ -77,7 +81,8 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
             stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
         )
         assert called, stored
-        matrix = values.ndim > 1 and "ffn_gate_inp" not in called and "embd" not in called
+        matrix = values.ndim > 1 and not called.endswith("bias")
+        matrix = matrix and "ffn_gate_inp" not in called and "embd" not in called
         type_ = gguf.GGMLQuantizationType[kind if matrix else "F32"]
         writer.add_tensor(called, gguf.quantize(values, type_), raw_dtype=type_)
     writer.write_header_to_file()
@@ -93,9 +98,20 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
     size = raw.get("head_dim") or width // heads
     if raw["model_type"] == "gpt2":
         return found
+    if raw["model_type"] == "falcon":
+        found |= {"attention.head_count_kv": 1, "tensor_data_layout": "jploski"}
     rope = raw["rope_parameters"]
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = int(rope.get("partial_rotary_factor", 1.0) * size)
+    for field in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if raw.get(field) is not None:
+            found[field] = raw[field]
+    if raw["model_type"] in ("gemma2", "gpt_oss"):
+        found["attention.sliding_window"] = raw["sliding_window"]
+    if rope.get("rope_type") == "yarn":
+        found["rope.scaling.type"] = "yarn"
+        found["rope.scaling.factor"] = float(rope["factor"])
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     if raw["model_type"] == "phi3":
         found["attention.sliding_window"] = raw["sliding_window"] or 0
     return found
@@ -104,6 +120,8 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
 def _add(writer: Any, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
     else:
@@ -125,17 +143,30 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
 
 
+def _experts_of_gpt_oss(layer: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    bias = name.endswith("_bias")
+    own = f"blk.{layer}.ffn_{{}}_exps.{'bias' if bias else 'weight'}"
+    values = values if bias else values.swapaxes(1, 2)
+    if "down_proj" in name:
+        return [(own.format("down"), values)]
+    return [(own.format(part), values[:, at::2]) for at, part in enumerate(("gate", "up"))]
+
+
 def _changed(
     raw: dict[str, Any], family: str, name: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     layer = name.split(".")[2] if ".layers." in name else ""
-    if family == "gemma" and name.endswith("norm.weight"):
+    if family == "gpt_oss" and ".experts." in name:
+        return _experts_of_gpt_oss(layer, name, values)
+    if name.endswith("self_attn.sinks"):
+        return [(f"blk.{layer}.attn_sinks.weight", values)]
+    if family.startswith("gemma") and name.endswith("norm.weight"):
         return [(name, values + 1)]
     if family == "gpt2" and name.endswith(
         ("c_attn.weight", "attn.c_proj.weight", "mlp.c_proj.weight", "c_fc.weight")
     ):
         return [(name, values.T)]
-    if "query_key_value" in name:
+    if "query_key_value" in name and family != "falcon":
         heads = raw["num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])
         return [(name, parts.swapaxes(0, 1).reshape(values.shape))]

@@ -14,9 +14,12 @@ from suffice.models.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
+    "FalconForCausalLM": ("falcon", "Falcon"),
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
     "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
+    "Gemma2ForCausalLM": ("gemma2", "Gemma2"),
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
+    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GemmaForCausalLM": ("gemma", "Gemma"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
@@ -64,16 +67,19 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         return _facts_of_gpt2(config)
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    gemma = architecture == "Gemma3ForCausalLM"
+    gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+    clamped = architecture == "GptOssForCausalLM"
+    act = config.hidden_activation if gemma else _first(config, "hidden_act", "activation")
+    falcon = architecture == "FalconForCausalLM"
     return {
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
-        "kv_heads": getattr(config, "num_key_value_heads", heads),
+        "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", heads),
         "head_size": size,
-        "mlp_width": config.intermediate_size,
-        "norm_eps": _first(config, "rms_norm_eps", "layer_norm_eps"),
-        "activation": _ACTIVATIONS[config.hidden_activation if gemma else config.hidden_act],
+        "mlp_width": _first(config, "intermediate_size", "ffn_hidden_size"),
+        "norm_eps": _first(config, "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+        "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
         "scale": getattr(
             config,
             "attention_multiplier",
@@ -84,17 +90,31 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "windows": _windows(config),
         "turns": _turns(config, architecture),
         "rotates": _rotates(config),
-        "parallel": getattr(config, "use_parallel_residual", architecture == "PhiForCausalLM"),
+        "parallel": getattr(
+            config, "use_parallel_residual", falcon or architecture == "PhiForCausalLM"
+        ),
         "factors": [
             getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
             getattr(config, "residual_multiplier", 1.0),
             getattr(config, "logits_scaling", 1.0),
         ],
         "attention bias": _first(
-            config, "attention_bias", "use_qkv_bias", "qkv_bias", otherwise=architecture in _BIASED
+            config,
+            "attention_bias",
+            "use_qkv_bias",
+            "qkv_bias",
+            "bias",
+            otherwise=architecture in _BIASED,
         ),
-        "mlp bias": getattr(config, "mlp_bias", architecture in ("GPTNeoXForCausalLM", _BIASED[0])),
+        "mlp bias": _first(
+            config,
+            "mlp_bias",
+            "bias",
+            otherwise=architecture in ("GPTNeoXForCausalLM", _BIASED[0]),
+        ),
         "experts": _experts(config, architecture),
+        "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],
+        "spare": clamped,
     }
 
 
@@ -102,7 +122,11 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     """Return number, choice, widths and normalization of experts, and the layers without."""
     if not hasattr(config, "num_experts_per_tok"):
         return None
-    own_rule = architecture in ("GraniteMoeForCausalLM", "MixtralForCausalLM")
+    own_rule = architecture in (
+        "GptOssForCausalLM",
+        "GraniteMoeForCausalLM",
+        "MixtralForCausalLM",
+    )
     given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
     return (
         _first(config, "num_local_experts", "num_experts"),
@@ -235,6 +259,8 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             config.experts.steps != ("softmax", "top"),
             [layer.dense for layer in config.layers],
         ),
+        "caps": [config.score_cap or None, config.logit_cap or None],
+        "spare": config.spare_logits,
     }
 
 

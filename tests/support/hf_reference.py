@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 import torch
 
 from suffice.integrations.checks import cache_argument
+
+_EAGER = ("gemma2", "gpt_oss")
+
+
+def _model_type(folder: Path) -> str:
+    return str(json.loads((folder / "config.json").read_text())["model_type"])
 
 
 def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
@@ -18,7 +25,8 @@ def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=torch.float32,
-        attn_implementation="sdpa",
+        # sdpa knows neither capped scores nor spare logits
+        attn_implementation="eager" if _model_type(folder) in _EAGER else "sdpa",
         experts_implementation="eager",
         **options,
     ).eval()

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tiny_tokenizer import write_tokenizer as write_tokenizer
+
 VOCABULARY = 200
 
 _SIZES: dict[str, Any] = {
@@ -64,6 +66,30 @@ _GEMMA3: dict[str, Any] = {
     "num_key_value_heads": 1,
     "sliding_window": 8,
     "query_pre_attn_scalar": 24,
+}
+
+
+_GEMMA2: dict[str, Any] = {
+    **_SIZES,
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 3.0,  # well below the scores
+    "final_logit_softcapping": 5.0,
+}
+_GPT_OSS: dict[str, Any] = {
+    **_SIZES,
+    "intermediate_size": 32,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": 8,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "truncate": False,
+    },
 }
 
 
@@ -139,6 +165,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
+    "falcon": ("Falcon", {**_NEOX, "ffn_hidden_size": 112}),
+    "falcon-bias": ("Falcon", {**_NEOX, "bias": True, "tie_word_embeddings": False}),
+    "gemma2": ("Gemma2", _GEMMA2),
+    "gemma2-uncapped": (
+        "Gemma2",
+        {**_GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gpt-oss": ("GptOss", _GPT_OSS),
     "opt": ("OPT", _OPT),
     "opt-post": ("OPT", {**_OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 48}),
     "opt-no-final-norm": ("OPT", {**_OPT, "_remove_final_layer_norm": True}),
@@ -278,43 +312,6 @@ def _random(
         return 0.5 * noise
     gain = 2.5 if any(part in name for part in _SHARP) else 1.5
     return gain * noise / like.shape[-1] ** 0.5
-
-
-_CORPUS = [
-    "The quick brown fox jumps over the lazy dog.",
-    "To be, or not to be, that is the question.",
-    "a b c 1 2 3 café naïve 日本語 😀",
-]
-_TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def write_tokenizer(folder: Path) -> int:
-    """Train a byte-level BPE tokenizer, write it with a chat template, and return its size."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    specials = ["<pad>", "<bos>", "<eos>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=specials,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_CORPUS, trainer)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<bos>",
-        eos_token="<eos>",
-        pad_token="<pad>",
-        chat_template=_TEMPLATE,
-    ).save_pretrained(folder)
-    return int(tokenizer.get_vocab_size())
 
 
 def write_gguf(folder: Path, path: Path, kind: str = "F32") -> Path:

@@ -78,8 +78,8 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
     the bytes that decode steps read, sketches included, over the bytes that exact attention to all
     tokens in the model's type would have read. `experts A MiB, read R %`: A is the size of the
-    experts of all layers, and R the bytes that a step read of them, on average. An audit has a line
-    of its own.
+    experts of all layers, and R the bytes that a step read of them, on average. What `--experts`
+    left out, as a share of a token's weights, comes after it. An audit has a line of its own.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
@@ -128,7 +128,10 @@ def experts_read(trace: Trace) -> list[str]:
     if not trace.expert_bytes_held:
         return []
     size = _size(trace.expert_bytes_held / trace.steps)
-    return [f"experts {size}, read{_percent(trace.expert_bytes_read, trace.expert_bytes_held)}"]
+    read = f"experts {size}, read{_percent(trace.expert_bytes_read, trace.expert_bytes_held)}"
+    if not trace.experts_left_out:
+        return [read]
+    return [read, f"up to {_share(trace.experts_missing)} of experts' weights left out"]
 
 
 def drafted(stats: DraftStats) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from suffice.cli.adapters import AdapterFlags
 from suffice.cli.flags import WHOLE, flag, plain
 from suffice.cli.options import ModelFlags, long
 from suffice.cli.serve import engine_options
@@ -87,7 +88,7 @@ class BatchFlags:
     ] = False
 
 
-def run(*, flags: BatchFlags, model: ModelFlags) -> None:
+def run(*, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags) -> None:
     """Answer a file of requests. After an interruption, the same command goes on.
 
     Raises:
@@ -100,6 +101,7 @@ def run(*, flags: BatchFlags, model: ModelFlags) -> None:
         raise InputError(f"`suffice batch` needs {error.name}: {_EXTRA}") from None
     if flags.requests is None or flags.results is None:
         raise InputError("give -i FILE, the requests, and -o FILE, the results")
+    model = adapters.on(model)
     settings = _settings(flags, model)
     answer, setting = _answer(flags, model, settings), _setting(flags, settings)
     requests = Requests(flags.requests)

@@ -37,9 +37,16 @@ class Chat:
     """Reads the user's messages and commands, and prints the model's answers."""
 
     def __init__(
-        self, llm: LLM, sampling: SamplingFlags, system: str | None, quiet: bool, model: str
+        self,
+        llm: LLM,
+        sampling: SamplingFlags,
+        system: str | None,
+        quiet: bool,
+        model: str,
+        adapter: str | None = None,
     ) -> None:
         self._llm = llm
+        self._adapter = adapter
         self._sampling = sampling
         self._params = sampling.params()
         self._quiet = quiet
@@ -64,7 +71,7 @@ class Chat:
         """Talk until the user leaves."""
         reader = Reader([*self._actions, "/exit"])
         _say(START)
-        with self._llm.session() as session:
+        with self._llm.session(self._adapter) as session:
             self._session = session
             while (typed := reader.read()) is not None:
                 if typed.command and typed.text == "/exit":

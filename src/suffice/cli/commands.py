@@ -16,6 +16,7 @@ from typing import Annotated
 import click
 
 from suffice import __version__
+from suffice.cli.adapters import AdapterFlags
 from suffice.cli.answer import Answer
 from suffice.cli.environment import misspelt
 from suffice.cli.flags import argument, flag
@@ -155,6 +156,7 @@ def run(
     quiet: Quiet = False,
     *,
     model: ModelFlags,
+    adapters: AdapterFlags,
     sampling: SamplingFlags,
 ) -> None:
     """Answer one prompt."""
@@ -170,27 +172,34 @@ def run(
     if raw and system is not None:
         raise InputError("--system-prompt needs the chat template, which --raw leaves out")
     params = sampling.params()
+    adapter = adapters.only("run")
     with busy(f"loading {model.model}"):
-        llm = model.load(sampling.seed)
+        llm = adapters.on(model).load(sampling.seed)
     tokens = given if raw else wrapped(llm, given, system)
-    Answer(llm, quiet).show(llm.stream(tokens, params))
+    Answer(llm, quiet).show(llm.stream(tokens, params, adapter=adapter))
 
 
 @app.program(more=foreign_flags)
 def chat(
-    system: System = None, quiet: Quiet = False, *, model: ModelFlags, sampling: SamplingFlags
+    system: System = None,
+    quiet: Quiet = False,
+    *,
+    model: ModelFlags,
+    adapters: AdapterFlags,
+    sampling: SamplingFlags,
 ) -> None:
     """Talk with the model; /help lists the commands."""
     from suffice.cli.chat import Chat
 
     check_text("the system prompt", system or "")
     sampling.params()  # refuses bad values before the model is loaded
+    adapter = adapters.only("chat")
     with busy(f"loading {model.model}"):
-        llm = model.load(sampling.seed)
+        llm = adapters.on(model).load(sampling.seed)
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
-    Chat(llm, sampling, system, quiet, model.model).talk()
+    Chat(llm, sampling, system, quiet, model.model, adapter).talk()
 
 
 @app.program(more=foreign_flags)
@@ -280,8 +289,8 @@ def info(
         list[str] | None,
         argument(
             metavar="SEAM|TECHNIQUE",
-            help="A seam (attention, softmax, policy, growth, quant, speculate) lists its "
-            "techniques, a technique such as aet its options; without one, the machine.",
+            help="A seam (attention, softmax, policy, experts, growth, quant, speculate) lists "
+            "its techniques, a technique such as aet its options; without one, the machine.",
         ),
     ] = None,
     *,

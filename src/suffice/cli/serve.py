@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from suffice.cli.adapters import AdapterFlags
 from suffice.cli.flags import NUMBER, WHOLE, argument, flag
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags, speculation
@@ -371,6 +372,7 @@ def run(
     *,
     server: ServerFlags,
     model: ModelFlags,
+    adapters: AdapterFlags,
 ) -> None:
     """Serve a model by OpenAI's API."""
     import click
@@ -382,6 +384,6 @@ def run(
     if given is not None:
         _check_named_once(given, model.options.model)
         model = dataclasses.replace(model, options=dataclasses.replace(model.options, model=given))
-    code = serve(settings(server, model))
+    code = serve(settings(server, adapters.on(model)))
     if code:
         raise click.exceptions.Exit(code)

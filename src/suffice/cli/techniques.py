@@ -25,6 +25,7 @@ from typing import Any
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.cache import GROWTHS
 from suffice.errors import InputError
+from suffice.experts import EXPERTS
 from suffice.policy import POLICIES
 from suffice.quant import QUANTS
 from suffice.registry import Table
@@ -55,6 +56,7 @@ SEAMS = (
     Seam(ATTENTIONS, "--attention", "how attention is computed, and which rows it reads"),
     Seam(SOFTMAXES, "--softmax", "how scores become weights"),
     Seam(POLICIES, "--policy", "which cached tokens are kept, and which may be read"),
+    Seam(EXPERTS, "--experts", "which of a token's experts are computed"),
     Seam(GROWTHS, "--growth", "how the cache grows"),
     Seam(QUANTS, "--quant", "how weights are stored"),
     Seam(SPECULATORS, "--speculate", "who drafts tokens that the model then checks"),

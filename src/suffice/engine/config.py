@@ -15,6 +15,7 @@ from suffice.cache import Growth
 from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
 from suffice.errors import InputError, OptionError
+from suffice.experts import EXPERTS, ChoiceOfExperts
 from suffice.policy import POLICIES, Policy
 from suffice.pull import resolve
 from suffice.speculate import SPECULATORS, Speculator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from suffice.attention.levels import Levels
     from suffice.attention.rule import AttentionRule
     from suffice.attention.softmax import Softmax
+    from suffice.models.config import DecoderConfig
     from suffice.quant import Quant
 
 
@@ -44,8 +46,10 @@ class Config(EngineOptions):
     softmax: Softmax
     calibration: Calibration | None
     policy: Policy
+    experts: ChoiceOfExperts
     growth: Growth
     speculative_config: Speculator
+    adapters: tuple[tuple[str, str], ...]
 
     @classmethod
     @takes_options(EngineOptions)
@@ -212,6 +216,24 @@ class Config(EngineOptions):
         """Whether decode steps approximate attention to the rows that the cache holds."""
         rule = self.attention.rule()
         return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
+
+    def check_model(self, model: DecoderConfig) -> None:
+        """Require exact attention for models whose softmax techniques do not know.
+
+        Raises:
+            InputError: A technique leaves out keys, or chooses among them, by scores that the
+                model changes; or it chooses among experts that there are not.
+        """
+        if self.experts.left_out and model.experts is None:
+            name = EXPERTS.name_of(self.experts)
+            raise InputError(f"experts={name}: {self.model} has no experts: leave out --experts")
+        changed = model.score_cap or model.spare_logits
+        if changed and (self.leaves_out or self.policy.watches):
+            what = "caps its scores" if model.score_cap else "has a spare logit in each softmax"
+            raise InputError(
+                f"{self.model} {what}, which techniques do not know: leave out --attention and "
+                "--softmax, and --policy may be full or streaming"
+            )
 
     def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:
         """Return the attention rule of each layer and key/value head, [L][G]; None reads all rows.

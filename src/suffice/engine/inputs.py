@@ -14,7 +14,7 @@ from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import LoopRunner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
-from suffice.errors import InputError, OptionError, check_text, unknown
+from suffice.errors import InputError, OptionError, brief, check_text, unknown
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
 
@@ -59,6 +59,22 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
     raise InputError(
         f"sampling_params: must be a SamplingParams or a list of them, not {type(params).__name__}"
     )
+
+
+def pair_adapters(count: int, names: Any) -> list[str | None]:
+    """Return the name of an adapter for each of `count` prompts, from one for all or from a list.
+
+    Raises:
+        InputError: Another type, or a list of another length.
+    """
+    if names is None or isinstance(names, str):
+        return [names] * count
+    if not isinstance(names, Sequence) or len(names) != count:
+        raise InputError(
+            f"adapter: must be a name, None, or a list of them with one for each of {count} "
+            f"prompts, not {brief(names)}"
+        )
+    return list(names)
 
 
 def split_talks(messages: Any) -> list[Any]:
@@ -153,9 +169,22 @@ class RequestMaker:
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
+        self._adapters = [name for name, _ in config.adapters]
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
+
+    def adapter(self, name: str | None) -> int:
+        """Return the index of an adapter, -1 for None.
+
+        Raises:
+            InputError: There is none of that name.
+        """
+        if name is None:
+            return -1
+        if name not in self._adapters:
+            raise unknown("adapter", str(name), self._adapters)
+        return self._adapters.index(name)
 
     def make(
         self,

@@ -7,7 +7,14 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
-from suffice.engine.inputs import RequestMaker, conversation, pair, split, split_talks
+from suffice.engine.inputs import (
+    RequestMaker,
+    conversation,
+    pair,
+    pair_adapters,
+    split,
+    split_talks,
+)
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
@@ -85,6 +92,8 @@ class LLM:
         prompts: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        adapter: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Generate for each prompt and return the results in the order of the prompts.
 
@@ -92,15 +101,20 @@ class LLM:
         list of these. `use_tqdm` shows a progress bar if standard error is a terminal. A request
         that finds no memory waits for it; one that does not fit alone ends with finish reason
         "abort" and a line in `error`. An interruption (Ctrl-C) ends all requests, frees their
-        memory and is raised again; use `stream` to keep partial results.
+        memory and is raised again; use `stream` to keep partial results. `adapter` is the name of
+        one of `adapters`, None for none, or a list with one for each prompt.
 
         Raises:
-            InputError: A bad prompt or parameter; nothing has been run.
+            InputError: A bad prompt, parameter or adapter; nothing has been run.
         """
         parts = split(prompts)
-        pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
+        names = pair_adapters(len(parts), adapter)
+        triples = zip(parts, pair(len(parts), sampling_params), names, strict=True)
         with self.loop.lock.turn():
-            requests = [self.maker.make(prompt, params) for prompt, params in pairs]
+            requests = [
+                self.maker.make(prompt, params, adapter=self.maker.adapter(name))
+                for prompt, params, name in triples
+            ]
         return self._run(requests, use_tqdm)
 
     def chat(
@@ -110,6 +124,7 @@ class LLM:
         use_tqdm: bool = True,
         *,
         add_generation_prompt: bool = True,
+        adapter: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Generate the next message of a conversation, or of each conversation in a list.
 
@@ -121,10 +136,14 @@ class LLM:
         """
         talks = split_talks(messages)
         prompts = [self.chat_tokens(talk, add_generation_prompt) for talk in talks]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, adapter=adapter)
 
     def stream(
-        self, prompt: Any, sampling_params: SamplingParams | None = None
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        *,
+        adapter: str | None = None,
     ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate for one prompt; yield the new text and the result so far after every step.
 
@@ -134,19 +153,25 @@ class LLM:
         Raises:
             InputError: A bad prompt or parameter, or n > 1; raised by the call itself.
         """
-        return self._stream(self._one(prompt, sampling_params, None))
+        return self._stream(self._one(prompt, sampling_params, None, adapter))
 
-    def session(self) -> Session:
+    def session(self, adapter: str | None = None) -> Session:
         """Return a session, which keeps its cache from one request to the next.
 
         Raises:
-            InputError: The policy evicts tokens that the next request may build on.
+            InputError: The policy evicts tokens that the next request may build on, or there is no
+                adapter of that name.
         """
         self.config.check_session()
-        return Session(self)
+        self.maker.adapter(adapter)
+        return Session(self, adapter)
 
     def _one(
-        self, prompt: Any, params: SamplingParams | None, kept: CachedPrefix | None
+        self,
+        prompt: Any,
+        params: SamplingParams | None,
+        kept: CachedPrefix | None,
+        adapter: str | None,
     ) -> Request:
         parts = split(prompt)
         if len(parts) != 1:
@@ -155,7 +180,7 @@ class LLM:
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
         with self.loop.lock.turn():
-            return self.maker.make(parts[0], chosen, kept)
+            return self.maker.make(parts[0], chosen, kept, adapter=self.maker.adapter(adapter))
 
     def chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
         """Return a conversation's tokens by the model's chat template.
@@ -204,8 +229,9 @@ class Session:
     `RequestOutput.num_cached_tokens` is its length.
     """
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLM, adapter: str | None = None) -> None:
         self._llm = llm
+        self._adapter = adapter
         self._kept = CachedPrefix()
 
     @property
@@ -217,7 +243,8 @@ class Session:
         self, prompt: Any, sampling_params: SamplingParams | None = None
     ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate for one prompt; see `LLM.stream`."""
-        return self._llm._stream(self._llm._one(prompt, sampling_params, self._kept))
+        request = self._llm._one(prompt, sampling_params, self._kept, self._adapter)
+        return self._llm._stream(request)
 
     def chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None

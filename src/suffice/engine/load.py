@@ -11,6 +11,7 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
+from suffice.models.adapters import read_adapters
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
@@ -58,7 +59,9 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     config = _resolved(config, model, packed.dtype, packed.method, packed.stamp)
     assert config.threads is not None
     native.set_threads(config.threads)
-    runner = Runner(config, packed.decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    adapters = read_adapters(config.adapters, model, config.dtype)
+    sample = lambda: tokenizer.encode(essay()[:SAMPLE])  # noqa: E731
+    runner = Runner(config, packed.decoder, sample, adapters)
     runner.stored_as, runner.stamp = packed.stored_as, packed.stamp
     runner.proposer = config.speculative_config.proposer(DraftModels(runner, load, shelf))
     return config, runner, tokenizer
@@ -78,6 +81,7 @@ def _resolved(
         raise InputError(
             f"{config.model} is quantized already, by {method}: leave out quantization"
         )
+    config.check_model(model)
     config = config.resolved(dtype, model.max_positions, model.most_positions)
     return config if method is None else replace(config, quantization=QUANTS.build(method))
 

@@ -155,6 +155,10 @@ class Loop:
                 kv_bytes_read=trace.kv_bytes_read,
                 kv_bytes_held=trace.kv_bytes_held,
                 weight_bytes_read=trace.weight_bytes_read,
+                experts_read=trace.experts_read,
+                experts_held=trace.experts_held,
+                expert_bytes_read=trace.expert_bytes_read,
+                expert_bytes_held=trace.expert_bytes_held,
                 drafts=self._checked_drafts,
                 accepted=self._accepted_drafts,
                 token_seconds=self.turns.times.token or 0.0,
@@ -236,12 +240,11 @@ class Loop:
         proposed, drafts = self._drafts(samples, [room for _, room in ready])
         began = self._clock()
         rows = [
-            Rows(s.sequence, [s.tokens[-1]], drafts=tree, technique=s.request.technique)
+            Rows(s.sequence, [s.tokens[-1]], drafts=tree, **s.request.how)
             for s, tree in zip(samples, drafts, strict=True)
         ]
         rows += [
-            Rows(s.sequence, s.next_known(1 + room), "none", technique=s.request.technique)
-            for s, room in behind
+            Rows(s.sequence, s.next_known(1 + room), "none", **s.request.how) for s, room in behind
         ]
         rows += [self._part(request, count) for request, count in parts]
         if not rows:
@@ -269,7 +272,7 @@ class Loop:
         asked = count == request.left and not all(sample.tokens for sample in request.running)
         tokens = request.tokens[first : first + count]
         outputs: Literal["last", "none"] = "last" if asked else "none"
-        return Rows(sequence, tokens, outputs, prompt=True, technique=request.technique)
+        return Rows(sequence, tokens, outputs, prompt=True, **request.how)
 
     def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
         """Return the drafts that were made for each sample, and those that are to be checked."""

@@ -67,9 +67,12 @@ class Memory:
         return request.reuse and self.retained.enabled and self._runner.shares_prompts
 
     def _group(self, request: Request) -> str:
-        """Return the name of the caches that a request may use and leave."""
+        """Return the name of the caches that a request may use and leave.
+
+        Adapters change keys and values, so requests of different ones share none.
+        """
         technique = request.technique if self._runner.prompts_by_technique else 0
-        return f"{technique}:{request.group}"
+        return f"{technique}:{request.adapter}:{request.group}"
 
     def _has_room(self, request: Request) -> bool:
         used, limit = self._runner.memory_bytes

@@ -7,12 +7,13 @@ Each takes the option's name and the given value, returns the value for `Config`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from suffice.cache import KV_DTYPES, types_of
-from suffice.errors import InputError, OptionError, unknown
+from suffice.errors import InputError, OptionError, brief, shown, unknown
 from suffice.registry import Table
 from suffice.speculate import SPECULATORS, Speculator
 
@@ -157,6 +158,32 @@ def speculator(name: str, value: Any) -> Speculator:
         raise InputError(f"{name}: needs 'method'. Known: {known}")
     made: Speculator = SPECULATORS.make(method, options)
     return made
+
+
+def named_folders(name: str, value: Any) -> tuple[tuple[str, str], ...]:
+    """Return names with their folders, given as a mapping, as "NAME=FOLDER", or as a list."""
+    if isinstance(value, Mapping):
+        pairs = [(each, str(folder)) for each, folder in value.items()]
+    elif isinstance(value, str) or not isinstance(value, Sequence):
+        pairs = [_named_folder(name, value)]
+    else:
+        pairs = [_named_folder(name, each) for each in value]
+    for each, folder in pairs:
+        if not isinstance(each, str) or not each or not folder:
+            raise InputError(f"{name}: must be NAME=FOLDER, not {brief(each)}={brief(folder)}")
+    twice = [each for each, count in Counter(each for each, _ in pairs).items() if count > 1]
+    if twice:
+        raise InputError(f"{name}: '{shown(twice[0])}' is given twice")
+    return tuple(pairs)
+
+
+def _named_folder(name: str, value: Any) -> tuple[Any, str]:
+    if isinstance(value, list | tuple) and len(value) == 2:  # parsed before
+        return value[0], str(value[1])
+    if not isinstance(value, str) or "=" not in value:
+        raise InputError(f"{name}: must be NAME=FOLDER, not {brief(value)}")
+    own, _, folder = value.partition("=")
+    return own, folder
 
 
 def calibration(name: str, value: Any) -> Calibration | None:

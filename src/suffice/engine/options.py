@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from suffice.cache import GROWTHS, Growth
 from suffice.engine import option_values as values
 from suffice.engine.foreign import without_foreign
 from suffice.errors import unknown
+from suffice.experts import EXPERTS, ChoiceOfExperts
 from suffice.policy import POLICIES, Policy
 from suffice.pull import DEFAULT_MODEL
 from suffice.speculate import Speculator
@@ -97,11 +98,12 @@ class EngineOptions:
         kv_cache_dtype: Type of the cached keys and values, or "KEYS/VALUES"; "auto" for `dtype`.
         kv_cache_bytes: Most bytes for all caches together; None for no limit.
         quantization: How weights are stored; None for `dtype`, or as the file stores them.
-        attention, softmax, policy, growth: The techniques.
+        attention, softmax, policy, experts, growth: The techniques.
         speculative_config: Who drafts tokens: a name, or vLLM's {"method": "name", ...}.
         calibration: The file of `suffice calibrate`, for techniques that need one.
         audit: Every `audit` decode steps, also compute exact attention and record the error in
             the runner's trace; None for never.
+        adapters: LoRA adapters that requests may name: {"name": folder}, or "NAME=FOLDER" texts.
         max_num_seqs: Most samples that decode together.
         seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
@@ -239,6 +241,18 @@ class EngineOptions:
             inexact=True,
         ),
     )
+    experts: str | ChoiceOfExperts = field(
+        default="all",
+        metadata=_option(
+            values.of_table(EXPERTS),
+            _technique(
+                "--experts",
+                help="Which of a token's experts are computed: all, mass:keep=0.98; "
+                "`suffice info experts` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
     audit: int | None = field(
         default=None,
         metadata=_option(
@@ -275,6 +289,9 @@ class EngineOptions:
             ),
             inexact=True,
         ),
+    )
+    adapters: str | Mapping[str, str | os.PathLike[str]] | Sequence[Any] = field(
+        default=(), metadata=_option(values.named_folders)
     )
     max_num_seqs: int = field(default=16, metadata=_option(values.whole(1)))
     seed: int | None = field(default=0, metadata=_option(values.whole(0, none=True)))

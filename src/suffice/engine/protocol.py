@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from suffice.engine.config import Config
 
 
+class How(TypedDict):
+    """How rows run: fields of `Rows`."""
+
+    technique: int
+    adapter: int
+
+
 @dataclass(frozen=True)
 class Rows:
     """Tokens of one sequence that a step runs, and drafts that continue the last of them.
 
     `outputs`: the rows whose logits are wanted. `prompt`: a part of a prompt; others are decode
     steps, in which techniques leave out what they may, and which are counted. `technique`: the
-    number of the attention technique; 0 is the engine's own.
+    number of the attention technique; 0 is the engine's own. `adapter`: the index of an adapter, -1
+    for none.
     """
 
     sequence: Any
@@ -32,6 +40,7 @@ class Rows:
     drafts: Tree = NO_DRAFTS
     prompt: bool = False
     technique: int = 0
+    adapter: int = -1
 
     @property
     def count(self) -> int:

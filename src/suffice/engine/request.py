@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.engine.protocol import Detokenizer
+from suffice.engine.protocol import Detokenizer, How
 from suffice.engine.retained import Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
@@ -231,6 +231,7 @@ class Request:
         key: str = "",
         reuse: bool = False,
         technique: int = 0,
+        adapter: int = -1,
         group: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -244,6 +245,7 @@ class Request:
         self.key = key
         self.reuse = reuse
         self.technique = technique  # of attention, by the runner's number
+        self.adapter = adapter  # by its index; -1: none
         self.group = group  # whose kept keys and values it may use
         self.arrival = self.overtaken = self.preemptions = 0
         self.samples: list[Sample] = []
@@ -256,6 +258,11 @@ class Request:
         self.metrics = Metrics()
         self._clock = clock
         self._counted = clock()  # until when `metrics` has counted
+
+    @property
+    def how(self) -> How:
+        """How its rows run."""
+        return {"technique": self.technique, "adapter": self.adapter}
 
     @property
     def running(self) -> list[Sample]:

@@ -14,9 +14,10 @@ import numpy as np
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.protocol import Rows
+from suffice.engine.protocol import How, Rows
 from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
+from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import StepRows
@@ -52,9 +53,13 @@ class Runner(ModelWithTechniques):
     """
 
     def __init__(
-        self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
+        self,
+        config: Config,
+        decoder: DecoderWeights,
+        sample: Callable[[], list[int]] = list,
+        adapters: abc.Sequence[Adapter] = (),
     ) -> None:
-        super().__init__(config, decoder)
+        super().__init__(config, decoder, adapters)
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
@@ -189,21 +194,22 @@ class Runner(ModelWithTechniques):
 
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
+        how: How = {"technique": rows.technique, "adapter": rows.adapter}
         if rows.prompt:
             return StepRows(
                 cache,
                 tokens,
                 outputs=rows.outputs,
-                technique=rows.technique,
+                **how,
                 exact=not self.config.softmax.prefill,
                 counted=False,
                 watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
             )
         if not len(tree):
-            return StepRows(cache, tokens, outputs=rows.outputs, technique=rows.technique)
+            return StepRows(cache, tokens, outputs=rows.outputs, **how)
         known = len(tokens)
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
-        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, rows.technique)
+        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, **how)
 
     def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
         """Run tokens as a prompt with exact attention, and show `watch` all queries.

@@ -137,6 +137,7 @@ class Engine:
             reuse=work.reuse,
             group=work.group,
             technique=self._technique(work.attention),
+            adapter=self._maker.adapter(work.adapter),
         )
         _check_known(work, request)
         if work.grammar is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
+from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
-from suffice.models.native_model import NativeModel
+from suffice.models.native_model import NativeModel, Omitted
 
 
 class ModelWithTechniques(ModelFacts):
@@ -15,11 +18,20 @@ class ModelWithTechniques(ModelFacts):
     It says what each technique guarantees, and whose rows of keys and values others may share.
     """
 
-    def __init__(self, config: Config, decoder: DecoderWeights) -> None:
+    def __init__(
+        self, config: Config, decoder: DecoderWeights, adapters: Sequence[Adapter] = ()
+    ) -> None:
         super().__init__(config, decoder)
         assert config.max_model_len is not None, "the config must be resolved"
         rules = self._rules(config)
-        self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
+        self._native = NativeModel(
+            decoder,
+            config.max_model_len,
+            rules,
+            config.levels(),
+            Omitted(experts=config.experts.left_out),
+            adapters,
+        )
         self._guarantees = [self._guarantee(rules)]
         self._sketched = config.attention.sketched or config.speculative_config.sketched
 
@@ -37,6 +49,7 @@ class ModelWithTechniques(ModelFacts):
 
         No sequence may be open: those opened from now on keep what the technique needs.
         """
+        config.check_model(self.decoder.config)
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.attention.sketched

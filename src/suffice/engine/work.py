@@ -30,6 +30,7 @@ class Work:
         key: Requests of one key share their time with those of other keys.
         deadline: Seconds from submission after which it ends with error code "deadline".
         attention: The text of a technique that the engine allows; None is its own.
+        adapter: The name of one of the engine's adapters; None is the model itself.
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
@@ -43,6 +44,7 @@ class Work:
     key: str = ""
     deadline: float | None = None
     attention: str | None = None
+    adapter: str | None = None
     reuse: bool = True
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
@@ -164,6 +166,10 @@ class EngineStats:
     kv_bytes_read: int = 0
     kv_bytes_held: int = 0
     weight_bytes_read: int = 0
+    experts_read: int = 0
+    experts_held: int = 0
+    expert_bytes_read: int = 0
+    expert_bytes_held: int = 0
     drafts: int = 0
     accepted: int = 0
     token_seconds: float = 0.0

@@ -28,7 +28,8 @@ class Attention:
     """Attention of a layer's query heads to its own keys and values.
 
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
-    head alone or, if `whole_norms`, all heads together.
+    head alone or, if `whole_norms`, all heads together. `spare`: each query head has a logit that
+    takes part in its softmax without a value.
     """
 
     name: ClassVar[str] = "attn"
@@ -40,6 +41,7 @@ class Attention:
     rope: int | None
     norms: bool
     whole_norms: bool
+    spare: bool
 
     @property
     def matrices(self) -> Shapes:
@@ -55,11 +57,12 @@ class Attention:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of the weights of norms inside the block."""
+        """The shapes of the vectors inside the block: weights of norms, and spare logits."""
+        spare = {"spare": (self.heads,)} if self.spare else {}
         if not self.norms:
-            return {}
+            return spare
         counts = (self.heads, self.kv_heads) if self.whole_norms else (1, 1)
-        return {
+        return spare | {
             name: (count * self.head_size,)
             for name, count in zip(("q_norm", "k_norm"), counts, strict=True)
         }

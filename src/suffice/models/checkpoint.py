@@ -39,12 +39,14 @@ class UnreadCodes:
     `levels` uint8 [2^bits] are the levels plus 128. `fill` writes panels uint8
     [N/16, layout.panel_bytes(K)], and raises `InputError` for a damaged file, or scales that are
     not finite. `order` int32 [K] is there if column k of the codes belongs to input order[k].
+    `some`, if it is there, returns what fills panels of some of the rows.
     """
 
     layout: CodeLayout
     levels: NDArray[np.uint8]
     fill: Callable[[NDArray[np.uint8]], None]
     order: NDArray[np.int32] | None = None
+    some: Callable[[slice], Callable[[NDArray[np.uint8]], None]] | None = None
 
 
 class Source(Protocol):

@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 MAX_HEAD_SIZE = 256
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")  # as the native core numbers them
+# as the native core numbers them
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish")
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -249,6 +250,9 @@ class DecoderConfig:
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
     logit_scale: float = 1.0
+    score_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: they stay
+    logit_cap: float = 0.0  # likewise
+    spare_logits: bool = False  # each query head has a logit without a value (an attention sink)
     embed_scale: float = 1.0
     rounds_embed_scale: bool = True  # to the type of the embedding
     embed_width: int = 0  # of an embedding row; 0: `width`, without projections
@@ -275,6 +279,9 @@ class DecoderConfig:
             check_size(field, size)
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
+        for field in ("score_cap", "logit_cap"):
+            if getattr(self, field) != 0:
+                check_number(field, getattr(self, field))
         for field in ("attention_scale", "residual_scale", "logit_scale", "embed_scale"):
             check_number(field, getattr(self, field))
         if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
@@ -310,6 +317,7 @@ class DecoderConfig:
             own.rope,
             norms=self.qk_norm,
             whole_norms=self.qk_norm and self.whole_qk_norm,
+            spare=self.spare_logits,
         )
         if self.experts and not own.dense:
             return attention, ExpertMLP(self.width, self.activation, self.experts)

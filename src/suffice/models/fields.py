@@ -40,6 +40,7 @@ _SIZES = frozenset(
     {
         "decoder_sparse_step",
         "ffn_dim",
+        "ffn_hidden_size",
         "head_dim",
         "hidden_size",
         "intermediate_size",
@@ -66,8 +67,10 @@ _SIZES = frozenset(
     }
 )
 _NUMBERS = {  # and their exclusive lower bounds
+    "attn_logit_softcapping": 0.0,
     "attention_multiplier": 0.0,
     "embedding_multiplier": 0.0,
+    "final_logit_softcapping": 0.0,
     "layer_norm_eps": 0.0,
     "layer_norm_epsilon": 0.0,
     "logits_scaling": 0.0,

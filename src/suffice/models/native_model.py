@@ -16,6 +16,7 @@ from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.models.adapters import Adapter
 from suffice.models.blocks import Attention, Block, ExpertMLP
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights, Watch
@@ -39,6 +40,7 @@ class StepRows:
     returned: the "last" row, "all" or "none".
 
     `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
+    `adapter`: the index of the one that changes the weights for them, -1 for none.
     `exact`: attend to everything, whatever the technique, as for prompts; then there may be more
     rows than drafts, unless they have parents or are counted. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
@@ -50,6 +52,7 @@ class StepRows:
     parents: Sequence[int] | None = None
     outputs: str = "last"
     technique: int = 0
+    adapter: int = -1
     exact: bool = False
     counted: bool = True
     watch: Watch | None = None
@@ -60,12 +63,14 @@ class Omitted:
     """Parts of a step that are left out to make it cheaper.
 
     Tokens see the last `recent` keys (0: all), their own included, and the first `sinks`; a layer's
-    own window stays if it is narrower. `layers` are skipped: they neither read nor store keys.
+    own window stays if it is narrower. `layers` are skipped: they neither read nor store keys. The
+    lightest experts of a row are skipped up to the share `experts` of its weights.
     """
 
     recent: int = 0
     sinks: int = 0
     layers: tuple[int, ...] = ()
+    experts: float = 0.0
 
 
 class NativeModel:
@@ -74,6 +79,7 @@ class NativeModel:
     `rules` [L][G] select the keys and values that attention reads (None: all); other rules may be
     added, and rows name theirs. `levels` [L][H] are
     the tables of a coded softmax (none: weights are e^x). `omitted` is left out of every step.
+    Rows may name one of the `adapters`.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class NativeModel:
         rules: Sequence[Sequence[AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         config = decoder.config
         self._config = config
@@ -92,6 +99,7 @@ class NativeModel:
         self._positions = positions
         self._omitted = omitted
         self._levels = levels
+        self._adapters = adapters
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._timed = False
         self._model = self._built()
@@ -116,7 +124,10 @@ class NativeModel:
             embedding_scale=decoder.embed_scale,
             residual_scale=config.residual_scale,
             logit_scale=config.logit_scale,
+            score_cap=config.score_cap,
+            logit_cap=config.logit_cap,
             position_rows=learned,
+            adapters=len(self._adapters),
         )
         for cos, sin in decoder.rope_tables(self._reached):
             tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
@@ -126,6 +137,7 @@ class NativeModel:
             for block in config.blocks(index):
                 norms = {**{name: name for name in block.vectors}, **config.norms(block)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
+                parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
                 _add_block(model, block, parts)
         matrices = ("embed", "project_in", "project_out", "head")
         parts = _parts(decoder, "", matrices, {"final_norm": "final_norm"})
@@ -138,6 +150,7 @@ class NativeModel:
         model.finish(parts)
         omitted = self._omitted
         model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
+        model.leave_out_experts(omitted.experts)
         model.time_parts(self._timed)
         return model
 
@@ -228,6 +241,7 @@ class NativeModel:
             _ints([piece.count for piece in pieces]),
             _ints([_kind(piece.rows) for piece in pieces]),
             _ints([piece.rows.technique for piece in pieces]),
+            _ints([piece.rows.adapter for piece in pieces]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
@@ -362,6 +376,20 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
     else:
         model.add_mlp(parts, block.inner, activation)
+
+
+def _adapted(
+    adapters: Sequence[Adapter], prefix: str, matrices: Iterable[str]
+) -> dict[str, object]:
+    """Return what adapters add to matrices, by the names that the core has for it."""
+    parts: dict[str, object] = {}
+    for name in matrices:
+        own = [adapter.matrices.get(prefix + name) for adapter in adapters]
+        if any(own):
+            parts[f"{name}.adapters"] = [
+                None if both is None else tuple(map(native_linear, both)) for both in own
+            ]
+    return parts
 
 
 def _parts(

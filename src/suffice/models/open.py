@@ -38,7 +38,8 @@ def _open_folder(path: Path) -> Checkpoint:
     from suffice.models.formats.hf_folder import FolderTensors, Safetensors, read_json
 
     raw = read_json(path / "config.json")
-    tensors = FolderTensors(path)
+    family = family_of(raw)
+    tensors = FolderTensors(path, family.called)
     weights: Source
     surplus: tuple[str, ...] = ()
     if is_stored_whole(raw, tensors.types):
@@ -50,7 +51,7 @@ def _open_folder(path: Path) -> Checkpoint:
         weights = quantized = QuantizedFolder(tensors, reader_of(raw, str(path)))
         surplus = tuple(re.escape(name) for name in quantized.zero_biases())
         raw = without_quantization(raw)
-    family = family_of(raw)
+        family = replace(family, weights=family.in_codes or family.weights)
     family = replace(family, surplus=family.surplus + surplus)
     where = f"{path / 'config.json'}: 'num_hidden_layers'"
     check_layers(where, raw.get("num_hidden_layers"), len(weights.shapes()))

@@ -33,7 +33,8 @@ class Slice:
     `stored` is that name, as in a name map, and `parts` are the decoder's names of all of them, in
     order. `by_head`: the rows of a head of each part come one after the other, then those of the
     next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
-    `transposed`: the stored matrix is [K, N], and the parts are side by side.
+    `alternating`: a row of each part comes after the other. `transposed`: the stored matrix is
+    [K, N], or [E, K, N], and the parts are side by side.
     """
 
     stored: str
@@ -42,13 +43,13 @@ class Slice:
     by_head: bool = False
     by_expert: bool = False
     transposed: bool = False
+    alternating: bool = False
 
     def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
         """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
-        if self.by_expert:
-            return (experts, rows // experts, *shape[1:])
-        whole = (rows, *shape[1:])
-        return whole[::-1] if self.transposed else whole
+        own = (rows // experts if self.by_expert else rows, *shape[1:])
+        own = own[::-1] if self.transposed else own
+        return (experts, *own) if self.by_expert else own
 
 
 Templates = Mapping[str, "str | Slice"]
@@ -60,10 +61,11 @@ def stored_together(
     by_head: bool = False,
     by_expert: bool = False,
     transposed: bool = False,
+    alternating: bool = False,
 ) -> dict[str, Slice]:
     """Return entries of a name map for matrices of a layer that are stored as one."""
     return {
-        f"layers.{part}": Slice(stored, part, parts, by_head, by_expert, transposed)
+        f"layers.{part}": Slice(stored, part, parts, by_head, by_expert, transposed, alternating)
         for part in parts
     }
 
@@ -90,12 +92,23 @@ class View:
 
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
-        own = len(self.shape)
-        if whole.ndim > own:  # of all experts
-            whole = whole.reshape(-1, *whole.shape[whole.ndim - own + 1 :])
-        whole = whole.T if self.transposed else whole
+        rows = self.rows_of(whole)
+        if self.run == 1:
+            return np.ascontiguousarray(rows[self.alternate(0, self.shape[0])])
         runs = self.runs(0, self.shape[0])
-        return np.concatenate([whole[start : start + rows] for start, _, rows in runs])
+        return np.concatenate([rows[start : start + count] for start, _, count in runs])
+
+    def rows_of(self, whole: Array) -> Array:
+        """Return all rows of a stored weight, those of all experts below each other."""
+        own = len(self.shape)
+        if self.transposed and own > 1:
+            whole = whole.swapaxes(-1, -2)
+        return whole.reshape(-1, *self.shape[1:]) if whole.ndim > own else whole
+
+    def alternate(self, first: int, count: int) -> slice:
+        """Return where `count` rows from `first` on stand, of runs of one row."""
+        start = self.first + first * self.step
+        return slice(start, start + (count - 1) * self.step + 1, self.step)
 
 
 def slice_source(source: Source, views: Mapping[str, View]) -> Source:
@@ -116,10 +129,7 @@ class _Sliced:
 
     def _rows(self, view: View) -> int:
         """Return the rows that the stored weight has as a matrix of views."""
-        whole = self._shapes[view.stored]
-        return math.prod(
-            whole[1:] if view.transposed else whole[: len(whole) - len(view.shape) + 1]
-        )
+        return math.prod(self._shapes[view.stored]) // math.prod(view.shape[1:])
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of every stored weight and of every view."""
@@ -160,25 +170,36 @@ class _Sliced:
         view = self._views.get(name)
         if view is None:
             return self._source.load_rows(name, first, out)
+        if view.run == 1:
+            return self._load_alternating(view, first, out)
         for start, to, rows in view.runs(first, len(out)):
             part = out[to : to + rows]
             if view.transposed:
-                part[...] = self._columns(view.stored, start, rows)
+                part[...] = self._turned_rows(view)[start : start + rows]
             else:
                 self._source.load_rows(view.stored, start, part)
 
-    def _columns(self, stored: str, first: int, count: int) -> Array:
-        """Return columns of a stored matrix, as rows."""
-        if self._turned is None or self._turned[0] != stored:
-            self._turned = stored, self._source.load(stored)
-        columns: Array = self._turned[1][:, first : first + count].T
-        return columns
+    def _load_alternating(self, view: View, first: int, out: NDArray[np.float32]) -> None:
+        if view.transposed:
+            out[...] = self._turned_rows(view)[view.alternate(first, len(out))]
+            return
+        all_rows = np.empty((len(out) * view.step, *out.shape[1:]), np.float32)
+        self._source.load_rows(view.stored, first * view.step, all_rows)
+        out[...] = all_rows[view.alternate(0, len(out))]
+
+    def _turned_rows(self, view: View) -> Array:
+        """Return the rows of a stored matrix that is transposed; the last one is kept."""
+        if self._turned is None or self._turned[0] != view.stored:
+            self._turned = view.stored, view.rows_of(self._source.load(view.stored))
+        return self._turned[1]
 
     def in_codes(self, name: str) -> bool:
         """Return whether a matrix is stored in codes that become panels, whole ones of its own."""
         view = self._views.get(name)
         if view is None or not self._source.in_codes(view.stored):
             return self._source.in_codes(self._stored(name))
+        if view.run == 1:
+            return not view.transposed
         whole = view.run == view.shape[0] and not view.transposed
         end = view.first + view.shape[0]
         last = end == self._rows(view) or end % _PANEL_ROWS == 0
@@ -196,6 +217,9 @@ class _Sliced:
             return found
         if isinstance(found, StoredFloat8):
             return StoredFloat8(view.of(found.data), view.of(found.scales))
+        if view.run == 1:
+            assert found.some is not None, "a source of alternating rows in codes can select them"
+            return replace(found, fill=found.some(view.alternate(0, view.shape[0])))
         panels = -(-self._rows(view) // _PANEL_ROWS)
         first, fill_whole = view.first // _PANEL_ROWS, found.fill
         if panels == -(-view.shape[0] // _PANEL_ROWS):

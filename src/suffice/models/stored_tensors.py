@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,13 @@ _MOST_SIZE = 2**62  # of a dimension and of a tensor
 class StoredTensors:
     """The tensors of a file, by name, and the metadata of its header.
 
+    `called` returns the name that a stored one has here.
+
     Raises:
         InputError: The file cannot be read, or is no safetensors file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, called: Callable[[str], str] = str) -> None:
         self.path = path
         self._file = StoredFile(path)
         try:
@@ -58,7 +61,9 @@ class StoredTensors:
             if isinstance(error, InputError):
                 raise
             raise self._invalid(" ".join(str(error).split())) from None
-        self._table: dict[str, dict[str, Any]] = header
+        self._table: dict[str, dict[str, Any]] = {
+            called(name): entry for name, entry in header.items()
+        }
 
     @property
     def names(self) -> list[str]:

@@ -24,6 +24,7 @@ __all__ = [
     "is_linear",
     "is_norm",
     "match",
+    "module_names",
     "not_finite",
     "shapes",
     "views",
@@ -189,7 +190,9 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
         rows, total = others[name], sum(others.values())
         first = sum(others[other] for other in before)
         run, step = rows, total
-        if cut.by_head:
+        if cut.alternating:
+            first, run, step = len(before), 1, len(others)
+        elif cut.by_head:
             heads = rows // config.head_size
             first, run, step = len(before) * config.head_size, config.head_size, total // heads
         elif cut.by_expert and len(others) > 1:
@@ -197,6 +200,25 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
             first, run, step = first // experts, rows // experts, total // experts
         found[name] = View(full, wanted[name], first, run, step, cut.transposed)
     return found
+
+
+def module_names(
+    config: DecoderConfig, templates: Templates, parts: Iterable[str]
+) -> dict[str, str] | None:
+    """Return the module, a stored name without `.weight`, of each matrix of layers among `parts`.
+
+    None: the name map lacks some.
+    """
+    names = [
+        f"layers.{index}.{part}"
+        for index in range(len(config.layers))
+        for block in config.blocks(index)
+        for part in block.matrices
+        if part in parts
+    ]
+    if any(f"layers.{name.rpartition('.')[2]}" not in templates for name in names):
+        return None
+    return {name: _stored_name(name, templates).removesuffix(".weight") for name in names}
 
 
 def _siblings(name: str, cut: Slice) -> list[str]:

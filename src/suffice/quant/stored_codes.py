@@ -27,11 +27,12 @@ _SCALES: dict[ScaleForm, np.dtype[np.generic]] = {
 
 @dataclass(frozen=True)
 class StoredCodes:
-    """A weight [N, K] in codes: uint8 `codes` [N, K], `scales` [N, G] of the layout's type.
+    """A weight [N, K] in codes: uint8 `codes` [N, K], `scales` [N, G] of the layout's form.
 
-    `levels` uint8 [2^bits] are offset by 128. `zeros` uint8 [N, G] are there if the layout's minima
-    are `zero`; those of 8 bits are offset by 128, as the levels are. `order` int32 [K] is there if
-    column k of the codes belongs to input order[k].
+    Scales that are powers are bytes e for 2^(e - 128). `levels` uint8 [2^bits] are offset by 128.
+    `zeros` uint8 [N, G] are there if the layout's minima are `zero`; those of 8 bits are offset by
+    128, as the levels are. `order` int32 [K] is there if column k of the codes belongs to input
+    order[k].
     """
 
     layout: CodeLayout
@@ -49,6 +50,8 @@ class StoredCodes:
         if zeros is not None and self.layout.bits == _BYTE_BITS:
             zeros -= _OFFSET
         scales = self.scales[own].astype(np.float32)
+        if self.layout.scales == "power":
+            scales = np.ldexp(np.float32(1), self.scales[own].astype(np.int32) - _OFFSET)
         values = np.empty_like(out) if self.order is not None else out
         for g, begin in enumerate(range(0, out.shape[1], self.layout.group)):
             columns = slice(begin, begin + self.layout.group)

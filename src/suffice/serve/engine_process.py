@@ -194,6 +194,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         key=message.key,
         deadline=message.deadline,
         attention=message.attention,
+        adapter=message.adapter,
         reuse=message.reuse,
         group=message.group,
         known=tuple(map(tuple, message.known)),

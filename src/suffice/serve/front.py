@@ -136,7 +136,7 @@ class Front:
         Raises:
             Problem: Another model is asked for.
         """
-        names = self.settings.names
+        names = (*self.settings.names, *self.settings.adapters)
         if name is None or name in names:
             return name or names[0]
         near = nearest(name[:200], names)

@@ -68,6 +68,10 @@ _SUMS = (
     ("prompt_rows_copied", "prompt_rows_copied", "Prompt tokens copied from other caches."),
     ("growth_copies_bytes", "growth_bytes_copied", "Bytes copied when caches grew."),
     ("weight_bytes_read", "weight_bytes_read", "Bytes of weights that decode steps read."),
+    ("experts_read", "experts_read", "Experts of layers that steps read."),
+    ("experts_held", "experts_held", "Experts of layers that there are, for each step."),
+    ("expert_bytes_read", "expert_bytes_read", "Bytes of experts that steps read."),
+    ("expert_bytes_held", "expert_bytes_held", "Bytes of all experts, for each step."),
     ("engine_key_rows_read", "key_rows_read", "Rows of keys that the engine's steps read."),
     ("engine_value_rows_read", "value_rows_read", "Rows of values that the engine's steps read."),
 )

@@ -20,7 +20,7 @@ def _card(front: Front, name: str) -> dict[str, Any]:
         "created": _STARTED,
         "owned_by": "suffice",
         "root": front.settings.names[0],
-        "parent": None,
+        "parent": front.settings.names[0] if name in front.settings.adapters else None,
         "max_model_len": facts.max_model_len,
         "meta": {
             "n_vocab": facts.vocabulary,
@@ -31,8 +31,9 @@ def _card(front: Front, name: str) -> dict[str, Any]:
 
 
 def listed(front: Front) -> Response:
-    """Return a card for each name of the model."""
-    cards = [_card(front, name) for name in front.settings.names]
+    """Return a card for each name of the model, and for each adapter."""
+    names = (*front.settings.names, *front.settings.adapters)
+    cards = [_card(front, name) for name in names]
     return JSONResponse({"object": "list", "data": cards})
 
 

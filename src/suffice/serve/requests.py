@@ -76,6 +76,7 @@ def works(
             priority=body.priority,
             key=job.key,
             attention=attention,
+            adapter=body.model if body.model in front.settings.adapters else None,
             reuse=body.cache_prompt,
             group=_group(front, job, body),
             grammar=grammar,

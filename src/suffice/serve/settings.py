@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from suffice.engine.option_values import size, whole
+from suffice.engine.option_values import named_folders, size, whole
 from suffice.errors import InputError, OptionError
 
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
@@ -133,6 +133,9 @@ class Settings:
             raise OptionError(
                 "metrics_prefix", self.metrics_prefix, "must be a word such as 'suffice' or 'vllm'"
             )
+        for name in self.adapters:
+            if name in self.names:
+                self._refuse("adapter", "must not be a name of the model", name)
         if "" in self.served_names:
             self._refuse("served_names", "must be a name", "")
         for origin in self.allowed_origins:
@@ -159,6 +162,12 @@ class Settings:
             return self.served_names
         short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
         return tuple(dict.fromkeys((self.model, short))) if short else (self.model,)
+
+    @cached_property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of adapters, which requests give as their model's."""
+        given = named_folders("adapter", self.options.get("adapters", ()))
+        return tuple(name for name, _ in given)
 
 
 def _origin_fault(given: str) -> str | None:

@@ -46,6 +46,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     key: str = ""
     deadline: float | None = None
     attention: str | None = None
+    adapter: str | None = None
     reuse: bool = True
     group: str = ""
     known: list[list[int]] = []

@@ -14,7 +14,7 @@ from suffice.registry import Table
 
 __all__ = ["ARCHITECTURES", "Family", "family_of"]
 
-_CLOSE = 0.85  # of stems: Gemma2 is not a misspelt Gemma3 (nor Gemma), Lama is Llama
+_CLOSE = 0.85  # of stems: Gemma4 is not a misspelt Gemma3 (nor Gemma), Lama is Llama
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Family:
     `{i}` instead of a layer's index, or to slices of what is stored as one (see `models.slices`).
     Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
     family adds to the stored weights of its RMS norms. Stored weights that match `surplus` carry no
-    information of their own.
+    information of their own. `called` are patterns of stored names that have no `.weight`, each
+    with what such a name becomes. `in_codes` replaces `weights` where another program has quantized
+    the folder.
     """
 
     name: str
@@ -34,15 +36,20 @@ class Family:
     norm_offset: float = 0.0
     surplus: tuple[str, ...] = ()
     base: str = "model."
+    called: tuple[tuple[str, str], ...] = ()
+    in_codes: Templates | None = None
 
 
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "FalconForCausalLM": "suffice.models.families.falcon:FALCON",
         "GPT2LMHeadModel": "suffice.models.families.gpt2:GPT2",
         "GPTNeoXForCausalLM": "suffice.models.families.neox:NEOX",
+        "Gemma2ForCausalLM": "suffice.models.families.gemma:GEMMA2",
         "Gemma3ForCausalLM": "suffice.models.families.gemma:GEMMA3",
         "GemmaForCausalLM": "suffice.models.families.gemma:GEMMA",
+        "GptOssForCausalLM": "suffice.models.families.gpt_oss:GPT_OSS",
         "GraniteForCausalLM": "suffice.models.families.granite:GRANITE",
         "GraniteMoeForCausalLM": "suffice.models.families.granite:GRANITE_MOE",
         "LlamaForCausalLM": "suffice.models.families.llama:LLAMA",

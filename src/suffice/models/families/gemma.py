@@ -1,4 +1,4 @@
-"""Gemma 1; Gemma 3, text: local and global layers with a rotation each, norms around blocks."""
+"""Gemma 1; 2, with capped scores and logits; 3, text, with a rotation for each kind of layer."""
 
 from __future__ import annotations
 
@@ -57,13 +57,34 @@ _ONLY = {
     "final_logit_softcapping": (None,),
     "use_bidirectional_attention": (False, None),
 }
+GEMMA2_DEFAULTS: Mapping[str, Any] = {
+    **{name: default for name, default in GEMMA_DEFAULTS.items() if name != "hidden_act"},
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "layer_types": None,  # every second is global
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA2_ONLY = {
+    "hidden_act": ("gelu_pytorch_tanh",),  # of the first files, next to hidden_activation
+    "use_bidirectional_attention": (False, None),
+}
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _ROPE_KINDS = ("default", "linear")
 _NORMS = {
-    "layers.q_norm": "model.layers.{i}.self_attn.q_norm",
-    "layers.k_norm": "model.layers.{i}.self_attn.k_norm",
     "layers.post_attn_norm": "model.layers.{i}.post_attention_layernorm",
     "layers.mlp_norm": "model.layers.{i}.pre_feedforward_layernorm",
     "layers.post_mlp_norm": "model.layers.{i}.post_feedforward_layernorm",
+}
+_HEAD_NORMS = {
+    "layers.q_norm": "model.layers.{i}.self_attn.q_norm",
+    "layers.k_norm": "model.layers.{i}.self_attn.k_norm",
 }
 
 
@@ -77,6 +98,30 @@ def _read_gemma(raw: dict[str, Any]) -> DecoderConfig:
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
         embed_scale=fields["hidden_size"] ** 0.5,
+        biases=frozenset("qkvo" if fields["attention_bias"] else ""),
+    )
+
+
+def _read_gemma2(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, GEMMA2_DEFAULTS, ("sliding_window", *_CAPS), GEMMA2_ONLY)
+    shared = sizes(fields, head_size(fields)) | {
+        "placement": "sandwich",
+        "attention_scale": fields["query_pre_attn_scalar"] ** -0.5,
+    }
+    score_cap, logit_cap = (fields[name] or 0.0 for name in _CAPS)
+    return DecoderConfig(
+        **shared,
+        layers=layers_by_kind(
+            fields,
+            lambda index: index % 2 == 0,
+            sliding=LayerConfig(fields["sliding_window"]),
+            full=LayerConfig(None),
+        ),
+        activation=activation(fields, "hidden_activation"),
+        ropes=(read_rope(fields),),
+        embed_scale=fields["hidden_size"] ** 0.5,
+        score_cap=score_cap,
+        logit_cap=logit_cap,
         biases=frozenset("qkvo" if fields["attention_bias"] else ""),
     )
 
@@ -109,4 +154,5 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
 
 
 GEMMA = Family("gemma", _read_gemma, WEIGHTS, norm_offset=1.0, surplus=SURPLUS)
-GEMMA3 = Family("gemma3_text", _read, {**WEIGHTS, **_NORMS}, norm_offset=1.0)
+GEMMA2 = Family("gemma2", _read_gemma2, {**WEIGHTS, **_NORMS}, norm_offset=1.0, surplus=SURPLUS)
+GEMMA3 = Family("gemma3_text", _read, {**WEIGHTS, **_NORMS, **_HEAD_NORMS}, norm_offset=1.0)

@@ -24,7 +24,8 @@ __all__ = ["open_gguf"]
 
 _ROPE_DIVISORS = "rope_freqs.weight"
 _ROW = "ffn_gate_inp_shexp.weight"
-_GEMMA3_27B_LAYERS = 62  # the one size whose attention scale does not follow from its head size
+# of the one size, 27B, whose attention scale does not follow from its head size
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 _TOKENS = "tokenizer.ggml.tokens"
@@ -169,9 +170,10 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
     raw |= {"architectures": [own.name], "vocab_size": _vocabulary(file)}
     raw["tie_word_embeddings"] = "output.weight" not in file.tensors
-    raw.update(_rope_scaling(file, scaling))
-    if name == "gemma3":
-        raw["query_pre_attn_scalar"] = _gemma_scalar(raw)
+    rope = _rope_scaling(file, scaling)
+    raw |= {name: value | own.scaled for name, value in rope.items()}
+    if name in _GEMMA_27B_LAYERS:
+        raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
     if own.bias:
         raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
     if own.partial and "rope.dimension_count" in checked:
@@ -213,8 +215,8 @@ def _vocabulary(file: GGUF) -> int:
     return info.shape[0]
 
 
-def _gemma_scalar(raw: Mapping[str, Any]) -> int:
-    if raw["num_hidden_layers"] == _GEMMA3_27B_LAYERS:
+def _gemma_scalar(raw: Mapping[str, Any], layers_of_27b: int) -> int:
+    if raw["num_hidden_layers"] == layers_of_27b:
         return int(raw["hidden_size"]) // int(raw["num_attention_heads"])
     return int(raw["head_dim"])
 

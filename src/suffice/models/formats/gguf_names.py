@@ -57,6 +57,12 @@ _SIZES: Fields = {
 }
 _RMS: Fields = {**_SIZES, "attention.layer_norm_rms_epsilon": ("rms_norm_eps", float)}
 _NORM: Fields = {**_SIZES, "attention.layer_norm_epsilon": ("layer_norm_eps", float)}
+_GEMMA2: Fields = {
+    **_RMS,
+    "attention.sliding_window": ("sliding_window", int),
+    "attn_logit_softcapping": ("attn_logit_softcapping", float),
+    "final_logit_softcapping": ("final_logit_softcapping", float),
+}
 _GEMMA3: Fields = {
     **_RMS,
     "attention.sliding_window": ("sliding_window", int),
@@ -90,7 +96,8 @@ class Architecture:
     values that the file does not have; `absent` are values of keys that mean that they are not
     there. `paired`: rows that a rotation mixes are stored next to each
     other. `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`:
-    the field that says whether queries, keys and values have biases, if there is one.
+    the field that says whether queries, keys and values have biases, if there is one. `scaled`:
+    parameters of a scaled rotation that the file does not have.
     """
 
     name: str
@@ -102,10 +109,25 @@ class Architecture:
     paired: bool = False
     partial: str = ""
     bias: str = "attention_bias"
+    scaled: Mapping[str, Any] = field(default_factory=dict)
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "falcon": Architecture(
+        "FalconForCausalLM",
+        {**_NORM, "tensor_data_layout": ("tensor_data_layout", str)},
+        {**_WEIGHTS, **_QKV},
+        {
+            "num_key_value_heads": "num_kv_heads",
+            "head_dim": None,
+            "intermediate_size": "ffn_hidden_size",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "tensor_data_layout": None,
+        },
+        bias="",
+    ),
     "gemma": Architecture("GemmaForCausalLM"),
+    "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA2, bias=""),
     "gemma3": Architecture("Gemma3ForCausalLM", _GEMMA3, bias=""),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
@@ -129,6 +151,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {**_WEIGHTS, **_QKV},
         {"num_key_value_heads": None, "head_dim": None, "rope_theta": "rotary_emb_base"},
         partial="rotary_pct",
+    ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        {
+            **_RMS,
+            **_experts("num_local_experts"),
+            "attention.sliding_window": ("sliding_window", int),
+            "expert_feed_forward_length": ("intermediate_size", int),
+        },
+        {
+            **_WEIGHTS,
+            "layers.mlp_norm": _LAYER + "post_attention_norm",
+            "layers.spare": _LAYER + "attn_sinks",
+        },
+        fixed={"rope_parameters": {"rope_type": "default"}},  # without rope.scaling keys
+        scaled={"truncate": False},
     ),
     "granite": Architecture("GraniteForCausalLM", _GRANITE, paired=True),
     "granitemoe": Architecture(

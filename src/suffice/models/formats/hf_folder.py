@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,13 +51,15 @@ def read_json(path: Path) -> dict[str, Any]:
 class FolderTensors:
     """The tensors of a directory: `model.safetensors`, or the shards that its index lists.
 
+    `called` has patterns of stored names, each with what a name becomes.
+
     Raises:
         InputError: No weights in safetensors, or a missing or damaged file.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, called: Sequence[tuple[str, str]] = ()) -> None:
         self.folder = folder
-        self.files = _weights(folder)
+        self.files = _weights(folder, partial(_name, called))
         self.types = {name: file.dtype(name) for name, file in self.files.items()}
 
     @property
@@ -145,13 +149,21 @@ class Safetensors:
             raise not_finite(self._folder, name)
 
 
-def _weights(folder: Path) -> dict[str, StoredTensors]:
+def _name(called: Sequence[tuple[str, str]], stored: str) -> str:
+    """Return what a stored name becomes by the first pattern that matches all of it."""
+    for pattern, to in called:
+        if (match := re.fullmatch(pattern, stored)) is not None:
+            return match.expand(to)
+    return stored
+
+
+def _weights(folder: Path, called: Callable[[str], str]) -> dict[str, StoredTensors]:
     """Return the file of each weight."""
     found: dict[str, StoredTensors] = {}
     for file, names in _shards(folder).items():
-        handle = StoredTensors(folder / file)
+        handle = StoredTensors(folder / file, called)
         stored = set(handle.names)
-        for name in sorted(stored if names is None else names):
+        for name in sorted(stored if names is None else map(called, names)):
             if name not in stored:
                 raise InputError(f"{folder / file} lacks the weight '{shown(name)}' of the index")
             found[name] = handle

@@ -61,8 +61,8 @@ class Reader(Protocol):
         """Whether the tensors of a layer are a weight in codes, not one stored whole."""
         ...
 
-    def shape(self, parts: Parts) -> tuple[int, int]:
-        """Check types and shapes of a weight's tensors, and return its shape [N, K].
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        """Check types and shapes of a weight's tensors, and return its shape: [N, K], or [E, N, K].
 
         Raises:
             InputError: They do not fit each other or the configuration.

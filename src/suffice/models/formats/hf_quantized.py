@@ -7,6 +7,8 @@ float are those that have such a weight.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -80,7 +82,7 @@ class QuantizedFolder:
         if name not in self._coded:
             return self._floats.load(name)
         values = np.empty(self._shapes[name], np.float32)
-        self.load_rows(name, 0, values)
+        self.load_rows(name, 0, values.reshape(-1, values.shape[-1]))
         return values
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
@@ -108,7 +110,9 @@ class QuantizedFolder:
         stored = self._reader.read(self._coded[name])
         if isinstance(stored, StoredFloat8):
             return stored
-        return UnreadCodes(stored.layout, stored.levels, partial(_fill, stored), stored.order)
+        fill, order = partial(_fill, stored), stored.order
+        some = partial(_some, stored)
+        return UnreadCodes(stored.layout, stored.levels, fill, order, some)
 
     def zero_biases(self) -> list[str]:
         """Return the names of biases of layers in codes that add nothing.
@@ -118,6 +122,13 @@ class QuantizedFolder:
         names = [f"{name.removesuffix('.weight')}.bias" for name in self._coded]
         stored = [name for name in names if name in self._shapes]
         return [name for name in stored if not self._floats.load(name).astype(np.float32).any()]
+
+
+def _some(stored: StoredCodes, rows: slice) -> Callable[[NDArray[np.uint8]], None]:
+    """Return what writes the panels of some rows."""
+    zeros = None if stored.zeros is None else stored.zeros[rows]
+    codes = np.ascontiguousarray(stored.codes[rows])
+    return partial(_fill, replace(stored, codes=codes, scales=stored.scales[rows], zeros=zeros))
 
 
 def _fill(stored: StoredCodes, panels: NDArray[np.uint8]) -> None:

@@ -13,6 +13,7 @@ from suffice.models.formats.hf_compressed import Compressed, Integers
 from suffice.models.formats.hf_float8 import Float8
 from suffice.models.formats.hf_gptq import BITS as GPTQ_BITS
 from suffice.models.formats.hf_gptq import GPTQ
+from suffice.models.formats.hf_mxfp4 import MXFP4
 from suffice.models.formats.hf_parts import Reader
 from suffice.models.ignored import quantized_by
 
@@ -175,9 +176,14 @@ def _scheme(weights: _Settings) -> Integers | Float8:
     return Integers(weights.only("num_bits", INTEGER_BITS), group if strategy == "group" else None)
 
 
+def _mxfp4(said: _Settings) -> MXFP4:
+    return MXFP4()  # which layers it leaves in float, the tensors say
+
+
 _READERS: dict[str, Callable[[_Settings], Reader]] = {
     "gptq": _gptq,
     "awq": _awq,
     "compressed-tensors": _compressed,
     "fp8": _float8,
+    "mxfp4": _mxfp4,
 }

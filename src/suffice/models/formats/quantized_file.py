@@ -65,19 +65,21 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
     "experts": (None,),
-    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
-    **dict.fromkeys(
-        ("parallel", "rounds_embed_scale", "shared_norm", "whole_qk_norm"), (False, True)
-    ),
+    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
+    **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
+    "whole_qk_norm": (False, True),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
     "experts": None,
+    "logit_cap": 0.0,
     "logit_scale": 1.0,
     "parallel": False,
     "residual_scale": 1.0,
     "rounds_embed_scale": True,
+    "score_cap": 0.0,
     "shared_norm": False,
+    "spare_logits": False,
     "whole_qk_norm": False,
 }
 _KEY = "suffice"

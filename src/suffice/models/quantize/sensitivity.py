@@ -27,7 +27,7 @@ import torch
 from suffice.models.decoder import DecoderWeights
 from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
-from suffice.models.quantize.torch_layers import dense, linear, row_blocks
+from suffice.models.quantize.torch_layers import capped, dense, linear, row_blocks
 from suffice.quant.sites import SITE_OF, SITES
 
 __all__ = ["Sensitivity"]
@@ -92,17 +92,22 @@ class Sensitivity(Layerwise):
     def _of_sampled(self, last: torch.Tensor) -> torch.Tensor:
         """Return d log p / d y of the head's inputs y [T, M], W its matrix: s (one-hot - p) W.
 
-        s is the scale of logits.
+        s is the scale of logits, and times their slope where they are capped.
         """
         head = self.matrix(self._head)
         scale = self.config.logit_scale
         p = linear(last, head, self.dtype, ELEMENTS)
         p *= scale
+        cap = self.config.logit_cap
+        slope = 1 - torch.tanh(p / cap).square() if cap else None
+        p = capped(p, cap)
         p -= p.amax(-1, keepdim=True)
         p.exp_()
         p /= p.sum(-1, keepdim=True)
         sampled = torch.multinomial(p, 1, generator=self._generator)
         p.neg_().scatter_add_(1, sampled, torch.ones_like(sampled, dtype=p.dtype))
+        if slope is not None:
+            p *= slope
         blocks = list(row_blocks(head, ELEMENTS))
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)

@@ -18,6 +18,8 @@ from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.quantize.torch_layers import (
     ACTIVATIONS,
     attend,
+    capped,
+    gated,
     gather_rows,
     layer_norm,
     linear,
@@ -191,12 +193,18 @@ class TorchDecoder(DecoderWeights):
 
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
-        return attend(q, k, v, self.config.attention_scale, self.config.layers[index].window)
+        config = self.config
+        spare = self._tensor(f"layers.{index}.spare") if config.spare_logits else None
+        window = config.layers[index].window
+        return attend(q, k, v, config.attention_scale, window, config.score_cap, spare)
 
     def _mlp(self, index: int, block: DenseMLP, x: torch.Tensor) -> torch.Tensor:
-        act, at = ACTIVATIONS[block.activation], f"layers.{index}."
+        at = f"layers.{index}."
         up = self._linear(at + "up", x)
-        inner = act(self._linear(at + "gate", x)) * up if block.gated else act(up)
+        if block.gated:
+            inner = gated(block.activation, self._linear(at + "gate", x), up)
+        else:
+            inner = ACTIVATIONS[block.activation](up)
         return self._linear(at + "down", inner)
 
     def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
@@ -212,13 +220,13 @@ class TorchDecoder(DecoderWeights):
                 self._expert(at + name, expert, experts.inner, x[rows])
                 for name in ("expert_gate", "expert_up")
             )
-            inner = ACTIVATIONS[block.activation](gate) * up
+            inner = gated(block.activation, gate, up)
             found = self._expert(at + "expert_down", expert, block.width, inner)
             y = y.index_add(0, rows, weights[rows, expert, None] * found)
         if not experts.shared:
             return y
         gate, up = (self._linear(at + name, x) for name in ("shared_gate", "shared_up"))
-        shared = self._linear(at + "shared_down", ACTIVATIONS[block.activation](gate) * up)
+        shared = self._linear(at + "shared_down", gated(block.activation, gate, up))
         if experts.gated_share:
             shared = self._linear(at + "shared_router", x).sigmoid() * shared
         return y + shared
@@ -228,7 +236,8 @@ class TorchDecoder(DecoderWeights):
         return linear(x, rows_of(self.matrix(name), expert * rows, rows), self.dtype)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(self._head, self._last(x)) * self.config.logit_scale
+        logits = self._linear(self._head, self._last(x)) * self.config.logit_scale
+        return capped(logits, self.config.logit_cap)
 
     @property
     def _head(self) -> str:

@@ -17,7 +17,9 @@ from suffice.quant.panels import ROWS, PackedLinear
 __all__ = [
     "ACTIVATIONS",
     "attend",
+    "capped",
     "dense",
+    "gated",
     "gather_rows",
     "layer_norm",
     "linear",
@@ -35,6 +37,21 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
 }
+_CLAMP, _ALPHA = 7.0, 1.702
+
+
+def gated(activation: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return act(gate) * up, or what takes its place."""
+    if activation != "clamped_swish":
+        return ACTIVATIONS[activation](gate) * up
+    gate, up = gate.clamp(max=_CLAMP), up.clamp(-_CLAMP, _CLAMP)
+    return (up + 1) * (gate * torch.sigmoid(_ALPHA * gate))
+
+
+def capped(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """Return cap * tanh(x / cap), or x if `cap` is 0."""
+    return cap * torch.tanh(x / cap) if cap else x
+
 
 _SCRATCH_ELEMENTS = 1 << 24  # of a weight, unpacked at a time
 
@@ -130,17 +147,26 @@ def visible(new: int, rows: int, window: int | None) -> torch.Tensor:
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    window: int | None,
+    cap: float = 0.0,
+    spare: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of the last T of S rows: q [H, T, D], k and v [G, S, D] to [H, T, D].
 
-    Each query sees the rows up to its own, the last `window` of them if given.
+    Each query sees the rows up to its own, the last `window` of them if given. Scores have a `cap`,
+    unless it is 0; `spare` [H] are logits of heads that take part without a value.
     """
     new, rows = q.shape[1], k.shape[1]
     if window is not None and rows > new + window - 1:
         # no query of this chunk sees keys before this one
         k, v = k[:, -(new + window - 1) :], v[:, -(new + window - 1) :]
         rows = k.shape[1]
+    if cap or spare is not None:
+        return _attend_in_full(q, k, v, scale, visible(new, rows, window), cap, spare)
     mask = None
     if new > 1 and (rows > new or (window is not None and window < new)):
         mask = visible(new, rows, window)
@@ -153,3 +179,22 @@ def attend(
         scale=scale,
         enable_gqa=True,
     )[0]
+
+
+def _attend_in_full(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor,
+    cap: float,
+    spare: torch.Tensor | None,
+) -> torch.Tensor:
+    """As `attend`, with all scores in memory; `mask` [T, S] are the rows that queries see."""
+    group = q.shape[0] // k.shape[0]
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    scores = capped(q @ k.transpose(1, 2) * scale, cap).masked_fill(~mask, -torch.inf)
+    if spare is None:
+        return scores.softmax(dim=-1) @ v
+    column = spare.view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+    return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1] @ v

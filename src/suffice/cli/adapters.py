@@ -1,0 +1,48 @@
+"""The flag of LoRA adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from suffice.cli.flags import flag
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    from suffice.cli.options import ModelFlags
+
+
+@dataclass(frozen=True)
+class AdapterFlags:
+    """LoRA adapters."""
+
+    adapter: Annotated[
+        list[str] | None,
+        flag(
+            "--adapter",
+            help="A LoRA adapter, a folder of PEFT. A server takes several, and requests name one "
+            "as their model.",
+            panel="Model",
+            metavar="NAME=FOLDER",
+        ),
+    ] = None
+
+    def on(self, model: ModelFlags) -> ModelFlags:
+        """Return the model's flags with the adapters."""
+        adapters = tuple(self.adapter or ())
+        options = dataclasses.replace(model.options, adapters=adapters)
+        return dataclasses.replace(model, options=options)
+
+    def only(self, command: str) -> str | None:
+        """Return the name of the adapter that a command uses; None without one.
+
+        Raises:
+            InputError: There are several, or its form is wrong.
+        """
+        from suffice.engine.option_values import named_folders
+
+        found = named_folders("adapter", self.adapter or ())
+        if len(found) > 1:
+            raise InputError(f"{command} uses one --adapter, {len(found)} given: `serve` has many")
+        return found[0][0] if found else None

@@ -104,6 +104,13 @@ SUFFICE_EMULATED __m512i _mm512_permutex2var_epi16(__m512i a, __m512i places, __
   for (int i = 0; i < 32; i++) to[i] = (place[i] & 32 ? y : x)[place[i] & 31];
   return reinterpret_cast<__m512i>(to);
 }
+SUFFICE_EMULATED __m512i _mm512_permutex2var_epi32(__m512i a, __m512i places, __m512i b) {
+  const Ints place = reinterpret_cast<Ints>(places);
+  const Ints x = reinterpret_cast<Ints>(a), y = reinterpret_cast<Ints>(b);
+  Ints to;
+  for (int i = 0; i < 16; i++) to[i] = (place[i] & 16 ? y : x)[place[i] & 15];
+  return reinterpret_cast<__m512i>(to);
+}
 
 // Bits and masks.
 

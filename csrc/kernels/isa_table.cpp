@@ -89,6 +89,7 @@ constexpr Kernels table{
     .add_masses = add_masses,
     .encode_box = encode_box,
     .bound = bound,
+    .fetch_place = fetch_place,
     .store_row = store_row,
     .load_rows = load_rows,
     .read_memory = read_memory,

@@ -165,6 +165,7 @@ struct Kernels {
   // The greatest score that any key within a box can have with one of `count` queries.
   float (*bound)(const float* box, const float* const* queries, int count, int size);
 
+  void (*fetch_place)(const KVHead&, int row);  // that store_row will write to
   void (*store_row)(const KVHead&, int row, const float* key, const float* value);
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
 

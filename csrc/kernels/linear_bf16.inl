@@ -48,21 +48,56 @@ inline void linear_of_rounded(const Linear& w, int first, int last, const Inputs
   });
 }
 
+// Sixteen columns of a block of 8 rows: the pairs of all rows for a step, then for the next.
+SUFFICE_INLINE void round_block(const float* from, int stride, uint32_t* to) {
+  // Of two vectors with the pairs of two rows each: four steps of four rows.
+  alignas(64) static constexpr int32_t of_rows[2][16] = {
+      {0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27},
+      {4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31}};
+  // Of four steps of the first four rows, and of the others: two steps of eight rows.
+  alignas(64) static constexpr int32_t of_steps[2][16] = {
+      {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23},
+      {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31}};
+  __m512i rows[kRoundedRows / 2];  // pairs of two rows
+  for (int i = 0; i < kRoundedRows / 2; i++) {
+    uint32_t pairs[kPanel];
+    for (int j = 0; j < 2; j++)
+      store_bf16(load(from + static_cast<size_t>(2 * i + j) * stride), pairs + j * kPanel / 2);
+    std::memcpy(&rows[i], pairs, sizeof pairs);
+  }
+  for (int i = 0; i < 2; i++) {
+    const __m512i order = _mm512_load_si512(of_rows[i]);
+    const __m512i first = _mm512_permutex2var_epi32(rows[0], order, rows[1]);
+    const __m512i last = _mm512_permutex2var_epi32(rows[2], order, rows[3]);
+    for (int j = 0; j < 2; j++) {
+      const __m512i two = _mm512_permutex2var_epi32(first, _mm512_load_si512(of_steps[j]), last);
+      std::memcpy(to + (4 * i + 2 * j) * kRoundedRows, &two, sizeof two);
+    }
+  }
+}
+
 // Values beyond `columns` up to a multiple of 4 are 0, and whole vectors may be read.
 inline void round_rows(const float* values, int stride, int first, int last, int count, int columns,
                        uint32_t* rounded) {
   const int steps = round_up(columns, 4) / 2;
-  for (int row = first; row < last; row++) {
+  for (int row = first; row < last;) {
     const int start = row / kRoundedRows * kRoundedRows;
     const int rows = count - start < kRoundedRows ? count - start : kRoundedRows;
     const float* from = values + static_cast<size_t>(row) * stride;
     uint32_t* to = rounded + static_cast<size_t>(start) * steps + (row - start);
+    if (row == start && last - row >= kRoundedRows && steps % (kPanel / 2) == 0) {
+      for (int step = 0; step < steps; step += kPanel / 2)
+        round_block(from + 2 * step, stride, to + step * kRoundedRows);
+      row += kRoundedRows;
+      continue;
+    }
     for (int step = 0; step < steps; step += kPanel / 2, from += kPanel) {
       uint32_t pairs[kPanel / 2];
       store_bf16(load(from), pairs);
       const int left = steps - step < kPanel / 2 ? steps - step : kPanel / 2;
       for (int i = 0; i < left; i++, to += rows) *to = pairs[i];
     }
+    row++;
   }
 }
 #else

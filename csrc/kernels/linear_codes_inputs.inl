@@ -3,89 +3,133 @@
 // Forms that the kernels of this instruction set take.
 constexpr bool kTakesBytes = SUFFICE_LEVEL >= 3, kTakesPairs = !SUFFICE_VNNI;
 
-SUFFICE_INLINE int sum_whole(vi values) {  // below 2^24
-  return static_cast<int>(sum_of(to_float(values)));
-}
-
-// Integers of 32 values, their scale and their sums. A scale below the normal numbers would have no
-// inverse.
-SUFFICE_INLINE InputStretch quantize_stretch(const float* from, int most, int16_t* codes) {
-  constexpr float least = 1.17549435e-38f;
-  InputStretch found;
-  const float scale = max_magnitude(from, kUnit) / static_cast<float>(most);
-  found.scale = scale > least ? scale : least;
-  const float inverse = 1.0f / found.scale;
-  int sums[2];
-  for (int half = 0; half < 2; half++) {
-    vi sum = {};
-    for (int i = half * kPanel; i < (half + 1) * kPanel; i += W) {
-      const vi whole = nearest(load(from + i), inverse);
-      store_narrow(whole, codes + i);
-      sum += whole;
-    }
-    sums[half] = sum_whole(sum);
-  }
-  const int by_part[] = {sums[0] + sums[1], sums[0], sums[1]};
-  for (int i = 0; i < 3; i++)
-    found.sums[i] = {by_part[i], static_cast<float>(by_part[i]) * found.scale};
-  return found;
+// The sums of the lanes of two vectors, each below 2^24.
+SUFFICE_INLINE void sum_two(vi first, vi second, int32_t* of_first, int32_t* of_second) {
+#if SUFFICE_LEVEL >= 3
+#if SUFFICE_LEVEL == 4
+  const auto half = [](vi all) __attribute__((always_inline)) {
+    const auto bits = reinterpret_cast<__m512i>(all);
+    return _mm256_add_epi32(_mm512_castsi512_si256(bits), _mm512_extracti64x4_epi64(bits, 1));
+  };
+  const __m256i pairs = _mm256_hadd_epi32(half(first), half(second));
+#else
+  const __m256i pairs =
+      _mm256_hadd_epi32(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(second));
+#endif
+  const __m128i fours =
+      _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  const __m128i both = _mm_hadd_epi32(fours, fours);
+  *of_first = _mm_cvtsi128_si32(both);
+  *of_second = _mm_extract_epi32(both, 1);
+#else
+  *of_first = static_cast<int32_t>(sum_of(to_float(first)));
+  *of_second = static_cast<int32_t>(sum_of(to_float(second)));
+#endif
 }
 
 #if SUFFICE_LEVEL >= 3
-// The bytes of 16 int16 that fit a byte, those of a four in the order of a four of codes.
-SUFFICE_INLINE __m128i bytes_of_fours(__m128i first, __m128i second) {
-  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-  static_assert(kCodeOrder[1] == 2 && kCodeOrder[2] == 1);
-  return _mm_shuffle_epi8(_mm_packs_epi16(first, second), order);
+// The low bytes of 16 integers.
+SUFFICE_INLINE __m128i low_bytes(const vi* whole) {
+#if SUFFICE_LEVEL == 4
+  return _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(whole[0]));
+#else
+  // Packed, quarters of the two vectors take turns.
+  const __m256i halves = _mm256_packs_epi32(reinterpret_cast<__m256i>(whole[0] << 24 >> 24),
+                                            reinterpret_cast<__m256i>(whole[1] << 24 >> 24));
+  const __m256i ordered = _mm256_permute4x64_epi64(halves, 0xd8);
+  return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+#endif
 }
 
 // Stores the low bytes of 32 integers, and the high ones unless all fit a byte, four columns after
-// four columns.
-SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, int8_t* to) {
-  for (int i = 0; i < kUnit; i += kPanel) {
-    __m128i low[2], rest[2];
-    for (int j = 0; j < 2; j++) {
-      const __m128i all =
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i + j * kPanel / 2));
-      low[j] = _mm_srai_epi16(_mm_slli_epi16(all, 8), 8);
-      rest[j] = _mm_srai_epi16(_mm_sub_epi16(all, low[j]), 8);
-    }
-    auto* at = reinterpret_cast<__m128i*>(to + i * (1 + high));
-    const __m128i bytes = bytes_of_fours(low[0], low[1]);
+// four columns, those of a four in the order of a four of codes.
+SUFFICE_INLINE void store_bytes(vi (*whole)[kVectors], bool high, int8_t* to) {
+  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  static_assert(kCodeOrder[1] == 2 && kCodeOrder[2] == 1);
+  for (int half = 0; half < 2; half++) {
+    auto* at = reinterpret_cast<__m128i*>(to + half * kPanel * (1 + high));
+    const __m128i bytes = _mm_shuffle_epi8(low_bytes(whole[half]), order);
     if (!high) {
       _mm_storeu_si128(at, bytes);
       continue;
     }
-    const __m128i upper = bytes_of_fours(rest[0], rest[1]);
+    vi rest[kVectors];  // without the low byte, which is signed
+    for (int v = 0; v < kVectors; v++) rest[v] = (whole[half][v] + 128) >> 8;
+    const __m128i upper = _mm_shuffle_epi8(low_bytes(rest), order);
     _mm_storeu_si128(at, _mm_unpacklo_epi32(bytes, upper));
     _mm_storeu_si128(at + 1, _mm_unpackhi_epi32(bytes, upper));
   }
 }
 #else
-SUFFICE_INLINE void store_bytes(const int16_t*, bool, int8_t*) {}  // not kTakesBytes
+SUFFICE_INLINE void store_bytes(vi (*)[kVectors], bool, int8_t*) {}  // not kTakesBytes
 #endif
+
+// Stretches of 32 values that are quantized together, so that their long chains of operations run
+// side by side and their scales are divided at once.
+struct StretchGroup {
+  const float* from[W];
+  size_t at[W];
+  int count = 0;
+  float ends[W][kUnit];  // copies of stretches that end early
+};
+
+// Writes integers, scales and sums. A scale below the normal numbers would have no inverse.
+inline void quantize_group(const StretchGroup& group, int most, int8_t* bytes, int16_t* pairs,
+                           InputStretch* stretches) {
+  constexpr float least = 1.17549435e-38f;
+  const bool high = most > kMaxByte;
+  float scales[W] = {}, inverses[W];
+  for (int i = 0; i < group.count; i++) scales[i] = max_magnitude(group.from[i], kUnit);
+  const vf scale = max(load(scales) / static_cast<float>(most), splat(least));
+  store(inverses, 1.0f / scale);
+  int32_t sums[3][W] = {};
+  for (int i = 0; i < group.count; i++) {
+    vi whole[2][kVectors], sum[2] = {};
+    for (int half = 0; half < 2; half++)
+      for (int v = 0; v < kVectors; v++) {
+        whole[half][v] = nearest(load(group.from[i] + half * kPanel + v * W), inverses[i]);
+        sum[half] += whole[half][v];
+      }
+    sum_two(sum[0], sum[1], &sums[1][i], &sums[2][i]);
+    const size_t at = group.at[i];
+    if (kTakesBytes) store_bytes(whole, high, bytes + at * kUnit * (1 + high));
+    if (kTakesPairs)
+      for (int j = 0; j < kUnit / W; j++)
+        store_narrow(whole[j / kVectors][j % kVectors], pairs + at * kUnit + j * W);
+  }
+  float values[3][W];
+  const vi whole = load_bits(sums[1]) + load_bits(sums[2]);
+  std::memcpy(sums[0], &whole, sizeof whole);
+  for (int part = 0; part < 3; part++) store(values[part], to_float(load_bits(sums[part])) * scale);
+  store(scales, scale);
+  for (int i = 0; i < group.count; i++) {
+    InputStretch& to = stretches[group.at[i]];
+    to.scale = scales[i];
+    for (int part = 0; part < 3; part++) to.sums[part] = {sums[part][i], values[part][i]};
+  }
+}
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
 // beyond that: these inputs are 0.
 inline void quantize_for_codes(const float* values, int stride, int first, int last, int count,
                                int columns, int most, int8_t* bytes, int16_t* pairs,
                                InputStretch* stretches) {
-  const bool high = most > kMaxByte;
   const int size = round_up(columns, kPanel);
+  StretchGroup group;
   // Rows are the inner loop: what is written is then adjacent, and no power of two apart.
   for (int k = 0; k < columns; k += kUnit)
     for (int row = first; row < last; row++) {
-      const float* from = values + static_cast<size_t>(row) * stride + k;
-      float last[kUnit];
+      const int i = group.count++;
+      group.from[i] = values + static_cast<size_t>(row) * stride + k;
+      group.at[i] = static_cast<size_t>(k / kUnit) * count + row;
       if (size - k < kUnit) {
-        std::memset(last, 0, sizeof last);
-        std::memcpy(last, from, kPanel * sizeof(float));
-        from = last;
+        std::memset(group.ends[i], 0, sizeof group.ends[i]);
+        std::memcpy(group.ends[i], group.from[i], kPanel * sizeof(float));
+        group.from[i] = group.ends[i];
       }
-      int16_t codes[kUnit];
-      const size_t at = static_cast<size_t>(k / kUnit) * count + row;
-      stretches[at] = quantize_stretch(from, most, codes);
-      if (kTakesBytes) store_bytes(codes, high, bytes + at * kUnit * (1 + high));
-      if (kTakesPairs) std::memcpy(pairs + at * kUnit, codes, sizeof codes);
+      if (group.count < W) continue;
+      quantize_group(group, most, bytes, pairs, stretches);
+      group.count = 0;
     }
+  quantize_group(group, most, bytes, pairs, stretches);
 }

@@ -1,14 +1,15 @@
 // Rows of keys and values: float32 to storage type and back.
 
-// The scale max |x| / 127 of a row.
-SUFFICE_INLINE float int8_scale(const float* row, int size) {
-  float greatest = 0;
-  for (int i = 0; i < size; i++)
-    greatest = std::fabs(row[i]) > greatest ? std::fabs(row[i]) : greatest;
-  return greatest / 127.0f;
+// Rounds a row to int8, times its scale max |x| / 127, which is returned. `size` is a multiple of
+// W.
+SUFFICE_INLINE float round_to_bytes(const float* row, int size, int8_t* codes) {
+  const float scale = max_magnitude(row, size) / 127.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int i = 0; i < size; i += W)
+    store_narrow(__builtin_convertvector(round_even(load(row + i) * inverse), vi), codes + i);
+  return scale;
 }
 
-// Element `i` of a row goes to offset(i) from `to`: `step` elements apart in runs of `pair`.
+// Element `i` of a row goes to place(i) from `to`: `step` elements apart in runs of `pair`, 1 or 2.
 SUFFICE_INLINE void store_elements(Type type, std::byte* to, int pair, int step, const float* from,
                                    int size, float* scale) {
   const auto place = [=](int i) { return static_cast<size_t>(i / pair) * step + i % pair; };
@@ -20,10 +21,10 @@ SUFFICE_INLINE void store_elements(Type type, std::byte* to, int pair, int step,
     for (int i = 0; i < size; i++)
       reinterpret_cast<uint16_t*>(to)[place(i)] = float_to_half(from[i]);
   } else {
-    *scale = int8_scale(from, size);
-    const float inverse = *scale > 0 ? 1.0f / *scale : 0.0f;
-    for (int i = 0; i < size; i++)
-      reinterpret_cast<int8_t*>(to)[place(i)] = static_cast<int8_t>(std::lrintf(from[i] * inverse));
+    int8_t codes[kMaxSize];
+    *scale = round_to_bytes(from, size, codes);
+    if (pair == 1) std::memcpy(to, codes, size);
+    for (int i = 0; i < size && pair == 2; i += 2) std::memcpy(to + i / 2 * step, codes + i, 2);
   }
 }
 
@@ -51,6 +52,16 @@ SUFFICE_INLINE size_t key_offset(const KVHead& head, int row) {
 
 SUFFICE_INLINE size_t value_offset(const KVHead& head, int row) {
   return row * elements_bytes(head.value_type, head.size);
+}
+
+// Fetches the memory that a row will be stored in: lines of a panel, few bytes of each.
+inline void fetch_place(const KVHead& head, int row) {
+  const size_t panel_bytes = kPanel * elements_bytes(head.key_type, head.size);
+  const std::byte* const keys = head.keys + row / kPanel * panel_bytes;
+  for (size_t at = 0; at < panel_bytes; at += kLineBytes) fetch_near(keys + at);
+  const size_t end = value_offset(head, row + 1);
+  for (size_t at = value_offset(head, row); at < end; at += kLineBytes)
+    fetch_near(head.values + at);
 }
 
 inline void store_row(const KVHead& head, int row, const float* key, const float* value) {

@@ -75,17 +75,32 @@ struct AttentionWork {
     kernels().linear(w, g * panels, (g + 1) * panels, x, to.data() - g * size, size);
   }
 
-  // Stores the keys key(row) of a head, once placed, and its values.
+  // Stores the keys key(row) of a head, once placed, and its values. A key is spread over the lines
+  // of a panel, which are fetched while those of the requests before are stored.
   template <class Key>
   void store(int g, Key key) const {
-    for (const StepRequest& request : step.requests)
-      for (int i = 0; i < request.count; i++) {
-        float* k = key(request.first_row + i);
-        place(block.k_norm, request.first_row + i, k);
-        kernels().store_row(
-            request.cache->head(layer, g), request.length - request.cache->removed(layer) + i, k,
-            buffers.value.data() + static_cast<size_t>(request.first_row + i) * size);
+    constexpr size_t ahead = 3;  // requests
+    KVHead heads[ahead + 1];
+    const auto first_of = [&](const StepRequest& request) {
+      return request.length - request.cache->removed(layer);
+    };
+    const size_t count = step.requests.size();
+    for (size_t at = 0; at < count + ahead; at++) {
+      if (at < count) {
+        const StepRequest& next = step.requests[at];
+        heads[at % (ahead + 1)] = next.cache->head(layer, g);
+        kernels().fetch_place(heads[at % (ahead + 1)], first_of(next));
       }
+      if (at < ahead) continue;
+      const StepRequest& request = step.requests[at - ahead];
+      const KVHead& head = heads[(at - ahead) % (ahead + 1)];
+      for (int row = request.first_row; row < request.first_row + request.count; row++) {
+        float* k = key(row);
+        place(block.k_norm, row, k);
+        kernels().store_row(head, first_of(request) + row - request.first_row, k,
+                            buffers.value.data() + static_cast<size_t>(row) * size);
+      }
+    }
   }
 
   // Calls of_query(h) and of_key(g) for this thread's heads. Query heads cost one matmul, key/value

@@ -135,7 +135,15 @@ void moves() {
       Shorts::of(_mm512_permutex2var_epi16(a.as<__m512i>(), places.as<__m512i>(), b.as<__m512i>()));
   for (int i = 0; i < 32; i++) {
     const int place = places.lane[i] & 63;
-    expect(both.lane[i] == (place < 32 ? a.lane[place] : b.lane[place - 32]), "permutex2var");
+    expect(both.lane[i] == (place < 32 ? a.lane[place] : b.lane[place - 32]), "permutex2var_epi16");
+  }
+  const Integers c = Integers::random(), d = Integers::random(), wide = Integers::random();
+  const Integers taken =
+      Integers::of(_mm512_permutex2var_epi32(c.as<__m512i>(), wide.as<__m512i>(), d.as<__m512i>()));
+  for (int i = 0; i < 16; i++) {
+    const int place = wide.lane[i] & 31;
+    expect(taken.lane[i] == (place < 16 ? c.lane[place] : d.lane[place - 16]),
+           "permutex2var_epi32");
   }
   const Bytes table = Bytes::random(), index = Bytes::random();
   const Bytes looked_up = Bytes::of(_mm512_shuffle_epi8(table.as<__m512i>(), index.as<__m512i>()));

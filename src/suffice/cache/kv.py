@@ -255,7 +255,7 @@ class KVCache:
                 path (for the first: the committed rows).
         """
         _require_whole("path", path)
-        if any(not 0 <= row < self.tentative for row in path) or path != sorted(set(path)):
+        if not all(a < b for a, b in zip([-1, *path], [*path, self.tentative], strict=True)):
             raise InputError(
                 f"path {path} must be ascending tentative rows (there are {self.tentative})"
             )
@@ -387,7 +387,7 @@ class KVCache:
 
 
 def _require_whole(name: str, rows: list[int]) -> None:
-    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+    if not isinstance(rows, list) or not set(map(type, rows)) <= {int}:
         raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 

@@ -32,6 +32,8 @@ class StopText:
         """
         seen = len(self._text)
         self._text += piece
+        if not self._stops:
+            return self._show(len(self._text))
         if not search:
             self._start = len(self._text)
         self._search(seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from suffice.errors import InputError, brief, unknown
@@ -348,7 +349,7 @@ class DecoderConfig:
         trained = self.trained_positions
         return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
 
-    @property
+    @cached_property
     def longest_prompt(self) -> int:
         """The most tokens a prompt may have; `rope.check_call` explains why it can be fewer."""
         steady = (rope.steady(self.trained_positions) for rope in self.ropes)

@@ -152,10 +152,12 @@ class Budget:
         A sample's first drafts, or the first after a pause, do not count: they may have included
         running all the text before them.
         """
-        count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
         self._proposing = seconds
+        if not self._adaptive or self._from_text:
+            return
+        count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
         known = all(sample.rates is not None for sample in samples)
-        if self._adaptive and not self._from_text and count and known and self._streak > 1:
+        if count and known and self._streak > 1:
             self._costs.add_drafts(count, seconds)
 
     def checked(self, trees: Sequence[Tree], seconds: float) -> None:

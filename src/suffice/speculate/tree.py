@@ -94,6 +94,8 @@ class Tree:
 
     def child(self, node: int, token: int) -> int | None:
         """Return a node's child with a token; None if there is none."""
+        if not self.tokens:
+            return None
         return next((at for at in self.children(node) if self.tokens[at] == token), None)
 
     @property

@@ -308,3 +308,59 @@ def test_bans_beyond_the_vocabulary_are_empty() -> None:
         SamplingParams(min_tokens=1), 0, stop_ids=frozenset({70}), bad_words=((71,),)
     )
     assert (sampling.probabilities(np.zeros(70, np.float32), state) > 0).all()
+
+
+def unadjusted(seed: int, **values: Any) -> SamplingState:
+    """A state that takes logits as they are: only then may their maxima be used."""
+    return SamplingState(SamplingParams(**values), seed)
+
+
+def maxima_of(logits: Array) -> Array:
+    rows, size = logits.shape
+    blocks = -(-size // native.LOGIT_BLOCK)
+    padded = np.full((rows, blocks * native.LOGIT_BLOCK), -np.inf, np.float32)
+    padded[:, :size] = logits
+    found: Array = padded.reshape(rows, blocks, -1).max(2)
+    return found
+
+
+@pytest.mark.parametrize("size", [63, 64, 1000, 4097])
+def test_known_maxima_change_no_token(each_isa: str, size: int) -> None:
+    logits = np.stack([logits_of(seed, size) for seed in range(6)])
+    for values in SETTINGS:
+        states = [unadjusted(seed, **values) for seed in range(6)]
+        states[1::2] = [state_of(seed, **values) for seed in range(3)]
+        known = sampling.sample(logits, states, maxima=maxima_of(logits))
+        assert known == [reference.sample(*each) for each in zip(logits, states, strict=True)]
+
+
+def test_known_maxima_spare_the_logits(each_isa: str) -> None:
+    """Blocks that cannot hold a token that may come are not read, so nobody sees what they are."""
+    logits = np.stack([logits_of(seed, 4096) for seed in (0, 2)])
+    maxima = maxima_of(logits)
+    for values, most in (({"temperature": 0}, 1), ({"top_k": 3}, 3)):
+        states = [unadjusted(seed, **values) for seed in range(2)]
+        expected = sampling.sample(logits, states)
+        spoilt = logits.copy()
+        for row, own in zip(spoilt, maxima, strict=True):
+            blocks = row.reshape(-1, native.LOGIT_BLOCK)
+            blocks[own < np.sort(own)[-most]] = np.nan
+        assert sampling.sample(spoilt, states, maxima=maxima) == expected
+        assert all(isinstance(each, InputError) for each in sampling.sample(spoilt, states))
+
+
+def test_a_nan_among_known_maxima_is_found(each_isa: str) -> None:
+    logits = np.stack([logits_of(seed) for seed in range(3)])
+    maxima = maxima_of(logits)
+    maxima[1, 4] = np.nan
+    for values in ({"temperature": 0}, {"top_k": 40}):
+        states = [unadjusted(seed, **values) for seed in range(3)]
+        found = sampling.sample(logits, states, maxima=maxima)
+        assert [isinstance(each, InputError) for each in found] == [False, True, False]
+
+
+def test_maxima_of_another_shape_are_refused() -> None:
+    logits = logits_of(0)[None]
+    for shape in ((1, 15), (2, 16), (1, 17)):
+        with pytest.raises(ValueError, match="maxima must be"):
+            sampling.sample(logits, [state_of()], maxima=np.zeros(shape, np.float32))

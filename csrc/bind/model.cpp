@@ -15,6 +15,7 @@
 
 #include "bind/py_model.h"
 #include "runtime/parallel.h"
+#include "sampling/passes.h"
 
 namespace suffice::bind {
 namespace {
@@ -112,17 +113,24 @@ PlainReads plain(const RequestReads& reads) {
           reads.bytes_read, reads.bytes_held, reads.missing};
 }
 
+// Where an array of this size begins; null if there is none.
+float* data_of(const std::optional<Floats>& array, size_t size, const char* otherwise) {
+  require(!array || array->size() == size, otherwise);
+  return array ? array->data() : nullptr;
+}
+
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
 // indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows
 // whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
 // of counted requests are added: key rows read, value rows read, dense rows, and value rows that
 // each query head alone would read; queries [layers, watched rows, heads, size], filled; audit [3,
-// layers, rows, heads]: see partial.h. Returns the sums, and the reads of each request.
+// layers, rows, heads]: see partial.h; maxima [outputs, blocks of logits], filled. Returns the
+// sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts tokens, ConstInts positions, ConstInts visible,
     ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
-    std::optional<Floats> audit) {
+    std::optional<Floats> audit, std::optional<Floats> maxima) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -157,16 +165,13 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
-  if (queries) {
-    require(queries->size() == spec.layers.size() * step.watched_rows * spec.heads * spec.head_size,
-            "queries must be [layers, watched rows, heads, head_size]");
-    step.queries = queries->data();
-  }
-  if (audit) {
-    require(audit->size() == 3 * spec.layers.size() * rows * spec.heads,
-            "audit must be [3, layers, rows, heads]");
-    step.audit = audit->data();
-  }
+  const size_t layers = spec.layers.size();
+  step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
+                         "queries must be [layers, watched rows, heads, head_size]");
+  step.audit =
+      data_of(audit, 3 * layers * rows * spec.heads, "audit must be [3, layers, rows, heads]");
+  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
+                        "maxima must be [outputs, blocks of logits]");
   Counts found = counts_into(reads, heads);
   std::vector<RequestReads> by_request;
   {
@@ -260,7 +265,8 @@ void bind_model(nb::module_& m) {
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),
            "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(),
            "logits"_a.noconvert(), "reads"_a.noconvert(),
-           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
+           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
+           "maxima"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a)
       .def(

@@ -11,6 +11,7 @@ namespace suffice::bind {
 namespace {
 
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;  // rows may have a stride
+using BlockMaxima = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Masks = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
@@ -108,8 +109,15 @@ void check_size(const Array& array, size_t size, const char* name) {
 }
 
 void py_sample_rows(const Logits& logits, const States& states, const std::optional<Masks>& masks,
-                    const ConstDoubles& numbers, const Ints& tokens, const Floats& largest) {
-  const LogitRows rows = rows_of(logits);
+                    const ConstDoubles& numbers, const Ints& tokens, const Floats& largest,
+                    const std::optional<BlockMaxima>& maxima) {
+  LogitRows rows = rows_of(logits);
+  if (maxima) {
+    const int blocks = logit_blocks(rows.vocabulary);
+    require(maxima->shape(0) == states.size() && maxima->shape(1) == static_cast<size_t>(blocks),
+            "maxima must be [rows, " + std::to_string(blocks) + "]");
+    rows.maxima = maxima->data();
+  }
   check_states(rows, states);
   const MaskRows bits = masks_of(masks, rows);
   check_size(numbers, states.size(), "numbers");
@@ -170,7 +178,9 @@ void bind_sampling(nb::module_& m) {
       .def("append", &append, "tokens"_a)
       .def("ahead", &ahead, "tokens"_a);
   m.def("sample_rows", &py_sample_rows, "logits"_a.noconvert(), "states"_a, "masks"_a.none(),
-        "numbers"_a.noconvert(), "tokens"_a.noconvert(), "largest"_a.noconvert());
+        "numbers"_a.noconvert(), "tokens"_a.noconvert(), "largest"_a.noconvert(),
+        "maxima"_a.noconvert().none() = nb::none());
+  m.attr("LOGIT_BLOCK") = kLogitBlock;
   m.def("probability_rows", &py_probability_rows, "logits"_a.noconvert(), "states"_a,
         "masks"_a.none(), "probs"_a.noconvert(), "largest"_a.noconvert());
   m.def("top_logprobs", &py_top_logprobs, "logits"_a, "tokens"_a.noconvert(),

@@ -1,11 +1,13 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cache/sketch.h"
 #include "model/step_buffers.h"
 #include "model/worker.h"
+#include "sampling/passes.h"
 
 namespace suffice {
 namespace {
@@ -119,6 +121,21 @@ void run_layer(int index, Worker& worker) {
   }
 }
 
+// Finds the maxima of the blocks of logits [first, last) of each row, while they are in a cache.
+void note_maxima(Worker& worker, int count, int stride, int first, int last) {
+  const Step& step = worker.step;
+  const int vocabulary = worker.spec.vocabulary, blocks = logit_blocks(vocabulary);
+  const int size = std::min(last, vocabulary) - first;
+  if (!step.maxima || size <= 0) return;
+  const Timed timed = worker.time(Part::other);
+  const auto find = passes().block_maxima;
+  for (int row = 0; row < count; row++) {
+    float* to = step.maxima + static_cast<size_t>(row) * blocks + first / kLogitBlock;
+    if (find(step.logits + static_cast<size_t>(row) * stride + first, size, to))
+      *to = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
 void logits(Worker& worker) {
   const ModelSpec& spec = worker.spec;
   const Step& step = worker.step;
@@ -141,16 +158,20 @@ void logits(Worker& worker) {
   }
   const Linear& head = spec.head;
   const int stride = round_up(spec.vocabulary, kPanel);
-  const Inputs x =
-      worker.inputs(normal.data(), shared.width, head, count, items_of(head, worker.team.size()));
-  worker.take_panels(head, [&](int first, int last) {
-    kernels().linear(head, first, last, x, step.logits, stride);
-    if (spec.logit_scale == 1) return;
-    for (int row = 0; row < count; row++) {
-      float* to = step.logits + static_cast<size_t>(row) * stride;
-      for (int i = first * kPanel; i < last * kPanel; i++) to[i] *= spec.logit_scale;
-    }
-  });
+  constexpr int unit = kLogitBlock / kPanel;  // a block is one thread's
+  const Inputs x = worker.inputs(normal.data(), shared.width, head, count,
+                                 items_of(head, worker.team.size(), unit));
+  worker.take_panels(
+      head,
+      [&](int first, int last) {
+        kernels().linear(head, first, last, x, step.logits, stride);
+        for (int row = 0; row < count && spec.logit_scale != 1; row++) {
+          float* to = step.logits + static_cast<size_t>(row) * stride;
+          for (int i = first * kPanel; i < last * kPanel; i++) to[i] *= spec.logit_scale;
+        }
+        note_maxima(worker, count, stride, first * kPanel, last * kPanel);
+      },
+      unit);
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ struct Step {
   std::vector<uint32_t> visible;  // [rows] bit j: sees the request's row length + j
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
+  float* maxima = nullptr;        // [outputs][blocks of logits], unless null; see sampling/rows.h
   float* audit = nullptr;         // [3][layers][rows][heads], unless null: missing, error, bound
   // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.
   float* queries = nullptr;

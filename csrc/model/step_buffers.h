@@ -52,14 +52,14 @@ struct alignas(64) ThreadBuffers {
 constexpr int kSharedRows = 16;
 
 // Panels of a matrix that a thread takes together where threads take what others are late with:
-// pairs, but several such items for each thread.
+// pairs, or whole units, but several such items for each thread.
 constexpr int kItems = 8;
-inline int panels_at_once(const Linear& w, int threads) {
-  const int each = w.panels() / (kItems * threads);
-  return each > 1 ? each / 2 * 2 : 1;
+inline int panels_at_once(const Linear& w, int threads, int unit = 1) {
+  const int each = w.panels() / (kItems * threads), least = unit > 1 ? unit : 2;
+  return each >= least ? each / least * least : unit;
 }
-inline int items_of(const Linear& w, int threads) {
-  const int each = panels_at_once(w, threads);
+inline int items_of(const Linear& w, int threads, int unit = 1) {
+  const int each = panels_at_once(w, threads, unit);
   return (w.panels() + each - 1) / each;
 }
 

@@ -64,16 +64,17 @@ struct Worker {
     wait();
   }
 
-  // Calls f(first, last) for this thread's panels of a matrix; of prepared rows also for those that
-  // other threads are late with.
+  // Calls f(first, last) for this thread's panels of a matrix, whole units of them; of prepared
+  // rows also for those that other threads are late with.
   template <class F>
-  void take_panels(const Linear& w, F f) {
+  void take_panels(const Linear& w, F f, int unit = 1) {
     const Timed timed = time(Part::products);
     if (!shared.split) {
-      const Share mine = share(w.panels(), thread, team.size());
-      return f(mine.first, mine.last);
+      const Share mine = share((w.panels() + unit - 1) / unit, thread, team.size());
+      const int most = w.panels();
+      return f(std::min(mine.first * unit, most), std::min(mine.last * unit, most));
     }
-    const int each = panels_at_once(w, team.size());
+    const int each = panels_at_once(w, team.size(), unit);
     shared.queue.take(thread, team.size(),
                       [&](int item) { f(item * each, std::min((item + 1) * each, w.panels())); });
   }

@@ -4,15 +4,16 @@
 
 namespace suffice {
 
-float Chooser::read(const float* logits, int count, const SampleState& state,
-                    const uint32_t* mask) {
+float Chooser::read(const float* logits, int count, const SampleState& state, const uint32_t* mask,
+                    const float* maxima) {
   count_ = count;
   if (mask || state.adjusts()) {
     adjusted_.resize(count);
     state.adjust(logits, count, mask, adjusted_.data());
     logits = adjusted_.data();
+    maxima = nullptr;
   }
-  maxima_.scan(logits, count);
+  maxima_.scan(logits, count, maxima);
   if (std::isfinite(maxima_.largest())) select(logits, count, state.rules());
   return maxima_.largest();
 }

@@ -13,8 +13,10 @@ namespace suffice {
 class Chooser {
  public:
   // Takes a row of logits, adjusts them and selects the tokens that may be chosen; returns the
-  // largest adjusted logit. If it is not finite, there is nothing to choose from.
-  float read(const float* logits, int count, const SampleState& state, const uint32_t* mask);
+  // largest adjusted logit. If it is not finite, there is nothing to choose from. `maxima`: those
+  // of the row's blocks before adjustments, or null.
+  float read(const float* logits, int count, const SampleState& state, const uint32_t* mask,
+             const float* maxima = nullptr);
 
   // The token that `number` in [0, 1) selects: the first at which the running sum of the weights,
   // in the order of ids, exceeds this part of their sum. Greedy: the most likely, the first of

@@ -1,5 +1,6 @@
 #include "sampling/rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/parallel.h"
@@ -9,28 +10,45 @@
 namespace suffice {
 namespace {
 
-// Calls f(worker, row) for all rows; each thread keeps its worker, and so its buffers.
+// Calls f(worker, row) for all rows; each thread keeps its worker, and so its buffers. What is
+// `quick` takes less time than other threads need to wake up.
 template <class Worker, class F>
-void for_rows(int rows, F f) {
+void for_rows(int rows, F f, bool quick = false) {
   const auto each = [&](int row) {
     static thread_local Worker worker;
     f(worker, row);
   };
-  if (rows == 1) return each(0);
+  if (rows == 1 || quick) {
+    for (int row = 0; row < rows; row++) each(row);
+    return;
+  }
   const auto threads = team();
   WorkQueue queue;
   queue.begin(rows, threads->size());
   threads->run([&](int thread) { queue.take(thread, threads->size(), each); });
 }
 
+// Whether every token follows from the maxima of its row's blocks.
+bool follow_from_maxima(const LogitRows& logits, const SampleState* const* states,
+                        const MaskRows& masks) {
+  return logits.maxima && !masks.data &&
+         std::all_of(states, states + logits.rows, [](const SampleState* state) {
+           return state->rules().greedy && !state->adjusts();
+         });
+}
+
 }  // namespace
 
 void sample_rows(const LogitRows& logits, const SampleState* const* states, const MaskRows& masks,
                  const double* numbers, int32_t* tokens, float* largest) {
-  for_rows<Chooser>(logits.rows, [&](Chooser& chooser, int i) {
-    largest[i] = chooser.read(logits.row(i), logits.vocabulary, *states[i], masks.row(i));
-    if (std::isfinite(largest[i])) tokens[i] = chooser.draw(numbers[i]);
-  });
+  for_rows<Chooser>(
+      logits.rows,
+      [&](Chooser& chooser, int i) {
+        largest[i] = chooser.read(logits.row(i), logits.vocabulary, *states[i], masks.row(i),
+                                  logits.row_maxima(i));
+        if (std::isfinite(largest[i])) tokens[i] = chooser.draw(numbers[i]);
+      },
+      follow_from_maxima(logits, states, masks));
 }
 
 void probability_rows(const LogitRows& logits, const SampleState* const* states,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "sampling/passes.h"
 #include "sampling/state.h"
 
 namespace suffice {
@@ -11,8 +12,12 @@ struct LogitRows {
   const float* data;
   int64_t stride;  // from one row to the next; 0: all are the same
   int rows, vocabulary;
+  const float* maxima = nullptr;  // [rows][blocks]: those of each block of each row; or null
 
   const float* row(int i) const { return data + i * stride; }
+  const float* row_maxima(int i) const {
+    return maxima ? maxima + static_cast<int64_t>(i) * logit_blocks(vocabulary) : nullptr;
+  }
 };
 
 // A bit for each token of each row, 1 = allowed, or null.

@@ -14,11 +14,17 @@ constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-void Maxima::scan(const float* values, int count) {
+void Maxima::scan(const float* values, int count, const float* known) {
   values_ = values;
   count_ = count;
   maxima_.resize(logit_blocks(count));
-  const bool unordered = passes().block_maxima(values, count, maxima_.data());
+  bool unordered = false;
+  if (known) {
+    std::copy(known, known + maxima_.size(), maxima_.begin());
+    for (const float each : maxima_) unordered |= each != each;
+  } else {
+    unordered = passes().block_maxima(values, count, maxima_.data());
+  }
   largest_ = unordered ? std::numeric_limits<float>::quiet_NaN()
                        : *std::max_element(maxima_.begin(), maxima_.end());
 }

@@ -12,7 +12,8 @@ namespace suffice {
 // Values and the maximum of each of their blocks, by which most of them are passed over.
 class Maxima {
  public:
-  void scan(const float* values, int count);
+  // `known`: the maximum of each block, NaN if a value near is; null: they are found.
+  void scan(const float* values, int count, const float* known = nullptr);
 
   float largest() const { return largest_; }  // NaN if any value is
   int first_largest() const;                  // its index, the lowest of equal ones

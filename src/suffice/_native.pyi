@@ -283,6 +283,7 @@ class Model:
         reads: _Int64s,
         queries: _Float32s | None = None,
         audit: _Float32s | None = None,
+        maxima: _Float32s | None = None,
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
     def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
@@ -369,7 +370,11 @@ def sample_rows(
     numbers: _Float64s,
     tokens: _Int32s,
     largest: _Float32s,
+    maxima: _Float32s | None = None,
 ) -> None: ...
+
+LOGIT_BLOCK: int
+
 def probability_rows(
     logits: _Float32s,
     states: Sequence[SampleState],

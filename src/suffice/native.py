@@ -15,9 +15,21 @@ import os
 from suffice import _native as core
 from suffice.errors import InputError, OptionError
 
-__all__ = ["ISAS", "PANEL", "core", "cores", "isa", "isas", "set_threads", "threads", "use_isa"]
+__all__ = [
+    "ISAS",
+    "LOGIT_BLOCK",
+    "PANEL",
+    "core",
+    "cores",
+    "isa",
+    "isas",
+    "set_threads",
+    "threads",
+    "use_isa",
+]
 
 PANEL: int = core.PANEL
+LOGIT_BLOCK: int = core.LOGIT_BLOCK
 ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "base")
 
 

@@ -308,3 +308,41 @@ def test_timed_parts_change_no_logit_and_are_taken_once(checkpoints: Any) -> Non
     model.time_parts(False)
     run(model, new_cache(decoder), TOKENS[:20].tolist())
     assert not any(model.take_part_seconds().values())
+
+
+def test_parts_are_timed_after_a_step_that_failed(checkpoints: Any) -> None:
+    decoder, model = models(checkpoints("llama"))
+    plain = run(model, new_cache(decoder), TOKENS[:20].tolist())
+    model.time_parts(True)
+    cache = new_cache(decoder)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        model.step([StepRows(cache, [3, tiny.VOCABULARY])])
+    cache.rollback()
+    assert not any(model.take_part_seconds().values()), "it ended before its first part"
+    assert np.array_equal(run(model, cache, TOKENS[:20].tolist()), plain)
+    seconds = model.take_part_seconds()
+    assert min(seconds[part] for part in ("products", "attention", "norms", "heads")) > 0
+    assert not any(model.take_part_seconds().values())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_maxima_are_those_of_blocks_of_logits(
+    each_isa: str, threads: int, checkpoints: Any
+) -> None:
+    """Of each thread's panels; the last block is not whole, and its padding does not count."""
+    if threads > native.cores():
+        pytest.skip("needs two cores")
+    before = native.threads()
+    native.set_threads(threads)
+    for variant in ("llama", "granite"):  # granite scales its logits
+        decoder, model = models(checkpoints(variant))
+        for count in (1, 5, 17, 33):
+            caches = [new_cache(decoder) for _ in range(count)]
+            batch = [StepRows(cache, [at + 3]) for at, cache in enumerate(caches)]
+            blocks = -(-tiny.VOCABULARY // native.LOGIT_BLOCK)
+            maxima = np.full((count, blocks), np.nan, np.float32)
+            logits = model.step(batch, maxima=maxima)
+            expected = np.full((count, blocks * native.LOGIT_BLOCK), -np.inf, np.float32)
+            expected[:, : tiny.VOCABULARY] = logits
+            assert np.array_equal(maxima, expected.reshape(count, blocks, -1).max(2))
+    native.set_threads(before)

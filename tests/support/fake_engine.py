@@ -95,6 +95,7 @@ class FakeRunner:
     known_rows = 30
     shares_prompts = True
     prompts_by_technique = False
+    maxima = None
     maps_in_parts = False  # otherwise memory is mapped as soon as it is reserved
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +27,20 @@ class Accepting:
         samples: Sequence[Sample],
         drafts: Sequence[Tree],
         logits: Sequence[NDArray[np.float32]],
+        maxima: NDArray[np.float32] | None,
     ) -> Sequence[int | InputError | None]:
         """Choose the token after each sample's last one, for all at once, as without drafts.
 
         None where that depends on how drafts were sampled. `logits` [1 + drafts, V] are those of
-        each sample.
+        each sample; `maxima` are of all rows, see `LoopRunner`.
         """
         if any(tree.draft_probs is not None for tree in drafts):
             return [None] * len(samples)
-        return sampling.sample(_first_rows(logits), [sample.state for sample in samples])
+        if maxima is not None:
+            firsts = [0, *accumulate(1 + len(tree) for tree in drafts[:-1])]
+            maxima = maxima[: len(samples)] if not any(drafts) else maxima[firsts]
+        states = [sample.state for sample in samples]
+        return sampling.sample(_first_rows(logits), states, maxima=maxima)
 
     def accept(
         self,

@@ -34,6 +34,7 @@ from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.budget import Budget
 
 Part = tuple[Request, int]  # of a prompt: how many tokens
+Going = tuple[Sample, int]  # with how many rows more than one
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
 
 
@@ -88,17 +89,16 @@ class Loop:
         with self.lock.turn(), deferred():
             self._admit()
             prompts = [request for request in self.scheduler.running if request.left]
-            going = self._reserved()
-            decoding = len([sample for sample, _ in going if not sample.behind])
+            ready, behind = self._reserved(prompts)
             prompts = [request for request in prompts if request.held]
             prompts = self._populated(prompts)
             began = self._clock()
-            first, *rest = self.turns.rounds(prompts, decoding) or [[]]
-            ran = self._run(going, first)
+            first, *rest = self.turns.rounds(prompts, len(ready)) or [[]]
+            ran = self._run(ready, behind, first)
             for parts in rest:
-                ran += self._run([], [part for part in parts if part[0].held])
-            if going or prompts:
-                self.turns.times.learn(len(going), ran, self._clock() - began)
+                ran += self._run([], [], [part for part in parts if part[0].held])
+            if ready or behind or prompts:
+                self.turns.times.learn(len(ready) + len(behind), ran, self._clock() - began)
             self.scheduler.retire()
 
     def _populated(self, prompts: list[Request]) -> list[Request]:
@@ -196,32 +196,42 @@ class Loop:
             except OutOfMemory as error:
                 self.abort(request, str(error), "too_large")
 
-    def _reserved(self) -> list[tuple[Sample, int]]:
-        """Reserve rows for the samples that decode; return each with how many more rows fit.
+    def _reserved(self, prompts: list[Request]) -> tuple[list[Going], list[Going]]:
+        """Reserve rows for the samples that decode, each with how many more rows fit.
 
-        Those are for drafts, none beyond a request's last token, or for tokens that are known.
+        Returns those that are ready for a token, whose further rows are for drafts, none beyond a
+        request's last token; and those that are behind, whose rows are for tokens that are known.
         """
-        room: dict[int, int] = {}
+        waiting = set(map(id, prompts))
+        most = self.runner.most_drafts
+        ready: list[Going] = []
+        behind: list[Going] = []
         for sample in self.scheduler.samples():
             request = sample.request
-            if sample.sequence is None or sample.finish_reason is not None or request.left:
+            if (
+                sample.sequence is None
+                or sample.finish_reason is not None
+                or id(request) in waiting
+            ):
                 continue
-            more = min(self.runner.most_drafts, request.limit - len(sample.tokens) - 1)
-            if sample.behind:
-                more = min(sample.behind, self.runner.known_rows) - 1
+            more = min(most, request.limit - len(sample.tokens) - 1)
+            if known := sample.behind:
+                more = min(known, self.runner.known_rows) - 1
             try:
-                room[id(sample)] = self._memory.reserve(sample, more)
+                room = self._memory.reserve(sample, more)
             except Parked:
                 continue
             except OutOfMemory as error:
                 self.abort(request, str(error), "too_large")
-        found = (sample for sample in self.scheduler.samples() if sample.sequence is not None)
-        return [(sample, room[id(sample)]) for sample in found if id(sample) in room]
+                continue
+            (behind if known else ready).append((sample, room))
+        return _held(ready), _held(behind)  # one that came later may have parked others
 
-    def _run(self, going: list[tuple[Sample, int]], parts: list[Part]) -> int:
-        """Run a call for samples and parts of prompts; return how many tokens of prompts ran."""
-        behind = [(sample, room) for sample, room in going if sample.behind]
-        ready = [(sample, room) for sample, room in going if not sample.behind]
+    def _run(self, ready: list[Going], behind: list[Going], parts: list[Part]) -> int:
+        """Run a call for samples and parts of prompts; return how many tokens of prompts ran.
+
+        Who is `ready` gets a token; for who is `behind`, known tokens are run.
+        """
         samples = [sample for sample, _ in ready]
         proposed, drafts = self._drafts(samples, [room for _, room in ready])
         began = self._clock()
@@ -237,7 +247,8 @@ class Loop:
         if not rows:
             return 0
         logits = self.runner.run(rows)
-        for each in rows[len(samples) : len(going)]:
+        going = len(ready) + len(behind)
+        for each in rows[len(ready) : going]:
             self.runner.commit(each.sequence, list(range(len(each.tokens))))
         if samples:
             self._accept(samples, proposed, drafts, logits[: len(samples)])
@@ -245,7 +256,7 @@ class Loop:
                 self.budget.checked(drafts, self._clock() - began)
             else:
                 self.budget.unchecked()
-        for (request, count), found in zip(parts, logits[len(going) :], strict=True):
+        for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
@@ -277,7 +288,7 @@ class Loop:
         drafts: list[Tree],
         logits: list[NDArray[np.float32]],
     ) -> None:
-        tokens = self._accepting.first_tokens(samples, drafts, logits)
+        tokens = self._accepting.first_tokens(samples, drafts, logits, self.runner.maxima)
         log = TokenLog(self._tokenizer)
         for at, sample in enumerate(samples):
             path = self._accepting.accept(sample, drafts[at], logits[at], tokens[at], log)
@@ -325,3 +336,8 @@ class Loop:
     def _release(self, sample: Sample) -> None:
         sample.request.count_time()
         self._memory.release(sample)
+
+
+def _held(going: list[Going]) -> list[Going]:
+    """Return those that still have their sequence."""
+    return [each for each in going if each[0].sequence is not None]

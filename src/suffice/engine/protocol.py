@@ -36,8 +36,9 @@ class Rows:
     @property
     def count(self) -> int:
         """How many rows have logits."""
-        rows = len(self.tokens) + len(self.drafts)
-        return {"none": 0, "last": 1, "all": rows}[self.outputs]
+        if self.outputs == "all":
+            return len(self.tokens) + len(self.drafts)
+        return 1 if self.outputs == "last" else 0
 
 
 class Cache(Protocol):
@@ -136,6 +137,13 @@ class LoopRunner(Protocol):
 
         Returns the logits that each asks for, float32 [outputs, V]. A prompt's rows are committed,
         others are tentative until `commit`. If this raises, nothing has changed.
+        """
+        ...
+
+    @property
+    def maxima(self) -> np.ndarray | None:
+        """Of the last run's logits, all rows after one another: the maximum of each 64; see
+        `sampling.sample`. None if they are not known.
         """
         ...
 

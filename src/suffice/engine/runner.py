@@ -20,7 +20,7 @@ from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import StepRows
-from suffice.native import core
+from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
@@ -68,6 +68,7 @@ class Runner(ModelWithTechniques):
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
             self._rounding = key_rounding(self._native, model, self.context, sample())
         self.growth = machine.fitted_to_kernel(config.growth)
+        self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
 
     @property
@@ -168,10 +169,13 @@ class Runner(ModelWithTechniques):
         """
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         steps = [self._step_rows(rows) for rows in batch]
+        audit = audit and any(rows.counted for rows in steps)
         reads: list[Reads] = []
+        ends = list(accumulate(part.count for part in batch))
+        self.maxima = np.empty((ends[-1], -(-self.vocabulary // LOGIT_BLOCK)), np.float32)
         try:
             logits = self._native.step(
-                steps, self.trace, audit=audit and any(rows.counted for rows in steps), reads=reads
+                steps, self.trace, audit=audit, reads=reads, maxima=self.maxima
             )
         except BaseException:
             for rows in steps:
@@ -181,7 +185,7 @@ class Runner(ModelWithTechniques):
             part.sequence.reads.add(own)
             if part.prompt:
                 part.sequence.cache.commit(list(range(len(part.tokens))))
-        return np.split(logits, list(accumulate(part.count for part in batch[:-1])))
+        return [logits[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
@@ -268,11 +272,12 @@ class Runner(ModelWithTechniques):
         """
         cache = sequence.cache
         self._watch_length(cache.length + rows)
-        drafts = min(drafts, self._draftable(cache) - rows)
+        if drafts:
+            drafts = min(drafts, self._draftable(cache) - rows)
         if cache.spare < rows:
             cache.growth = with_defaults(self.growth, accepted=tokens_per_step)
             self._grow(cache, rows, drafts)
-        return max(min(drafts, cache.room(rows + drafts) - rows), 0)
+        return max(min(drafts, cache.room(rows + drafts) - rows), 0) if drafts else 0
 
     def _watch_length(self, tokens: int) -> None:
         """Warn, once, of a context longer than the calibration's windows."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -176,6 +177,19 @@ class NativeModel:
         coded = coded_rules(rules, self._levels)
         return [native_rule(rule) for layer in coded for rule in layer]
 
+    def _check(self, batch: Sequence[StepRows]) -> None:
+        for rows in batch:
+            if rows.parents is None and len(rows.tokens) > 1:
+                check_call(self._config, rows.cache.length, len(rows.tokens))
+
+    def _watched(self, batch: Sequence[StepRows]) -> np.ndarray | None:
+        """Return room for the queries of watched rows, [L, rows, H, D]; None if there are none."""
+        rows = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        if not rows:
+            return None
+        config = self._config
+        return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+
     def step(
         self,
         batch: Sequence[StepRows],
@@ -183,11 +197,14 @@ class NativeModel:
         *,
         audit: bool = False,
         reads: list[Reads] | None = None,
+        maxima: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
-        request read is appended to `reads`; nothing for those that are not counted.
+        request read is appended to `reads`; nothing for those that are not counted. `maxima`
+        float32 [outputs, B] gets the maximum of each block of `LOGIT_BLOCK` logits; where the block
+        or one near it has a NaN, it is NaN.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -196,22 +213,19 @@ class NativeModel:
             InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
-        for rows in (rows for rows in batch if rows.parents is None):
-            check_call(self._config, rows.cache.length, len(rows.tokens))
-        watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        self._check(batch)
         pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
         layers, heads = len(self._config.layers), self._config.heads
-        shape = layers, watched, heads, self._config.head_size
-        queries = np.empty(shape, np.float32) if watched else None
+        queries = self._watched(batch)
         found = _unaudited(layers, len(tokens), heads) if audit else None
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
-            _ints([piece.count for piece in pieces]),
+            _ints([piece.size for piece in pieces]),
             _ints([_kind(piece.rows) for piece in pieces]),
             _ints([piece.rows.technique for piece in pieces]),
             _ints(tokens),
@@ -222,13 +236,13 @@ class NativeModel:
             trace.rows,
             queries,
             found,
+            maxima,
         )
         if queries is not None:
             _show(batch, queries)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
-        firsts = zip(pieces, each, strict=True)
-        own = [Reads(*one) for piece, one in firsts if piece.first == 0]
+        own = [Reads(*one) for piece, one in zip(pieces, each, strict=True) if piece.first == 0]
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])
@@ -245,8 +259,7 @@ def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a request's rows for which the core keeps masks of what they see.
 
     Rows of earlier pieces are committed rows to it.
@@ -254,13 +267,14 @@ class _Piece:
 
     rows: StepRows
     first: int
-    count: int
+    size: int
 
 
 def _pieces(rows: StepRows) -> list[_Piece]:
     count, most = len(rows.tokens), MAX_TENTATIVE
-    starts = range(0, max(count, 1), most)
-    return [_Piece(rows, first, min(most, count - first)) for first in starts]
+    if count <= most:
+        return [_Piece(rows, 0, count)]
+    return [_Piece(rows, first, min(most, count - first)) for first in range(0, count, most)]
 
 
 def _most(rows: StepRows) -> int:
@@ -308,17 +322,26 @@ def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int]
     outputs: list[int] = []
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
-        parents = range(-1, count - 1) if rows.parents is None else rows.parents
-        masks = rows.cache.draft(list(parents), _most(rows))
+        if rows.parents is None:
+            parents = list(range(-1, count - 1))
+            positions += range(length, length + count)
+        else:
+            parents = list(rows.parents)
+            positions += [length + depth for depth in _depths(parents)]
+        masks = rows.cache.draft(parents, _most(rows))
         visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
-        depths: list[int] = []
-        for parent in parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        positions += [length + depth for depth in depths]
         start = len(tokens)
         tokens += rows.tokens
         outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
     return tokens, positions, visible, outputs
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    """Return how many rows of the step each row continues."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -147,6 +147,7 @@ class SimulatedRunner:
     most_drafts = 0
     prompts_by_technique = False
     vocabulary = VOCABULARY
+    maxima = None
 
     def __init__(
         self,

@@ -29,18 +29,21 @@ def sample(
     logits: NDArray[np.float32],
     states: Sequence[SamplingState],
     masks: NDArray[np.uint32] | None = None,
+    maxima: NDArray[np.float32] | None = None,
 ) -> list[int | InputError]:
     """Return the next token of each request, or the error that ends that request.
 
     `logits` float32 [B, V] are the model's, `states` those of the B requests. `masks` uint32
     [B, >= V / 32] say in bits which tokens are allowed: token t has bit t % 32 of word t // 32.
-    What the states' constraints exclude is excluded as well.
+    What the states' constraints exclude is excluded as well. `maxima` [B, V / 64, rounded up] are
+    those of each 64 logits, if they are known: then most logits need not be read.
     """
     masks = _constrained(logits.shape[1], states, masks)
     numbers = np.array([0.0 if state.params.greedy else _number(state) for state in states])
     tokens = np.zeros(len(states), np.int32)
     largest = np.empty(len(states), np.float32)
-    core.sample_rows(logits, [state.native for state in states], masks, numbers, tokens, largest)
+    native = [state.native for state in states]
+    core.sample_rows(logits, native, masks, numbers, tokens, largest, maxima)
     chosen: list[int | InputError] = tokens.tolist()
     if np.isfinite(largest).all():
         return chosen

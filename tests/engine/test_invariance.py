@@ -84,6 +84,36 @@ def test_a_result_does_not_depend_on_the_batch(
         assert output.outputs == alone[i].outputs, "tokens, text and log probabilities, bit for bit"
 
 
+MANY = 33
+STORED: list[dict[str, Any]] = [
+    {"dtype": "float32"},
+    {"dtype": "bfloat16", "kv_cache_dtype": "bfloat16"},
+    {"quantization": "int8", "kv_cache_dtype": "float16"},
+    {"quantization": "int8:act_bits=8", "kv_cache_dtype": "int8"},
+    {"quantization": "int8:act_bits=8,sites=linear"},
+    {"quantization": "4bit:act_bits=8"},
+    {"quantization": "kmeans:group=64,act_bits=8"},
+]
+
+
+@pytest.mark.parametrize("options", STORED, ids=str)
+def test_many_rows_are_those_of_requests_alone(
+    each_isa: str, folder: Path, options: dict[str, Any]
+) -> None:
+    """Steps of 8, 17 and 33 rows: whole blocks of rows and parts of them, one thread or two."""
+    prompts = [f"{number} {PROMPTS[number % 5]}" for number in range(MANY)]
+    params = [
+        dataclasses.replace(PARAMS[number % 5], seed=number, max_tokens=5) for number in range(MANY)
+    ]
+    one = load(folder, max_num_seqs=1, **options)
+    alone = [each.outputs for each in one.generate(prompts, params)]
+    assert len({outputs[0].token_ids for outputs in alone}) > MANY // 2
+    for count in (8, 17, MANY):
+        llm = load(folder, max_num_seqs=count, threads=min(2, native.cores()), **options)
+        found = llm.generate(prompts[:count], params[:count])
+        assert [each.outputs for each in found] == alone[:count], f"{count} rows"
+
+
 @pytest.mark.parametrize(
     "attention",
     [

@@ -16,8 +16,16 @@ from suffice import _native as core
 from suffice.errors import InputError, OptionError
 
 __all__ = [
-    *("ISAS", "LOGIT_BLOCK", "PANEL", "core"),
-    *("cores", "isa", "isas", "set_threads", "threads", "use_isa"),
+    "ISAS",
+    "LOGIT_BLOCK",
+    "PANEL",
+    "core",
+    "cores",
+    "isa",
+    "isas",
+    "set_threads",
+    "threads",
+    "use_isa",
 ]
 
 PANEL: int = core.PANEL

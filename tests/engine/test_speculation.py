@@ -131,9 +131,9 @@ def test_a_step_chooses_for_all_requests_at_once(monkeypatch: pytest.MonkeyPatch
     calls: list[int] = []
     sample = sampling.sample
 
-    def counted(logits: np.ndarray, states: Sequence[SamplingState]) -> list[Any]:
+    def counted(logits: np.ndarray, states: Sequence[SamplingState], **known: Any) -> list[Any]:
         calls.append(len(states))
-        return sample(logits, states)
+        return sample(logits, states, **known)
 
     monkeypatch.setattr(sampling, "sample", counted)
     fake_llm(scripted(*range(3, 9))).generate([[0], [1], [2]], GREEDY)

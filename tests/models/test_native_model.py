@@ -329,7 +329,7 @@ def test_parts_are_timed_after_a_step_that_failed(checkpoints: Any) -> None:
 def test_maxima_are_those_of_blocks_of_logits(
     each_isa: str, threads: int, checkpoints: Any
 ) -> None:
-    """Whoever multiplies them; the last block is not whole, and its padding does not count."""
+    """Of each thread's panels; the last block is not whole, and its padding does not count."""
     if threads > native.cores():
         pytest.skip("needs two cores")
     before = native.threads()

@@ -255,17 +255,17 @@ class KVCache:
                 path (for the first: the committed rows).
         """
         _require_whole("path", path)
-        before, last = 0, -1
+        if not all(a < b for a, b in zip([-1, *path], [*path, self.tentative], strict=True)):
+            raise InputError(
+                f"path {path} must be ascending tentative rows (there are {self.tentative})"
+            )
+        before = 0
         for row in path:
-            if not last < row < self.tentative:
-                raise InputError(
-                    f"path {path} must be ascending tentative rows (there are {self.tentative})"
-                )
             if self._visible[row] != before | 1 << row:
                 raise InputError(
                     f"path {path}: tentative row {row} does not continue the row before it"
                 )
-            before, last = self._visible[row], row
+            before = self._visible[row]
         for target, source in enumerate(path):
             if source != target:
                 self.native.move_row(self.length + source, self.length + target)

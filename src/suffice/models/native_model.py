@@ -238,7 +238,7 @@ class NativeModel:
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
-            _ints([piece.count for piece in pieces]),
+            _ints([piece.size for piece in pieces]),
             _ints([_kind(piece.rows) for piece in pieces]),
             _ints([piece.rows.technique for piece in pieces]),
             _ints([piece.rows.adapter for piece in pieces]),
@@ -281,7 +281,7 @@ class _Piece(NamedTuple):
 
     rows: StepRows
     first: int
-    count: int
+    size: int
 
 
 def _pieces(rows: StepRows) -> list[_Piece]:

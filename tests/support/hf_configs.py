@@ -98,19 +98,23 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
             getattr(config, "residual_multiplier", 1.0),
             getattr(config, "logits_scaling", 1.0),
         ],
-        "attention bias": _first(
-            config,
-            "attention_bias",
-            "use_qkv_bias",
-            "qkv_bias",
-            "bias",
-            otherwise=architecture in _BIASED,
+        "attention bias": bool(
+            _first(
+                config,
+                "attention_bias",
+                "use_qkv_bias",
+                "qkv_bias",
+                "bias",
+                otherwise=architecture in _BIASED,
+            )
         ),
-        "mlp bias": _first(
-            config,
-            "mlp_bias",
-            "bias",
-            otherwise=architecture in ("GPTNeoXForCausalLM", _BIASED[0]),
+        "mlp bias": bool(
+            _first(
+                config,
+                "mlp_bias",
+                "bias",
+                otherwise=architecture in ("GPTNeoXForCausalLM", _BIASED[0]),
+            )
         ),
         "experts": _experts(config, architecture),
         "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],

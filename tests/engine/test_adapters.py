@@ -167,9 +167,9 @@ def test_streams_and_sessions_have_an_adapter(llm: LLM) -> None:
 
 def test_the_bytes_of_an_adapter_count_as_weights(llm: LLM) -> None:
     model: NativeModel = llm.runner._native  # type: ignore[attr-defined]
-    read = []
+    config, read = llm.runner.decoder.config, []  # type: ignore[attr-defined]
     for adapters_of_rows in ((-1,), (0,), (0, 0), (0, 1)):
-        trace = Trace(3, 2)
+        trace = Trace(len(config.layers), config.kv_heads)
         batch = []
         for adapter in adapters_of_rows:
             sequence = llm.runner.open("", 16)  # type: ignore[attr-defined]

@@ -391,6 +391,7 @@ def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
     assert str(refused.value) == (
         f"{tmp_path}: its weights are quantized by {method}, which is not supported "
-        "(supported: gptq, awq, compressed-tensors, fp8): give the model's float weights, and "
-        "--quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the model"
+        "(supported: gptq, awq, compressed-tensors, fp8, mxfp4): give the model's float weights, "
+        "and --quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the "
+        "model"
     )

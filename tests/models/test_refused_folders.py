@@ -134,8 +134,8 @@ def test_tensors_that_are_refused(
 
 
 ALTERNATIVES = (
-    " (supported: gptq, awq, compressed-tensors, fp8): give the model's float weights, and --quant "
-    "int8 or a file of `suffice quantize` to make it small; or a GGUF file of the model"
+    " (supported: gptq, awq, compressed-tensors, fp8, mxfp4): give the model's float weights, and "
+    "--quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the model"
 )
 
 
@@ -148,7 +148,7 @@ ALTERNATIVES = (
                 {"quant_method": name},
                 f"its weights are quantized by {name}, which is not supported{ALTERNATIVES}",
             )
-            for name in ("bitsandbytes", "hqq", "aqlm", "eetq", "mxfp4", "fbgemm_fp8")
+            for name in ("bitsandbytes", "hqq", "aqlm", "eetq", "fbgemm_fp8")
         ],
         (
             "gptq-4",

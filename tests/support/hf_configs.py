@@ -98,23 +98,20 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
             getattr(config, "residual_multiplier", 1.0),
             getattr(config, "logits_scaling", 1.0),
         ],
-        "attention bias": _first(
-            config,
-            "attention_bias",
-            "use_qkv_bias",
-            "qkv_bias",
-            "bias",
-            otherwise=architecture in _BIASED,
-        ),
-        "mlp bias": _first(
-            config,
-            "mlp_bias",
-            "bias",
-            otherwise=architecture in ("GPTNeoXForCausalLM", _BIASED[0]),
-        ),
+        **_biases(config, architecture),
         "experts": _experts(config, architecture),
         "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],
         "spare": clamped,
+    }
+
+
+def _biases(config: Any, architecture: str) -> dict[str, bool]:
+    """Return whether queries and the MLP have biases."""
+    names = ("attention_bias", "use_qkv_bias", "qkv_bias", "bias")
+    biased = ("GPTNeoXForCausalLM", _BIASED[0])
+    return {
+        "attention bias": bool(_first(config, *names, otherwise=architecture in _BIASED)),
+        "mlp bias": bool(_first(config, "mlp_bias", "bias", otherwise=architecture in biased)),
     }
 
 

@@ -48,7 +48,7 @@ _WEIGHTS: Templates = {
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
+    fields = read_fields(raw, DEFAULTS, ("bias",), ONLY, SILENT)
     size = head_size(fields, whole=True)
     return DecoderConfig(
         vocab=fields["vocab_size"],

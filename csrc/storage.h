@@ -7,10 +7,9 @@
 namespace suffice {
 
 // `kmeans4`: keys and values, 4-bit codes of one codebook for all rows (cache/kv_head.h).
-// `planes`: keys and values, int8 in two planes of 4 bits. `base`: these by their first plane
-// alone, as kernels are asked to read them; no cache has this type. `codebook`: weights, codes of 2
-// to 6 or 8 bits (linear/code_layout.h). `f8`: weights, a sign, 4 bits of exponent and 3 of
-// mantissa (e4m3), with scales.
+// `planes`: keys and values, those of kmeans4 in one plane and 4 more bits in another. `codebook`:
+// weights, codes of 2 to 6 or 8 bits (linear/code_layout.h). `f8`: weights, a sign, 4 bits of
+// exponent and 3 of mantissa (e4m3), with scales.
 enum class Type : int {
   f32 = 0,
   bf16 = 1,
@@ -18,13 +17,12 @@ enum class Type : int {
   i8 = 3,
   kmeans4 = 4,
   planes = 5,
-  base = 6,
-  codebook = 7,
-  f8 = 8
+  codebook = 6,
+  f8 = 7
 };
 
 constexpr bool is_four_bits(Type type) {  // an element of a row, or of a plane of it
-  return type == Type::kmeans4 || type == Type::planes || type == Type::base;
+  return type == Type::kmeans4 || type == Type::planes;
 }
 // Not for `codebook`: each layer chooses its bits. Those of one plane, for `planes`.
 constexpr int bits_of(Type type) {

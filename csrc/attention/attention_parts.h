@@ -89,6 +89,21 @@ struct CodedTiles {
   bool summed = false;  // the sum of all values, times the lowest weight, is added elsewhere
 };
 
+// By how much a query's scores by first planes may be off, for a key of scale s, with the multiple
+// m of the mean key and the stored length l: s * (l * length + rounding) + m * mean.
+struct ErrorUnits {
+  float length, rounding, mean;
+};
+
+// For each query row and block, [query rows][stride]: of its light rows, the sum of the weights
+// that count, and by how much the true ones may exceed them and fall short.
+struct BlockErrors {
+  float* used;
+  float* more;
+  float* less;
+  int stride;
+};
+
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by log2
 // e), sum of exp2(score - peak), and the unnormalised output.
 struct Partial {

@@ -8,6 +8,11 @@
 //                 attends to those in chosen blocks by both planes, to the others by their
 //                 estimated scores and the base planes of their values
 //
+// With bounds, every row of a chosen block is read. Let W be the sum of the weights that count, M
+// by how much the true ones may exceed them, and L by how much they may fall short. The softmax is
+// then at a total variation distance of at most M / (W + M - L), which is what must not exceed
+// `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
+//
 // Chunks run in any order and on any thread.
 #pragma once
 
@@ -28,9 +33,15 @@ class TiersTraversal {
 
  private:
   void finish_row(int row, Scratch& scratch);
-  void choose_blocks(const CodedTiles& tiles, TierChoice& choice) const;
-  void attend_row(int row, const CodedTiles& tiles, Scratch& scratch);
+  void weigh_blocks(const CodedTiles& tiles, TierChoice& choice) const;
+  void bound_errors(const float* const* queries, const CodedTiles& tiles, TierChoice& choice) const;
+  BlockErrors errors_of(const CodedTiles& tiles, TierChoice& choice) const;
+  void choose_blocks(const CodedTiles& tiles, double most, TierChoice& choice) const;
+  int64_t keep_rows(const CodedTiles& tiles, TierChoice& choice) const;
   int64_t list_heavy(const Visible& visible, const CodedTiles& tiles, TierChoice& choice) const;
+  Reads attend_row(int row, const CodedTiles& tiles, Scratch& scratch) const;
+  float distance(const CodedTiles& tiles, Scratch& scratch) const;
+  void audit_row(int row, const CodedTiles& tiles, Scratch& scratch) const;
 
   const Traversal& traversal_;
   const Tiers& rule_;

@@ -74,12 +74,17 @@ inline int parent_of(const Visible& visible, int row) {
 // What `tiers` decides for one token.
 struct TierChoice {
   std::vector<float> peaks, floors;   // [query rows]: largest scores, lowest scores to keep
-  std::vector<double> rest, allowed;  // [query rows]: sums of weights
+  std::vector<double> totals, rest;   // [query rows]: sums of weights, all and not yet exact
   std::vector<float> masses, shares;  // [query rows][blocks], [blocks]
+  std::vector<float> errors;          // of BlockErrors
+  std::vector<ErrorUnits> units;      // [query rows]
+  std::vector<float> bounds;          // [query rows]: on the distance of their softmax
   std::vector<int> buckets;           // for sorting
   std::vector<int32_t> sorted, list;  // all blocks by share, and those to read exactly
   std::vector<uint16_t> rows;         // of each listed block, those that are read
-  std::vector<uint64_t> heavy, kept;  // [tiles]: rows of heavy blocks, rows that are not skipped
+  // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
+  // where a block is light, and all that the token sees
+  std::vector<uint64_t> heavy, counted, kept, light, seen;
 };
 
 // A thread's buffers.

@@ -109,7 +109,10 @@ KVCache::Sizes KVCache::sizes(int rows) const {
   found[kValues] = rows * elements_bytes(value_type_, size_);
   if (has_scales(key_type_)) found[kKeyScales] = scales;
   if (has_scales(value_type_)) found[kValueScales] = scales;
-  if (planes_of(key_type_) > 1) found[kKeyRest] = found[kKeys];
+  if (planes_of(key_type_) > 1) {
+    found[kKeyRest] = found[kKeys];
+    found[kKeyErrors] = rows;
+  }
   if (planes_of(value_type_) > 1) found[kValueRest] = found[kValues];
   if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size_);
   if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size_);
@@ -139,6 +142,7 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   result.value_scales = floats(kValueScales);
   result.key_rest = array(kKeyRest);
   result.value_rest = array(kValueRest);
+  result.key_errors = reinterpret_cast<uint8_t*>(array(kKeyErrors));
   result.sketch = array(kSketch);
   result.boxes = floats(kBoxes);
   result.masses = floats(kMasses);
@@ -169,8 +173,9 @@ size_t KVCache::row_bytes() const {
   const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;
   const size_t box = extras_.boxes ? box_bytes(size_) / kPanel : 0;
   const size_t mass = extras_.masses ? sizeof(float) : 0;
+  const size_t error = planes_of(key_type_) > 1 ? sizeof(uint8_t) : 0;
   return static_cast<size_t>(layers_) * heads_ *
-         (key_bytes() + value_bytes() + sketch + box + mass);
+         (key_bytes() + value_bytes() + sketch + box + mass + error);
 }
 
 bool KVCache::populate(size_t bytes) {

@@ -152,6 +152,7 @@ class KVCache {
     kValueScales,
     kKeyRest,
     kValueRest,
+    kKeyErrors,
     kSketch,
     kBoxes,
     kMasses,

@@ -69,8 +69,7 @@ constexpr Codebook codebook(bool with_sign) {
 }
 constexpr Codebook kRowCodebook = codebook(true), kKeyCodebook = codebook(false);
 
-// How keys of one layer's head are rounded to kmeans4 and, by `scales` and `mean` alone, to planes.
-// Channels of keys are multiplied by `scales`,
+// How keys of one layer's head are rounded to codes. Channels of keys are multiplied by `scales`,
 // those of queries by the inverses, which leaves scores unchanged; both are rotated afterwards.
 // With e the errors of a key's elements, codes minimize the sum over i of weights[i] times the
 // square of e[i] + sum_{j < i} passed[j][i] e[j]: the mean squared change of scores over queries.
@@ -82,23 +81,27 @@ struct KeyRounding {
   const float* weights;  // [D]
 };
 
-// A row in planes is rotated like one in kmeans4 and rounded to int8: an element is scale * c. The
-// high halves of its codes are its base plane and the low halves its second one. Each plane has the
-// layout of a row of kmeans4 and memory of its own. Both have the row's one scale, and a key its
-// mean, as in kmeans4. Of the base plane alone, an element is kBaseUnit * scale * (2 b + 1):
+// A row in planes is, by its first plane and its scale alone, the row in kmeans4, bit for bit. The
+// second plane corrects it: an element is scale * c, and a code of the second plane, from -8 to 7,
+// is stored as 0 to 15:
 //
-//     c = 16 b + rest    -8 <= b < 8, 0 <= rest < 16
-constexpr int kGreatestBase = 15;  // |2 b + 1|
-constexpr float kBaseUnit = 8;
-constexpr Codebook base_codebook(bool with_sign) {  // by the two's complement of b
-  Codebook book{};
-  for (int i = 0; i < 4 * kLevels; i++) {
-    const int place = i % kLevels, b = place < kLevels / 2 ? place : place - kLevels;
-    book.levels[i] = static_cast<int8_t>(with_sign ? 2 * b + 1 : (2 * b + 1 + kGreatestBase) / 2);
-  }
+//     c = level + rest    |c| < 128: both planes make a row of int8
+//
+// It has the layout of the first plane and memory of its own. Errors of keys are passed on within
+// the second plane too.
+//
+// How far first planes are from a key is known without the second: a byte has the length of the
+// second plane's codes, as `KeyRounding` measures it, never too short. It is the upper part of a
+// float32 from kLeastLength on.
+constexpr int kGreatestRest = kLevels / 2 - 1;
+constexpr float kLeastLength = 0.125f;
+constexpr int kLengthShift = 19;       // of the byte within the float32
+constexpr Codebook whole_codebook() {  // for the stored codes of second planes to be added
+  Codebook book = kRowCodebook;
+  for (int8_t& level : book.levels) level = static_cast<int8_t>(level - kLevels / 2);
   return book;
 }
-constexpr Codebook kBaseRowCodebook = base_codebook(true), kBaseKeyCodebook = base_codebook(false);
+constexpr Codebook kWholeCodebook = whole_codebook();
 
 // A sketch of a chunk of 64 keys: 4 bits per element with a scale and a lowest value per channel,
 // and for each block of 16 keys the largest norm of a key's residual (key minus sketch).
@@ -125,6 +128,7 @@ struct KVHead {
   std::byte* value_rest = nullptr;
   float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
   float* value_scales = nullptr;
+  uint8_t* key_errors = nullptr;          // [capacity], of keys in planes: lengths, see above
   const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
@@ -134,10 +138,10 @@ struct KVHead {
   Type value_type = Type::f32;
 };
 
-// A head in planes as its base planes alone show it.
+// A head in planes as the first planes alone show it.
 inline KVHead base_of(KVHead head) {
-  if (head.key_type == Type::planes) head.key_type = Type::base;
-  if (head.value_type == Type::planes) head.value_type = Type::base;
+  if (head.key_type == Type::planes) head.key_type = Type::kmeans4;
+  if (head.value_type == Type::planes) head.value_type = Type::kmeans4;
   return head;
 }
 

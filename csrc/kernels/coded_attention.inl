@@ -39,9 +39,6 @@ void score_tiles_of(const KVHead& head, const float* const* query_rows, const Vi
 inline void score_tiles(const KVHead& head, const float* const* queries, const Visible* visible,
                         int count, const int32_t* list, int begin, int end, float* scores,
                         float* peaks, float* scratch) {
-  if (head.key_type == Type::base)
-    return score_tiles_of<Type::base>(head, queries, visible, count, list, begin, end, scores,
-                                      peaks, scratch);
   for_type(head.key_type, [&]<Type KT>() {
     score_tiles_of<KT>(head, queries, visible, count, list, begin, end, scores, peaks, scratch);
   });

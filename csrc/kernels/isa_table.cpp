@@ -6,6 +6,7 @@
 //
 // A pragma below the library's headers chooses the instruction set, not a compiler option: so no
 // inline function of the library is compiled for it, which the linker could give to other code.
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -86,6 +87,8 @@ constexpr Kernels table{
     .keep_rows = keep_rows,
     .add_light = add_light,
     .attend_kept = attend_kept,
+    .measure_queries = measure_queries,
+    .bound_blocks = bound_blocks,
     .add_masses = add_masses,
     .encode_box = encode_box,
     .bound = bound,

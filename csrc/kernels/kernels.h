@@ -156,6 +156,12 @@ struct Kernels {
   void (*attend_kept)(const KVHead&, const float* const* queries, int end_row, int count,
                       const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
                       float* scratch);
+  // What bounds the errors of such scores, for each of `count` queries.
+  void (*measure_queries)(const KVHead&, const float* const* queries, int count, ErrorUnits* to);
+  // Sums of each block, in units of 2^peak: of the rows in `kept` [tile], which count by their
+  // scores, and of the others, which do not count.
+  void (*bound_blocks)(const KVHead&, const CodedTiles& tiles, int count, const float* peaks,
+                       const ErrorUnits* units, const uint64_t* kept, const BlockErrors& to);
 
   // masses[i] += 2^(scores[i] - peak) * factor for the rows of a block.
   void (*add_masses)(const float* scores, float peak, float factor, float* masses);

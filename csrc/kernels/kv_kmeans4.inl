@@ -1,17 +1,5 @@
 // Keys and values in kmeans4: 4-bit codes, laid out as cache/kv_head.h shows.
 
-// Types whose elements are looked up by codes of 4 bits, and what tells them apart.
-template <Type T>
-constexpr bool kCodes = T == Type::kmeans4 || T == Type::base;
-template <Type T>
-constexpr const Codebook& kRowLevels = T == Type::base ? kBaseRowCodebook : kRowCodebook;
-template <Type T>
-constexpr const Codebook& kKeyLevels = T == Type::base ? kBaseKeyCodebook : kKeyCodebook;
-template <Type T>
-constexpr int kGreatestOf = T == Type::base ? kGreatestBase : kGreatestLevel;
-template <Type T>
-constexpr float kLevelScale = T == Type::base ? kBaseUnit : 1.0f;
-
 // Position of a row's element i: its byte, and its first bit there.
 struct Nibble {
   size_t byte;
@@ -188,44 +176,56 @@ SUFFICE_INLINE void turn_back(const KVHead& head, float share, float* row) {
   if (head.rounding) multiply(row, head.rounding->inverses, head.size, row);
 }
 
-inline void store_key_codes(const KVHead& head, const float* from, std::byte* to, float* scale) {
-  alignas(64) float row[kMaxSize];
-  alignas(64) int8_t codes[kMaxSize];
+// Stores a key's codes and scale; leaves the key as it is rounded in `row` and the codes in
+// `codes`.
+inline void encode_key(const KVHead& head, const float* from, float* row, int8_t* codes,
+                       std::byte* to, float* scale) {
   const uint32_t share = turn_key(head, from, row);
   const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
   std::memcpy(scale, &pair, sizeof pair);
   store_codes(codes, head.size, to, key_nibble);
 }
 
-inline void store_value_codes(const float* from, int size, std::byte* to, float* scale) {
-  alignas(64) float row[kMaxSize];
-  alignas(64) int8_t codes[kMaxSize];
+// The same for a value.
+inline void encode_value(const float* from, int size, float* row, int8_t* codes, std::byte* to,
+                         float* scale) {
   std::memcpy(row, from, sizeof(float) * size);
   rotate_row(row, size);
   *scale = encode_row(row, size, nullptr, codes);
   store_codes(codes, size, to, value_nibble);
 }
 
-template <Type T, class Place>
+inline void store_key_codes(const KVHead& head, const float* from, std::byte* to, float* scale) {
+  alignas(64) float row[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  encode_key(head, from, row, codes, to, scale);
+}
+
+inline void store_value_codes(const float* from, int size, std::byte* to, float* scale) {
+  alignas(64) float row[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  encode_value(from, size, row, codes, to, scale);
+}
+
+template <class Place>
 SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to,
                                Place place) {
   for (int i = 0; i < size; i++) {
     const Nibble nibble = place(i);
     const int code = static_cast<int>(from[nibble.byte]) >> nibble.shift & 15;
-    to[i] = kLevelScale<T> * scale * kRowLevels<T>.levels[code];
+    to[i] = scale * kRowCodebook.levels[code];
   }
 }
 
-template <Type T>
-void load_key_codes(const KVHead& head, const std::byte* from, const float* scale, float* to) {
+inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale,
+                           float* to) {
   const KeyScale found = key_scale(scale);
-  load_codes<T>(from, head.size, found.scale, to, key_nibble);
+  load_codes(from, head.size, found.scale, to, key_nibble);
   turn_back(head, found.share, to);
 }
 
-template <Type T>
-void load_value_codes(const std::byte* from, int size, float scale, float* to) {
-  load_codes<T>(from, size, scale, to, value_nibble);
+inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
+  load_codes(from, size, scale, to, value_nibble);
   rotate_row(to, size);
 }
 
@@ -265,7 +265,6 @@ inline void round_query(const KVHead& head, const float* query, float* to) {
 }
 
 // The centroids of 16 elements of four rows of values, four bytes for each element.
-template <Type T>
 SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL >= 3
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -273,7 +272,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
   };
   const __m128i a = _mm_unpacklo_epi8(row(0), row(1)), b = _mm_unpacklo_epi8(row(2), row(3));
   const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowLevels<T>.levels));
+  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowCodebook.levels));
   const __m256i half = _mm256_set1_epi8(15);
   const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, half));
   const __m256i high =
@@ -291,7 +290,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
       const Nibble nibble = value_nibble(v * W + j);
       for (int i = 0; i < 4; i++)
         part[4 * j + i] =
-            kRowLevels<T>.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
+            kRowCodebook.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
     }
     to[v] = load_bits(part);
   }
@@ -299,7 +298,6 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 }
 
 // The same for 32 elements.
-template <Type T>
 SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL == 4
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -315,8 +313,8 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
   const __m512i half = _mm512_set1_epi8(15);
-  const __m512i table = _mm512_broadcast_i32x4(
-      _mm_load_si128(reinterpret_cast<const __m128i*>(kRowLevels<T>.levels)));
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
   const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
   const __m512i high =
       _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
@@ -324,9 +322,9 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
   to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
 #else
   const std::byte* next[4];
-  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(T, kPanel);
-  zip_levels<T>(rows, to);
-  zip_levels<T>(next, to + kVectors);
+  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::kmeans4, kPanel);
+  zip_levels(rows, to);
+  zip_levels(next, to + kVectors);
 #endif
 }
 

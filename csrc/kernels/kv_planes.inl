@@ -1,16 +1,25 @@
-// Keys and values in planes: rotated, in int8, the halves of codes apart; see cache/kv_head.h.
+// Keys and values in planes: kmeans4 and what it leaves of a row, in 4 bits; see cache/kv_head.h.
 
-// Rounds a rotated row to int8 and stores the halves of the codes.
+// Stores what the levels of `codes` leave of a rotated row, in steps of the scale. The target of an
+// element is its value less the errors passed on from those before it; without `by`, its value.
 template <class Place>
-SUFFICE_INLINE void store_planes(const float* row, int size, float scale, std::byte* base,
-                                 std::byte* rest, Place place) {
-  alignas(64) int8_t codes[kMaxSize], half[kMaxSize];
+SUFFICE_INLINE void store_rest(const float* row, int size, const KeyRounding* by, float scale,
+                               int8_t* codes, std::byte* to, Place place) {
+  alignas(64) float pending[kMaxSize] = {};
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  for (int i = 0; i < size; i += W) store_narrow(nearest(load(row + i), inverse), codes + i);
-  for (int i = 0; i < size; i++) half[i] = codes[i] >> 4 & 15;
-  store_codes(half, size, base, place);
-  for (int i = 0; i < size; i++) half[i] = codes[i] & 15;
-  store_codes(half, size, rest, place);
+  for (int i = 0; i < size; i++) {
+    const float aim = row[i] * inverse;
+    const int level = kRowCodebook.levels[codes[i]];
+    const float rest = std::nearbyint(aim - pending[i] - static_cast<float>(level));
+    const float most = static_cast<float>(kGreatestRest);
+    const int kept = static_cast<int>(std::fmin(std::fmax(rest, -most - 1), most));
+    codes[i] = static_cast<int8_t>(kept + kLevels / 2);
+    if (!by) continue;
+    const float error = static_cast<float>(level + kept) - aim;
+    const float* const passed = by->passed + static_cast<size_t>(i) * size;
+    for (int j = i + 1; j < size; j++) pending[j] += passed[j] * error;
+  }
+  store_codes(codes, size, to, place);
 }
 
 template <class Place>
@@ -21,28 +30,58 @@ SUFFICE_INLINE void load_planes(const std::byte* base, const std::byte* rest, in
     const auto half = [&](const std::byte* plane) {
       return static_cast<int>(plane[nibble.byte]) >> nibble.shift & 15;
     };
-    to[i] = scale * static_cast<int8_t>(half(base) << 4 | half(rest));
+    to[i] = scale * static_cast<float>(kWholeCodebook.levels[half(base)] + half(rest));
   }
 }
 
-// The nearest bfloat16 to a key's scale: still no code is beyond 127.
+// The length of a second plane's codes: the root of the mean squared change of scores that they
+// make, over queries like those that the rounding was fitted to.
+inline float rest_length(const int8_t* codes, int size, const KeyRounding* by) {
+  alignas(64) float sums[kMaxSize] = {};
+  double square = 0;
+  for (int i = 0; i < size; i++) {
+    const float own = static_cast<float>(codes[i] - kLevels / 2);
+    const double sum = sums[i] + own;
+    square += (by ? by->weights[i] : 1.0f) * sum * sum;
+    if (!by) continue;
+    const float* const passed = by->passed + static_cast<size_t>(i) * size;
+    for (int j = i + 1; j < size; j++) sums[j] += passed[j] * own;
+  }
+  return static_cast<float>(std::sqrt(square));
+}
+
+// The least stored length that is not below `length`, with room for the rounding of its sum.
+inline uint8_t length_code(float length) {
+  const float most = length * 1.0001f;
+  if (most <= kLeastLength) return 0;
+  const int32_t above = std::bit_cast<int32_t>(most) - std::bit_cast<int32_t>(kLeastLength);
+  const int32_t code = (above + (1 << kLengthShift) - 1) >> kLengthShift;
+  return static_cast<uint8_t>(code < 255 ? code : 255);
+}
+
+SUFFICE_INLINE vf load_lengths(const uint8_t* codes) {
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
+  Bytes narrow;
+  std::memcpy(&narrow, codes, sizeof narrow);
+  const vi bits = __builtin_convertvector(narrow, vi) << kLengthShift;
+  return as_float(bits + splat_bits(std::bit_cast<int32_t>(kLeastLength)));
+}
+
 inline void store_key_planes(const KVHead& head, const float* from, std::byte* base,
-                             std::byte* rest, float* scale) {
+                             std::byte* rest, float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
-  const uint32_t share = turn_key(head, from, row);
-  const uint16_t unit = to_bf16(max_magnitude(row, head.size) / 127.0f);
-  store_planes(row, head.size, from_bf16(unit), base, rest, key_nibble);
-  const uint32_t pair = share << 16 | unit;
-  std::memcpy(scale, &pair, sizeof pair);
+  alignas(64) int8_t codes[kMaxSize];
+  encode_key(head, from, row, codes, base, scale);
+  store_rest(row, head.size, head.rounding, key_scale(scale).scale, codes, rest, key_nibble);
+  *error = length_code(rest_length(codes, head.size, head.rounding));
 }
 
 inline void store_value_planes(const float* from, int size, std::byte* base, std::byte* rest,
                                float* scale) {
   alignas(64) float row[kMaxSize];
-  std::memcpy(row, from, sizeof(float) * size);
-  rotate_row(row, size);
-  *scale = max_magnitude(row, size) / 127.0f;
-  store_planes(row, size, *scale, base, rest, value_nibble);
+  alignas(64) int8_t codes[kMaxSize];
+  encode_value(from, size, row, codes, base, scale);
+  store_rest(row, size, nullptr, *scale, codes, rest, value_nibble);
 }
 
 inline void load_key_planes(const KVHead& head, const std::byte* base, const std::byte* rest,
@@ -58,12 +97,18 @@ inline void load_value_planes(const std::byte* base, const std::byte* rest, int 
   rotate_row(to, size);
 }
 
+// The levels of `base` codes and the codes of second planes, byte by byte.
+SUFFICE_INLINE vi add_rest(vi levels, vi base, vi rest) {
+  const vi half = splat_bits(0x0f0f0f0f);
+  return add_bytes(look_up(levels, base & half), rest & half);
+}
+
 // The int8 codes of W keys, 8 elements of each, as pairs of int16: (0, 2), (1, 3), (4, 6), (5, 7).
 SUFFICE_INLINE void load_plane_pairs(const std::byte* base, ptrdiff_t rest, vi* pairs) {
-  const vi half = splat_bits(0x0f0f0f0f);
+  const vi levels = load_bits(kWholeCodebook.levels);
   const vi high = load_bits(base), low = load_bits(base + rest);
-  const vh first = reinterpret_cast<vh>((high & half) << 4 | (low & half));
-  const vh second = reinterpret_cast<vh>((high & ~half) | ((low >> 4) & half));
+  const vh first = reinterpret_cast<vh>(add_rest(levels, high, low));
+  const vh second = reinterpret_cast<vh>(add_rest(levels, high >> 4, low >> 4));
   pairs[0] = reinterpret_cast<vi>(first << 8 >> 8);
   pairs[1] = reinterpret_cast<vi>(first >> 8);
   pairs[2] = reinterpret_cast<vi>(second << 8 >> 8);
@@ -78,10 +123,13 @@ SUFFICE_INLINE void zip_planes(const std::byte* a, const std::byte* b, ptrdiff_t
                              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b + plane)));
   };
   const __m128i high = both(0), low = both(rest), half = _mm_set1_epi8(15);
-  const __m128i first =
-      _mm_or_si128(_mm_slli_epi16(_mm_and_si128(high, half), 4), _mm_and_si128(low, half));
-  const __m128i second =
-      _mm_or_si128(_mm_andnot_si128(half, high), _mm_and_si128(_mm_srli_epi16(low, 4), half));
+  const __m128i levels = _mm_load_si128(reinterpret_cast<const __m128i*>(kWholeCodebook.levels));
+  const auto whole = [&](__m128i base, __m128i more) __attribute__((always_inline)) {
+    return _mm_add_epi8(_mm_shuffle_epi8(levels, _mm_and_si128(base, half)),
+                        _mm_and_si128(more, half));
+  };
+  const __m128i first = whole(high, low);
+  const __m128i second = whole(_mm_srli_epi16(high, 4), _mm_srli_epi16(low, 4));
 #if SUFFICE_LEVEL == 4
   to[0] = reinterpret_cast<vi>(_mm512_cvtepi8_epi16(_mm256_set_m128i(second, first)));
 #else
@@ -97,7 +145,7 @@ SUFFICE_INLINE void zip_planes(const std::byte* a, const std::byte* b, ptrdiff_t
         const auto at = [&](const std::byte* plane) {
           return static_cast<int>(plane[nibble.byte]) >> nibble.shift & 15;
         };
-        return static_cast<int8_t>(at(row) << 4 | at(row + rest));
+        return static_cast<int16_t>(kWholeCodebook.levels[at(row)] + at(row + rest));
       };
       part[2 * j] = code(a);
       part[2 * j + 1] = code(b);

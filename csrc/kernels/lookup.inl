@@ -17,6 +17,11 @@ SUFFICE_INLINE vi look_up(vi levels, vi codes) {
 #endif
 }
 
+SUFFICE_INLINE vi add_bytes(vi a, vi b) {
+  typedef uint8_t vb __attribute__((vector_size(kVectorBytes)));
+  return reinterpret_cast<vi>(reinterpret_cast<vb>(a) + reinterpret_cast<vb>(b));
+}
+
 // 16 bytes, repeated.
 SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
   uint8_t all[kVectorBytes];

@@ -12,10 +12,10 @@ constexpr int kManyRows = 3 * kQueries;
 // Whether it pays for a type. float32 is stored as it is multiplied. AVX2 converts float16 while
 // loading, and without VNNI takes several instructions for a product with codes.
 template <Type T>
-constexpr bool kUnpacks = T == Type::f32   ? false
-                          : T == Type::f16 ? SUFFICE_LEVEL != 3
-                          : kCodes<T>      ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
-                                           : true;
+constexpr bool kUnpacks = T == Type::f32       ? false
+                          : T == Type::f16     ? SUFFICE_LEVEL != 3
+                          : T == Type::kmeans4 ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
+                                               : true;
 
 inline std::byte* whole_lines(void* from) {
   const auto at = reinterpret_cast<uintptr_t>(from);
@@ -34,7 +34,7 @@ SUFFICE_INLINE void store_line(const V* line, std::byte* to) {
 
 // Query elements whose 4 bytes are multiplied at once.
 template <Type T>
-constexpr int kElementsAtOnce = kCodes<T>                        ? 4
+constexpr int kElementsAtOnce = T == Type::kmeans4               ? 4
                                 : has_scales(T) || kBf16Pairs<T> ? 2
                                                                  : 1;
 
@@ -64,8 +64,8 @@ void unpack_keys(int size, const std::byte* keys, const std::byte* next, ptrdiff
         for (int v = 0; v < kVectors; v++) line[v] = pairs[v][i];
         store_line(line, to);
       }
-    } else if constexpr (kCodes<T>) {
-      const vi levels = load_bits(kKeyLevels<T>.levels), half = splat_bits(0x0f0f0f0f);
+    } else if constexpr (T == Type::kmeans4) {
+      const vi levels = load_bits(kKeyCodebook.levels), half = splat_bits(0x0f0f0f0f);
       vi low[kVectors], high[kVectors];
       for (int v = 0; v < kVectors; v++) {
         const vi codes = load_bits(keys + at + v * kVectorBytes);
@@ -129,7 +129,7 @@ void unpack_values(int size, const Tile& tile, int from, int count, std::byte* t
 template <Type T, bool Scores, int Q, int U, class Sum>
 SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std::byte* const* words,
                                    Sum (*total)[U][kVectors]) {
-  constexpr int at_once = Scores && kCodes<T> ? 2 : 1;  // steps
+  constexpr int at_once = Scores && T == Type::kmeans4 ? 2 : 1;  // steps
   for (int step = 0; step < steps; step += at_once) {
     Taken<T> line[U][at_once][kVectors];
     for (int u = 0; u < U; u++)
@@ -148,7 +148,7 @@ SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std:
               sum = dot_halves(sum, line[u][0][v], line[u][1][v], word, next);
             else  // a 16-bit sum has no room for more
               sum += widen(dot_halves(vi{}, line[u][0][v], line[u][1][v], word, next));
-          } else if constexpr (kCodes<T>) {
+          } else if constexpr (T == Type::kmeans4) {
             sum = add_quads(sum, word, line[u][0][v]);
           } else if constexpr (kBf16Pairs<T>) {
             sum = dot_bf16(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);

@@ -62,7 +62,8 @@ inline void store_row(const KVHead& head, int row, const float* key, const float
   if (head.key_type == Type::kmeans4)
     store_key_codes(head, key, key_at, key_scale);
   else if (head.key_type == Type::planes)
-    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale);
+    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale,
+                     head.key_errors + row);
   else
     store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
   if (head.value_type == Type::kmeans4)
@@ -81,9 +82,7 @@ inline void load_rows(const KVHead& head, int first, int count, float* keys, flo
     const std::byte* const key_at = head.keys + key_offset(head, row);
     const std::byte* const value_at = head.values + value_offset(head, row);
     if (keys && head.key_type == Type::kmeans4)
-      load_key_codes<Type::kmeans4>(head, key_at, head.key_scales + row, keys + offset);
-    else if (keys && head.key_type == Type::base)
-      load_key_codes<Type::base>(head, key_at, head.key_scales + row, keys + offset);
+      load_key_codes(head, key_at, head.key_scales + row, keys + offset);
     else if (keys && head.key_type == Type::planes)
       load_key_planes(head, key_at, head.key_rest + key_offset(head, row), head.key_scales + row,
                       keys + offset);
@@ -91,9 +90,7 @@ inline void load_rows(const KVHead& head, int first, int count, float* keys, flo
       load_elements(head.key_type, key_at, pair, kPanel * pair, keys + offset, head.size,
                     head.key_scales ? head.key_scales + row : nullptr);
     if (values && head.value_type == Type::kmeans4)
-      load_value_codes<Type::kmeans4>(value_at, head.size, head.value_scales[row], values + offset);
-    else if (values && head.value_type == Type::base)
-      load_value_codes<Type::base>(value_at, head.size, head.value_scales[row], values + offset);
+      load_value_codes(value_at, head.size, head.value_scales[row], values + offset);
     else if (values && head.value_type == Type::planes)
       load_value_planes(value_at, head.value_rest + value_offset(head, row), head.size,
                         head.value_scales[row], values + offset);

@@ -46,23 +46,21 @@ struct Queries {
                                       max_magnitude(values[q], size), codes + q * size);
       else if constexpr (T == Type::planes)
         scales[q] = quantize_for_planes(head, values[q], codes + q * size, means + q);
-      else if constexpr (kCodes<T>)
-        quantize_for_codes<T>(head, q);
+      else if constexpr (T == Type::kmeans4)
+        quantize_for_codes(head, q);
       else if constexpr (kBf16Pairs<T>)
         for (int i = 0; i < size; i += W) store_bf16(load(values[q] + i), codes + q * size + i);
   }
 
-  template <Type T>
   void quantize_for_codes(const KVHead& head, int q) const {
     int8_t* const query_codes = reinterpret_cast<int8_t*>(codes + q * head.size);
     int32_t sum;
     scales[q] = quantize_to_int8(head, values[q], query_codes, &sum);
-    offsets[q] = -kGreatestOf<T> * sum;
+    offsets[q] = -kGreatestLevel * sum;
     float product = 0;
     for (int i = 0; head.rounding && i < head.size; i++)
       product += head.rounding->mean[i] * query_codes[i];
     means[q] = product * scales[q];
-    scales[q] *= kLevelScale<T>;
   }
 };
 
@@ -116,10 +114,10 @@ SUFFICE_INLINE void add_line_of_planes(const std::byte* const* keys, ptrdiff_t r
 }
 
 // For keys in codes: 8 elements of 16 keys.
-template <Type T, int Q, int U>
+template <int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
                                       const std::byte* const* query, vi (*total)[Q][kVectors]) {
-  const vi levels = load_bits(kKeyLevels<T>.levels), half = splat_bits(0x0f0f0f0f);
+  const vi levels = load_bits(kKeyCodebook.levels), half = splat_bits(0x0f0f0f0f);
   for (int u = 0; u < U; u++) {
     vi low[kVectors], high[kVectors];
     for (int v = 0; v < kVectors; v++) {
@@ -146,7 +144,7 @@ SUFFICE_INLINE void store_scores(const KVHead& head, int row, const Queries& que
   if constexpr (is_four_bits(T)) {
     for (int v = 0; v < kVectors; v++) {
       const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
-      const vf sum = to_float(kCodes<T> ? 2 * total[v] + queries.offsets[q] : total[v]);
+      const vf sum = to_float(T == Type::kmeans4 ? 2 * total[v] + queries.offsets[q] : total[v]);
       store(to + v * W,
             sum * (first_bf16(pair) * queries.scales[q]) + second_bf16(pair) * queries.means[q]);
     }
@@ -164,7 +162,7 @@ template <Type T, int Q, int U>
 SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block,
                                  const Queries& queries, int first, float* scores) {
   using Sum = std::conditional_t<has_scales(T), vi, vf>;
-  constexpr int line_query = kCodes<T>           ? 8
+  constexpr int line_query = T == Type::kmeans4  ? 8
                              : T == Type::planes ? 16
                              : kBf16Pairs<T>     ? 4
                                                  : 4 * kLineBytes / (kPanel * key_run(T));
@@ -185,8 +183,8 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     }
     if constexpr (T == Type::planes)
       add_line_of_planes<Q, U>(keys, tile.key_rest, at, query, total);
-    else if constexpr (kCodes<T>)
-      add_line_of_codes<T, Q, U>(keys, at, query, total);
+    else if constexpr (T == Type::kmeans4)
+      add_line_of_codes<Q, U>(keys, at, query, total);
     else if constexpr (kBf16Pairs<T>)
       add_line_of_pairs<Q, U>(keys, at, query, total);
     else

@@ -37,6 +37,86 @@ inline int64_t keep_rows(const CodedTiles& tiles, int count, const float* floors
   return per_head;
 }
 
+// The length of a query in the measure dual to that of `rest_length`: their product bounds what a
+// second plane adds to a score, in units of the key's scale.
+inline float dual_length(const float* query, int size, const KeyRounding* by) {
+  alignas(64) double sums[kMaxSize];
+  double square = 0;
+  for (int i = size - 1; i >= 0; i--) {
+    double left = query[i];
+    const float* const passed = by ? by->passed + static_cast<size_t>(i) * size : nullptr;
+    for (int j = i + 1; by && j < size; j++) left -= passed[j] * sums[j];
+    sums[i] = left;
+    square += left * left / (by ? by->weights[i] : 1.0f);
+  }
+  return static_cast<float>(std::sqrt(square));
+}
+
+// Room for the rounding of float32 sums, and of exact attention's queries to int16.
+constexpr float kErrorSlack = 1.001f;
+constexpr float kInt16Step = 1.0f / 65534;
+constexpr float kMostError = 100;  // in base 2: more would exceed float32, and bound no better
+
+inline void measure_queries(const KVHead& head, const float* const* queries, int count,
+                            ErrorUnits* to) {
+  alignas(64) float turned[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  int32_t unused;
+  const int size = head.size;
+  for (int q = 0; q < count; q++) {
+    turn_query(head, queries[q], turned);
+    const float unit = quantize_to_int8(head, queries[q], codes, &unused);
+    const float step = max_magnitude(turned, size) * kInt16Step;
+    float rounding = 0, mean = 0, steps = 0;
+    for (int i = 0; i < size; i++) {
+      const float lost = turned[i] - unit * codes[i];
+      rounding += std::fabs(lost) * kGreatestLevel + step * (kGreatestLevel + kLevels / 2);
+      if (!head.rounding) continue;
+      mean += lost * head.rounding->mean[i];
+      steps += step * std::fabs(head.rounding->mean[i]);
+    }
+    to[q] = {kErrorSlack * dual_length(turned, size, head.rounding), kErrorSlack * rounding,
+             kErrorSlack * (std::fabs(mean) + steps)};
+  }
+}
+
+// By how much the scores of W keys from `row` on may be off, for one query.
+SUFFICE_INLINE vf score_errors(const KVHead& head, int row, const ErrorUnits& units) {
+  const vi pair = load_bits(head.key_scales + row);
+  const vf scale = first_bf16(pair), share = second_bf16(pair);
+  const vf of_scale =
+      splat(units.length) * load_lengths(head.key_errors + row) + splat(units.rounding);
+  const vf error = max(scale, -scale) * of_scale + max(share, -share) * splat(units.mean);
+  return -max(-error, splat(-kMostError));
+}
+
+inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count, const float* peaks,
+                         const ErrorUnits* units, const uint64_t* kept, const BlockErrors& to) {
+  const float* scores = tiles.scores;
+  for (int i = tiles.begin; i < tiles.end; i++) {
+    const int within = (i - tiles.begin) % kTileBlocks;
+    if (i != tiles.begin && within == 0) scores += tiles.stride;
+    const int row = (tiles.list ? tiles.list[i] : i) * kPanel;
+    const uint64_t counts = kept[(i - tiles.begin) / kTileBlocks] >> (within * kPanel);
+    for (int q = 0; q < count; q++) {
+      vf used = {}, more = {}, less = {};
+      for (int key = 0; key < kPanel; key += W) {
+        const vf error = score_errors(head, row + key, units[q]);
+        const vf score = load(scores + q * kTileRows + within * kPanel + key) - splat(peaks[q]);
+        const auto bits = static_cast<uint32_t>(counts >> key);
+        const vf weight = keep_lanes(exp2(score), bits);
+        used += weight;
+        more += exp2(score + error) - weight;
+        less += weight - keep_lanes(exp2(score - error), bits);
+      }
+      const size_t at = static_cast<size_t>(q) * to.stride + i - tiles.begin;
+      to.used[at] = sum_of(used);
+      to.more[at] = sum_of(more);
+      to.less[at] = sum_of(less);
+    }
+  }
+}
+
 // Rows that are read by their base planes, up to kTileRows at a time.
 struct LightRows {
   const KVHead& head;  // as base planes
@@ -55,7 +135,7 @@ struct LightRows {
   // Packs the scores of the `rows` of a tile.
   void pack(const Tile& tile, uint64_t rows, const float* scores) {
     if (picked.count + __builtin_popcountll(rows) > kTileRows) add();
-    const ptrdiff_t row_bytes = elements_bytes(Type::base, head.size);
+    const ptrdiff_t row_bytes = elements_bytes(Type::kmeans4, head.size);
     for (; rows; rows &= rows - 1) {
       const int row = __builtin_ctzll(rows), block = row / kPanel, within = row % kPanel;
       const int place = picked.count++;
@@ -80,8 +160,8 @@ struct LightRows {
       }
       state.sum[q] += sum_of(total);
     }
-    scale_packed<Type::base>(scales, packed, count, picked);
-    add_all_picked<Type::base>(picked, head.size, count, packed, state.output);
+    scale_packed<Type::kmeans4>(scales, packed, count, picked);
+    add_all_picked<Type::kmeans4>(picked, head.size, count, packed, state.output);
   }
 };
 
@@ -96,11 +176,11 @@ inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint
     const uint64_t mask = kept[(i - tiles.begin) / kTileBlocks];
     if (!mask) continue;
     rows += __builtin_popcountll(mask);
-    light.pack(tile_at<Type::base, Type::base>(head, tiles.list, i, tiles.end, tiles.end, 0), mask,
-               scores);
+    light.pack(tile_at<Type::f32, Type::kmeans4>(head, tiles.list, i, tiles.end, tiles.end, 0),
+               mask, scores);  // values only
   }
   light.add();
-  restore<Type::base>(state.output, count, head.size);
+  restore<Type::kmeans4>(state.output, count, head.size);
   return rows;
 }
 

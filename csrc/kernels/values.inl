@@ -11,7 +11,7 @@ struct Weights {
   SUFFICE_INLINE const void* at(int q, int place) const {
     if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
-    if constexpr (kCodes<T>) return reinterpret_cast<const uint8_t*>(row) + place;
+    if constexpr (T == Type::kmeans4) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
   }
 
@@ -20,9 +20,8 @@ struct Weights {
   template <Type T, class Folded>
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
-    if constexpr (kCodes<T>)
-      units[q] = kLevelScale<T> *
-                 quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
+    if constexpr (T == Type::kmeans4)
+      units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
   }
@@ -53,7 +52,7 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = kCodes<T>                ? 4
+constexpr int kRowsAtOnce = T == Type::kmeans4       ? 4
                             : has_scales(T) || Pairs ? 2
                                                      : 1;
 
@@ -62,16 +61,16 @@ template <Type T, bool Pairs, int U, class Taken>
 SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
                                Taken (*loaded)[kVectors]) {
   // Units of 16 elements, if there are.
-  constexpr int together = kCodes<T> || Pairs ? 2 : 1;
+  constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
   for (int u = 0; u < U; u += u + together <= U ? together : 1) {
     const std::byte* from[kRowsAtOnce<T, Pairs>];
     for (int i = 0; i < kRowsAtOnce<T, Pairs>; i++)
       from[i] = rows[i] + u * elements_bytes(T, kPanel);
-    if constexpr (kCodes<T>) {
+    if constexpr (T == Type::kmeans4) {
       if (u + together <= U)
-        zip_two_levels<T>(from, loaded[u]);
+        zip_two_levels(from, loaded[u]);
       else
-        zip_levels<T>(from, loaded[u]);
+        zip_levels(from, loaded[u]);
     } else if constexpr (T == Type::planes) {
       zip_planes(from[0], from[1], rest, loaded[u]);
     } else if constexpr (has_scales(T)) {
@@ -122,7 +121,7 @@ struct WeightedSums {
       const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (kCodes<T>)
+          if constexpr (T == Type::kmeans4)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else if constexpr (Pairs)
             total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);

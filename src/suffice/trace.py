@@ -3,7 +3,9 @@
 An audited step also computes exact attention, in addition to its technique. A query is a token in
 one layer and query head. With o the output and Z the sum of weights e^x, each query has
 
-    missing     share of Z whose keys or values were not read; undefined if weights are coded
+    missing     share of Z whose keys or values were not read; where weights are estimated, as in
+                `tiers`, the total variation distance to the exact softmax, which is the same where
+                the others are exact; undefined if weights are coded
     error       |o - o_exact| / |o_exact|
     bound       largest `missing` that the technique certifies, if it certifies any
 
@@ -55,7 +57,7 @@ class Reads:
         self.audited_error = max(self.audited_error, other.audited_error)
 
 
-_OCTAVES, _STEPS, _TOP = 24, 8, 4  # histogram from 2^-20 to 2^4, eight bins per factor of 2
+_OCTAVES, _STEPS, _TOP = 32, 8, 12  # histogram from 2^-20 to 2^12, eight bins per factor of 2
 _TOLERANCE = 1e-5  # of a bound, because the exact sum of weights is computed in float32
 
 
@@ -65,18 +67,23 @@ class Audit:
     def __init__(self, layers: int, heads: int) -> None:
         self.tokens = 0
         self.beyond = 0  # queries whose `missing` exceeds their bound
-        self.sums = np.zeros((2, layers, heads))  # of `missing` and of the square of `error`
-        self.most = np.zeros((2, layers, heads))  # maxima of `missing` and `error`
-        self.counts = np.zeros((2, _OCTAVES * _STEPS + 1), np.int64)  # histograms of both
+        # Of `missing`, `error` and `bound` over `missing`: sums (of squares of `error`), maxima,
+        # and histograms.
+        self.sums = np.zeros((3, layers, heads))
+        self.most = np.zeros((3, layers, heads))
+        self.counts = np.zeros((3, _OCTAVES * _STEPS + 1), np.int64)
 
     def add(self, found: np.ndarray) -> None:
         """Add the queries of a step: `missing`, `error`, `bound`, float32 [3, L, T, H]."""
         missing, error, bound = found.astype(np.float64)
         self.tokens += missing.shape[1]
         self.beyond += int((missing > bound + _TOLERANCE).sum())
-        self.sums += missing.sum(1), (error * error).sum(1)
-        self.most = np.maximum(self.most, [missing.max(1), error.max(1)])
-        for counts, values in zip(self.counts, (missing, error), strict=True):
+        loose = np.full_like(missing, np.nan)
+        np.divide(bound, missing, out=loose, where=missing > _TOLERANCE)
+        loose_or_none = np.nan_to_num(loose)
+        self.sums += missing.sum(1), (error * error).sum(1), loose_or_none.sum(1)
+        self.most = np.maximum(self.most, [missing.max(1), error.max(1), loose_or_none.max(1)])
+        for counts, values in zip(self.counts, (missing, error, loose), strict=True):
             known = values[np.isfinite(values)]
             octaves = np.log2(np.maximum(known, 2.0 ** (_TOP - _OCTAVES))) - (_TOP - _OCTAVES)
             bins = np.ceil(octaves * _STEPS).clip(0, len(counts) - 1).astype(np.int64)
@@ -92,15 +99,23 @@ class Audit:
                 "above_half": int(self.counts[0, half + 1 :].sum()) / queries
             }
         found["error"] = self._figures(1, float(self.sums[1].sum() / queries) ** 0.5)
+        if bounded := int(self.counts[2].sum()):
+            mean = float(self.sums[2].sum()) / bounded
+            found["bound_over_missing"] = {"median": self._percentile(2, 0.5)} | self._figures(
+                2, mean
+            )
         return found
 
     def _figures(self, which: int, mean: float) -> dict[str, float]:
         """Return mean (root mean square for errors), 99.9th percentile and maximum."""
-        counts = self.counts[which].cumsum()
-        at = int(np.searchsorted(counts, 0.999 * counts[-1]))
         most = float(self.most[which].max())
+        return {"mean": mean, "p99.9": self._percentile(which, 0.999), "most": most}
+
+    def _percentile(self, which: int, share: float) -> float:
+        counts = self.counts[which].cumsum()
+        at = int(np.searchsorted(counts, share * counts[-1]))
         edge = 0.0 if at == 0 else 2.0 ** (at / _STEPS + _TOP - _OCTAVES)
-        return {"mean": mean, "p99.9": min(edge, most), "most": most}
+        return min(edge, float(self.most[which].max()))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from caches import cache_of, held
+from caches import cache_of, held, held_planes, rotated
 from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS
@@ -30,11 +30,19 @@ LOSSY = (
 )
 
 
-def filled() -> tuple[KVCache, np.ndarray]:
+TIERS = (
+    "tiers:eps=0.5,skip=0.002",
+    "tiers:eps=0.2,skip=0,bounded=true",
+    "tiers:eps=0.5,skip=0.002,bounded=true",
+)
+
+
+def filled(dtype: str = "float32") -> tuple[KVCache, np.ndarray]:
     generator = torch.Generator().manual_seed(1)
     keys, values = torch.randn(2, GROUPS, ROWS, SIZE, generator=generator).numpy()
     q = torch.randn(GROUPS * REP, TOKENS, SIZE, generator=generator)
-    return cache_of(keys, values, sketch=True), q.numpy()
+    options: dict[str, Any] = {"rounding": None} if dtype == "planes" else {"sketch": True}
+    return cache_of(keys, values, dtype, **options), q.numpy()
 
 
 def audited(rule: Any, q: np.ndarray, cache: KVCache) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +88,37 @@ def test_it_finds_what_a_technique_leaves_out(name: str) -> None:
         assert np.isnan(bound).all()
 
 
+def estimated_scores(q: np.ndarray, cache: KVCache) -> np.ndarray:
+    """Scores [H, T, S] by base planes, for queries rounded to int8."""
+    turned = rotated(q.astype(np.float64))
+    unit = np.abs(turned).max(-1, keepdims=True) / 127
+    base = np.repeat(held_planes(cache)[0].base, REP, 0)
+    return SCALE * (np.rint(turned / unit) * unit) @ base.swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("name", TIERS)
+def test_it_finds_how_far_a_softmax_by_tiers_is_away(name: str) -> None:
+    cache, q = filled("planes")
+    technique = ATTENTIONS.build(name)
+    out, (missing, error, bound) = audited(technique.rule(), q, cache)
+    weights, stored = exact_weights(q, cache), held_planes(cache)
+    found = technique.reference(q, *held(cache), scale=SCALE, visible=visible(), stored=stored)
+    exact, light = (np.repeat(rows, REP, 1).swapaxes(0, 1) for rows in (found.values, found.light))
+    scores = np.where(exact, np.log(np.maximum(weights, 1e-300)), -np.inf)
+    sums = np.exp(SCALE * q.astype(np.float64) @ np.repeat(held(cache)[0], REP, 0).swapaxes(1, 2))
+    total = np.log((sums * visible()).sum(-1, keepdims=True))
+    used = np.exp(np.where(light, estimated_scores(q, cache) - total, scores))
+    used /= used.sum(-1, keepdims=True)
+    away = np.abs(used - weights).sum(-1).T / 2
+    assert away.max() > 1e-3
+    np.testing.assert_allclose(missing, away, atol=2e-4)
+    np.testing.assert_allclose(error, relative_error(out, weights, cache), rtol=2e-2, atol=1e-3)
+    if technique.bounded:
+        assert (missing <= bound).all() and (bound <= technique.eps).all()
+    else:
+        assert np.isnan(bound).all()
+
+
 def test_codes_have_an_error_and_no_missing_share() -> None:
     cache, q = filled()
     levels = [EXAQ(2).layer_levels(2.0, -30.0)] * REP
@@ -93,7 +132,7 @@ def test_codes_have_an_error_and_no_missing_share() -> None:
 def test_figures_over_steps() -> None:
     audit = Audit(1, 2)
     step = np.zeros((3, 1, 500, 2), np.float32)
-    step[0, 0, :, 1], step[1] = 0.25, 0.5
+    step[0, 0, :, 1], step[1] = 0.25, 0.5  # where nothing is missing, no bound is loose
     step[0, 0, 7, 0], step[2] = 0.75, 0.3
     audit.add(step)
     before = audit.copy()
@@ -106,6 +145,10 @@ def test_figures_over_steps() -> None:
         assert (missing["most"], missing["above_half"]) == (0.75, 0.001)
         assert missing["p99.9"] == pytest.approx(0.25, rel=0.1)
         assert found["error"] == {"mean": 0.5, "p99.9": 0.5, "most": 0.5}
+        loose: Any = found["bound_over_missing"]
+        assert loose["mean"] == pytest.approx((1.2 * 500 + 0.4) / 501)
+        assert loose["median"] == pytest.approx(1.2, rel=0.1)
+        assert loose["most"] == pytest.approx(1.2)
 
 
 def test_a_trace_of_no_audit_has_none() -> None:

@@ -34,6 +34,7 @@ def stored(model: Path, technique: str, options: dict[str, Any], thresholds: Any
         ("aet", {"values": 0.0, "globals": 0}),
         ("art", {"angle": 2, "patience": 1, "block": 16}),
         ("certified", {}),
+        ("tiers", {"skip": 0.001}),
     ],
 )
 def test_protected_heads_read_everything_and_others_do_not(
@@ -47,6 +48,7 @@ def test_protected_heads_read_everything_and_others_do_not(
         max_model_len=512,
         attention=f"{technique}:calibrated",
         calibration=path,
+        kv_cache_dtype=ATTENTIONS.build(technique).storage or "auto",
     )
     llm.generate([PROMPT], SAMPLING)
     keys, _, held, _ = llm.runner.trace.rows

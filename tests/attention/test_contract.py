@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from caches import as_multiplied, cache_of, held, in_pairs
+from caches import as_multiplied, cache_of, held, held_planes, in_pairs
 from oracle import assert_matches, max_error
 from suffice import native
 from suffice.attention import ATTENTIONS
@@ -70,8 +70,9 @@ def reference(technique: Any, q: np.ndarray, cache: KVCache, dtype: type) -> Att
     inputs = hashlib.sha256(b"".join(each.tobytes() for each in (q, k, v))).digest()
     key = technique, inputs, q.shape, k.shape, dtype
     if key not in _references:
+        given = {"stored": held_planes(cache)} if technique.storage else {}
         _references[key] = technique.reference(
-            q.astype(dtype), k.astype(dtype), v.astype(dtype), scale=SCALE, visible=visible
+            q.astype(dtype), k.astype(dtype), v.astype(dtype), scale=SCALE, visible=visible, **given
         )
     return _references[key]
 
@@ -128,7 +129,10 @@ def what_was_read_is_counted(technique: Any) -> None:
             if isinstance(read, Tiered):
                 visible = count * rows - sum(range(count))
                 by_base = visible - reads.key_rows + int(read.light[:, group].sum())
-                assert reads.sketch_bytes == by_base * (size // 2 + 4)
+                errors = visible if technique.bounded else 0  # a byte for each key
+                assert reads.sketch_bytes == by_base * (size // 2 + 4) + errors
+                assert reads.missing <= technique.eps or not technique.bounded
+                assert abs(reads.missing - read.distance[:, group].max()) < 1e-3
 
 
 def exact_at_the_limit(technique: Any) -> None:
@@ -244,6 +248,8 @@ SETTINGS = [
     "tiers:eps=0.4,skip=0.002",
     "tiers:eps=0,skip=0.002",
     "tiers:eps=1,skip=0.0005",
+    "tiers:eps=0.2,skip=0,bounded=true",
+    "tiers:eps=0.3,skip=0.0005,bounded=true",
 ]
 
 
@@ -324,12 +330,20 @@ class EstimatesMore(Tiers):
         return dataclasses.replace(rule, parameters={**rule.parameters, "estimated": 1})
 
 
+class BoundsNothing(Tiers):
+    def rule(self) -> AttentionRule:
+        rule = super().rule()
+        return dataclasses.replace(rule, parameters={**rule.parameters, "bounded": False})
+
+
 @pytest.mark.parametrize(
     ("law", "broken"),
     [
         (native_equals_reference, SkipsMore(eps=0.4, skip=0.002)),
         (what_was_read_is_counted, SkipsMore(eps=0.4, skip=0.002)),
         (what_was_read_is_counted, EstimatesMore(eps=0.4, skip=0)),
+        (what_was_read_is_counted, EstimatesMore(eps=0.2, skip=0, bounded=True)),
+        (what_was_read_is_counted, BoundsNothing(eps=0.2, skip=0, bounded=True)),
     ],
     ids=lambda part: getattr(part, "__name__", type(part).__name__),
 )

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tiny
-from caches import cache_of, held
+from caches import cache_of, held, held_planes
 from oracle import max_error
 from suffice import LLM, SamplingParams, native
 from suffice.attention.exact import Exact
-from suffice.attention.planes import rotated, split
+from suffice.attention.planes import rotated
 from suffice.attention.tiers import Tiers
 from suffice.attention.tiers_reference import Tiered
 from suffice.backends.cpu.attention import attend
@@ -47,7 +47,10 @@ def reference(
 ) -> Tiered:
     k, v = held(cache)
     return technique.reference(
-        *(each.astype(np.float64) for each in (q, k, v)), scale=SCALE, visible=visible
+        *(each.astype(np.float64) for each in (q, k, v)),
+        scale=SCALE,
+        visible=visible,
+        stored=held_planes(cache),
     )
 
 
@@ -65,12 +68,16 @@ def check(technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray, 
             int(part[:, group].sum()) for part in (wanted.keys, wanted.values, wanted.light)
         )
         assert (found.key_rows, found.value_rows) == (keys, values)
-        assert found.sketch_bytes == (int(visible.sum()) - keys + light) * (SIZE // 2 + 4)
+        errors = int(visible.sum()) if technique.bounded else 0
+        assert found.sketch_bytes == (int(visible.sum()) - keys + light) * (SIZE // 2 + 4) + errors
 
 
 @pytest.mark.parametrize("window", [None, 1, 100, 333])
-@pytest.mark.parametrize("setting", [(0.3, 0.0), (0.5, 0.001), (1.0, 0.01), (0.0, 0.005)])
-def test_windows(setting: tuple[float, float], window: int | None, each_isa: str) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [(0.3, 0.0), (0.5, 0.001), (1.0, 0.01), (0.0, 0.005), (0.2, 0.0, True), (0.5, 0.001, True)],
+)
+def test_windows(setting: tuple[Any, ...], window: int | None, each_isa: str) -> None:
     technique = Tiers(*setting)
     for rows, count in ((700, 3), (1030, 1)):
         cache, q = filled(rows), queries(count)
@@ -95,7 +102,10 @@ def test_a_tree_of_drafts(each_isa: str) -> None:
         for part in (cache.keys(0, length + 6), cache.values(0, length + 6))
     )
     wanted = technique.reference(
-        *(each.astype(np.float64) for each in (q, k, v)), scale=SCALE, visible=visible
+        *(each.astype(np.float64) for each in (q, k, v)),
+        scale=SCALE,
+        visible=visible,
+        stored=held_planes(cache, length + 6),
     )
     assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
 
@@ -148,11 +158,72 @@ def test_estimated_scores_are_those_of_the_base_plane() -> None:
     """With nothing exact, the output is attention to the base planes alone."""
     cache, q = filled(400), queries(2)
     out = attend(Tiers(1.0, 0).rule(), q, cache, 0, scale=SCALE)[0]
-    k, v = held(cache)
-    keys, values = (rotated(split(rows, keys=own).base) for rows, own in ((k, True), (v, False)))
+    keys, values = (rotated(planes.base) for planes in held_planes(cache))
     base = cache_of(keys.astype(np.float32), values.astype(np.float32))
     wanted = exact(q, base)
     assert max_error(out, wanted) < 3e-2 * np.abs(wanted).max()
+
+
+def queries_that_estimates_miss(cache: KVCache, seed: int) -> np.ndarray:
+    """Queries along what second planes add to some keys, so that their scores are far off."""
+    whole, base = cache.keys(0), np.empty_like(cache.keys(0))
+    cache.native.load(0, 0, base, None, base=True)
+    count = 24
+    rows = np.random.default_rng(seed).integers(0, cache.length - count, (GROUPS, REP, count))
+    lost = np.stack([(whole - base)[g][rows[g]] for g in range(GROUPS)])
+    lost /= np.linalg.norm(lost, axis=-1, keepdims=True)
+    sizes = np.linspace(1, 60, count, dtype=np.float32)[:, None]
+    return np.ascontiguousarray((sizes * lost).reshape(GROUPS * REP, count, SIZE))
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.001])
+@pytest.mark.parametrize("fitted", [False, True])
+def test_no_softmax_is_further_away_than_its_bound(
+    skip: float, fitted: bool, each_isa: str
+) -> None:
+    """Whatever the queries: random ones, and those that the codes of some keys miss most."""
+    technique = Tiers(0.3, skip, bounded=True)
+    ratios = []
+    for seed in range(3):
+        how = {} if fitted else {"rounding": None}
+        cache = cache_of(*like_a_model_s(800, seed), "planes", **how)
+        for q in (queries(24, seed + 9), queries_that_estimates_miss(cache, seed)):
+            found = np.full((3, 24, GROUPS * REP), np.nan, np.float32)
+            attend(technique.rule(), q, cache, 0, scale=SCALE, audit=found)
+            missing, _, bound = found.astype(np.float64)
+            assert (missing <= bound + 1e-5).all() and (bound <= technique.eps).all()
+            seen = missing > 1e-4
+            ratios += (bound[seen] / missing[seen]).tolist()
+    # Where the measure of keys is not fitted to queries, the bound is far from what they lose.
+    assert 1 < np.median(ratios) < (100 if fitted else 1000)
+
+
+def test_the_bound_is_close_where_it_can_be(each_isa: str) -> None:
+    """Of two keys, one has a query along all that its base plane lacks."""
+    ratios = []
+    for seed in range(20):
+        keys, values = like_a_model_s(2, seed)
+        cache = cache_of(keys, values, "planes", rounding=None)
+        base = np.empty_like(keys)
+        cache.native.load(0, 0, base, None, base=True)
+        lost = (cache.keys(0) - base)[:, :1]
+        q = np.repeat(lost / np.square(lost).sum(-1, keepdims=True) / (2 * SCALE), REP, 0)
+        found = np.full((3, 1, GROUPS * REP), np.nan, np.float32)
+        attend(Tiers(1, 0, bounded=True).rule(), q, cache, 0, scale=SCALE, audit=found)
+        missing, _, bound = found.astype(np.float64)
+        assert (missing <= bound + 1e-5).all()
+        ratios += (bound / missing).ravel().tolist()
+    assert min(ratios) < 3
+
+
+def test_a_smaller_bound_reads_more(each_isa: str) -> None:
+    cache, q = filled(2000), queries(8)
+    read = []
+    for eps in (0.5, 0.2, 0.05, 0.0):
+        found = attend(Tiers(eps, 0.0001, bounded=True).rule(), q, cache, 0, scale=SCALE)[1]
+        read.append(sum(each.key_rows for each in found))
+    assert read == sorted(read) and read[0] < read[1] < read[2]
+    assert read[3] == GROUPS * sum(range(1993, 2001))
 
 
 @pytest.mark.parametrize(

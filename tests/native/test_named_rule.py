@@ -32,7 +32,7 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
         ("art", ART | {"probe": 24}, 0.0, "the probe must be a multiple of 16"),
         ("art", ART | {"patience": 0}, 0.0, "patience must be at least 1"),
         ("certified", {"missing": 1, "bounded": True}, 0.0, r"missing must be in \[0, 1\)"),
-        ("tiers", {"estimated": 1.5, "lightest": 0}, 0.0, r"must be in \[0, 1\]"),
+        ("tiers", {"estimated": 1.5, "lightest": 0, "bounded": 0}, 0.0, r"must be in \[0, 1\]"),
         ("read_all", {"rows": 1}, 0.0, "read_all has no parameter rows"),
     ],
 )
@@ -49,5 +49,7 @@ def test_the_settings_around_these_are_allowed() -> None:
     assert core.AttentionRule("aet", AET | {"key_share": 2}, 0.0).exact
     assert core.AttentionRule("art", ART | {"scale": 0}, 0.0).exact
     assert core.AttentionRule("certified", {"missing": 0, "bounded": False}, 0.5).exact
-    assert core.AttentionRule("tiers", {"estimated": 0, "lightest": 0}, 0.0).exact
-    assert not core.AttentionRule("tiers", {"estimated": 0, "lightest": 0.1}, 0.0).exact
+    assert core.AttentionRule("tiers", {"estimated": 0, "lightest": 0, "bounded": 1}, 0.0).exact
+    assert not core.AttentionRule(
+        "tiers", {"estimated": 0, "lightest": 0.1, "bounded": 0}, 0.0
+    ).exact

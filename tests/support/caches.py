@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from suffice import native
+from suffice.attention.planes import LEVELS, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import DecoderWeights
@@ -110,6 +111,34 @@ def cache_of(
 def held(cache: KVCache, layer: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return the keys and values [G, S, D] that a layer holds."""
     return cache.keys(layer), cache.values(layer)
+
+
+def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes]:
+    """Return the planes of the first layer's keys and values, rounded without a fit.
+
+    Scales follow from the rows: every element of a base plane is one of a few multiples of them.
+    """
+    shape = cache.kv_heads, rows or cache.length, int(cache.native.size)
+    base, whole = ([np.empty(shape, np.float32) for _ in range(2)] for _ in range(2))
+    cache.native.load(0, 0, *base, base=True)
+    cache.native.load(0, 0, *whole)
+    keys, values = (
+        _planes_of(*(rotated(x.astype(np.float64)) for x in pair))
+        for pair in zip(base, whole, strict=True)
+    )
+    return keys, values
+
+
+def _planes_of(base: np.ndarray, whole: np.ndarray) -> Planes:
+    least = np.abs(base).min(-1, keepdims=True)
+    scale = np.zeros_like(least)
+    for level in UPPER:  # the least level that a row has
+        levels = np.divide(base, least / level, out=np.zeros_like(base), where=least > 0)
+        fits = (np.abs(levels[..., None] - LEVELS).min(-1) < 1e-2).all(-1, keepdims=True)
+        scale = np.where((scale == 0) & fits, least / level, scale)
+    unit = np.where(scale > 0, scale, 1)
+    codes = (np.rint(x / unit).astype(np.int8) for x in (base, whole - base))
+    return Planes(*codes, scale.astype(np.float32))
 
 
 def in_pairs(dtype: str) -> bool:

@@ -1,16 +1,19 @@
 // Scores by base planes; exact ones of the heaviest blocks, until at most the share `estimated` of
 // the sum of weights is estimated. Rows below the share `lightest` of it, in every head, are not
-// read. It has a traversal of its own, tiers_traversal.h.
+// read. `bounded`: until the softmax is within the total variation distance `estimated`. It has a
+// traversal of its own, tiers_traversal.h.
 #ifndef SUFFICE_LEVEL
 
 struct Tiers : TechniqueDefaults {
   static constexpr const char* kName = "tiers";
   float estimated = 0, lightest = 0;
+  bool bounded = false;
 
   template <class F>
   void parameters(F f) {
     f("estimated", estimated);
     f("lightest", lightest);
+    f("bounded", bounded);
   }
   const char* fault() const {
     const bool shares = estimated >= 0 && estimated <= 1 && lightest >= 0 && lightest <= 1;

@@ -1,13 +1,12 @@
-"""Rows of keys and values in two planes of 4 bits, the first readable alone; both make int8.
+"""Rows of keys and values in two planes of 4 bits: `kmeans4`, and what it leaves of a row.
 
-    y = H x                     a Hadamard matrix, or several, as large as the size allows
-    c = round(y / s)            s = max |y| / 127, for keys the nearest bfloat16
-    c = 16 b + r                0 <= r < 16; b in the base plane, r in the second
-    y is s c by both planes     and 8 s (2 b + 1) by the base plane alone
+    y = H x                       a Hadamard matrix, or several, as large as the size allows
+    y is s L[b] by the base       16 levels L, the best of a few scales s, for keys in bfloat16
+    y is s (L[b] + r) by both     -8 <= r < 8; |L[b] + r| < 128: a row of int8
 
-The row that s and c stand for is split into these s and c again, so rows that were read from a
-cache can be split. This is the reference of csrc/kernels/kv_planes.inl, without the fitted
-scales of channels and the mean key, for which see `suffice.models.key_rounding`.
+The base plane has the codes b and the scale, and is the row as `kmeans4` has it; the second plane
+has r. This is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels,
+the mean key and errors that are passed on, for which see `suffice.models.key_rounding`.
 """
 
 from __future__ import annotations
@@ -19,36 +18,48 @@ import numpy as np
 
 from suffice.quant import hadamard
 
-__all__ = ["BASE_UNIT", "MOST", "Planes", "rotated", "split"]
+__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split"]
 
-MOST = 127  # the largest code
-BASE_UNIT = 8  # the scale of 2 b + 1, in units of s
+UPPER = (3, 9, 15, 21, 27, 35, 45, 59)
+LEVELS = np.array([*(-level for level in reversed(UPPER)), *UPPER], np.int8)
+GREATEST = UPPER[-1]
+LEVEL_UNIT = 21.73  # of a normal variable's deviation
+TRIED = (0.80, 0.87, 0.94, 1.01, 1.08, 1.15, 1.22, 1.30)  # scales, times that of a normal row
+LEAST, MOST = -8, 7  # of r
+LEAST_LENGTH = np.float32(0.125)  # of r's that is stored, and how far its byte is shifted
+LENGTH_SHIFT = 19
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Rotated rows [..., D]: codes, int8, and a scale for each row, float32 [..., 1]."""
+    """Rotated rows [..., D]: levels and r, int8, and a scale for each row, float32 [..., 1]."""
 
-    codes: np.ndarray
+    levels: np.ndarray
+    rest: np.ndarray
     scale: np.ndarray
 
     @property
     def whole(self) -> np.ndarray:
         """The rotated rows by both planes, float64 [..., D]."""
-        rows: np.ndarray = self.scale.astype(np.float64) * self.codes
+        rows: np.ndarray = self.base + self.scale.astype(np.float64) * self.rest
         return rows
 
     @property
     def base(self) -> np.ndarray:
         """The rotated rows by the base plane alone, float64 [..., D]."""
-        rows: np.ndarray = BASE_UNIT * self.scale.astype(np.float64) * self.levels
+        rows: np.ndarray = self.scale.astype(np.float64) * self.levels
         return rows
 
     @property
-    def levels(self) -> np.ndarray:
-        """What the base plane has in units of 8 s: 2 b + 1, odd, from -15 to 15."""
-        levels: np.ndarray = 2 * (self.codes >> 4) + 1
-        return levels
+    def lengths(self) -> np.ndarray:
+        """The lengths of r as they are stored, float32 [..., 1]: a byte, rounded up."""
+        exact = np.sqrt(np.square(self.rest.astype(np.float64)).sum(-1, keepdims=True))
+        most = np.maximum(exact.astype(np.float32) * np.float32(1.0001), LEAST_LENGTH)
+        above = most.view(np.int32) - LEAST_LENGTH.view(np.int32)
+        code = np.minimum((above + (1 << LENGTH_SHIFT) - 1) >> LENGTH_SHIFT, 255)
+        bits = (code << LENGTH_SHIFT) + LEAST_LENGTH.view(np.int32)
+        lengths: np.ndarray = bits.view(np.float32)
+        return lengths
 
 
 def rotated(rows: np.ndarray) -> np.ndarray:
@@ -59,8 +70,26 @@ def rotated(rows: np.ndarray) -> np.ndarray:
 def split(rows: np.ndarray, *, keys: bool) -> Planes:
     """Return the planes of rows [..., D], of keys or else of values."""
     turned = rotated(rows.astype(np.float64))
-    scale = (np.abs(turned).max(-1, keepdims=True) / MOST).astype(np.float32)
+    levels, scale = _coded(turned)
     if keys:
         scale = scale.astype(ml_dtypes.bfloat16).astype(np.float32)
     exact = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
-    return Planes(np.rint(exact).astype(np.int8), scale)
+    return Planes(levels, np.rint(exact - levels).clip(LEAST, MOST).astype(np.int8), scale)
+
+
+def _coded(turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the levels of rotated rows [..., D], and the scales that leave least of them."""
+    usual = np.sqrt(np.square(turned).mean(-1, keepdims=True)) / LEVEL_UNIT
+    borders = (LEVELS[1:].astype(np.float64) + LEVELS[:-1]) / 2
+    levels, scale = np.zeros(turned.shape, np.int8), np.zeros_like(usual)
+    most = np.zeros_like(usual)
+    for factor in TRIED:
+        exact = np.divide(turned, factor * usual, out=np.zeros_like(turned), where=usual > 0)
+        found = LEVELS[np.searchsorted(borders, exact)]
+        product = (turned * found).sum(-1, keepdims=True)
+        square = np.square(found.astype(np.float64)).sum(-1, keepdims=True)
+        better = product**2 / square > most
+        most = np.where(better, product**2 / square, most)
+        scale = np.where(better, product / square, scale)
+        levels = np.where(better, found, levels)
+    return levels, scale.astype(np.float32)

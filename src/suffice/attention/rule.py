@@ -47,9 +47,11 @@ def weakest(found: Collection[Guarantee]) -> Guarantee:
 def _guarantee(rule: AttentionRule | None) -> Guarantee:
     if rule is None or rule.exact:
         return "exact"
-    if rule.softmax_tables or "bounded" not in rule.parameters:
+    if rule.softmax_tables:
         return "none"
-    return "bound" if rule.parameters["bounded"] else "estimate"
+    if rule.parameters.get("bounded"):
+        return "bound"
+    return "estimate" if "missing" in rule.parameters else "none"
 
 
 def coded_rule(rule: AttentionRule | None, levels: Sequence[Levels] | None) -> AttentionRule | None:

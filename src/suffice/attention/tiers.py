@@ -15,15 +15,27 @@ and a row is read as follows:
 The output is the mean of the values by these weights, over the rows that are not skipped. The
 row of the largest p' of a head is never skipped.
 
+With `bounded`, all rows of chosen blocks are heavy, and blocks are chosen until the softmax is
+certainly within the total variation distance `eps` of the exact one, in every head. The second
+plane adds at most q* l s to a score, with l the stored length of its codes, s the key's scale and
+q* the query's length, both lengths in the measure that the rounding of keys is fitted to. Let W be
+the sum of the weights that count, M by how much the true ones may exceed them, and L by how much
+they may fall short:
+
+    distance <= M / (W + M - L)
+
 Source   ours; 4-bit scores for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0 and skip = 0.
+Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the base planes of all keys, both planes of heavy rows and the base planes of light
-         values: (D / 2 + 4) bytes for a row of a base plane.
+         values: (D / 2 + 4) bytes for a row of a base plane; for the bound, a byte for each key.
 Native   csrc/attention/tiers_traversal.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
-Example  tiers:eps=0.5,skip=0.0002
+Example  tiers:eps=0.7,skip=0.0002
 Options
-    eps   largest share of the softmax with estimated scores, in every head; 0: all are exact
-    skip  rows of a smaller share of the softmax, in every head, are not read; 0: none are left out
+    eps         largest share of the softmax with estimated scores, in every head; 0: none
+    skip        rows of a smaller share of the softmax, in every head, are not read; 0: all are
+    bounded     eps is the largest total variation distance to the exact softmax, which is certain
+    calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -38,6 +50,7 @@ from suffice.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from suffice.attention.planes import Planes
     from suffice.attention.tiers_reference import Tiered
 
 LEAST = 1e-6  # of `eps` above 0, that float32 sums of weights distinguish from 0
@@ -45,12 +58,20 @@ LEAST = 1e-6  # of `eps` above 0, that float32 sums of weights distinguish from 
 
 @dataclass(frozen=True)
 class Tiers(Technique):
-    """Estimates at most the share `eps` of a softmax, and skips rows below the share `skip`."""
+    """Estimates at most the share `eps` of a softmax, and skips rows below the share `skip`.
+
+    `bounded`: softmaxes are within the total variation distance `eps` of the exact ones.
+    `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
+    """
 
     needs_exact_softmax: ClassVar[bool] = True
+    threshold: ClassVar = "eps"
+    ladder: ClassVar = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
 
     eps: float = 0.5
     skip: float = 0.0002
+    bounded: bool = False
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         if not (self.eps == 0 or LEAST <= self.eps <= 1):
@@ -87,13 +108,18 @@ class Tiers(Technique):
         scale: float,
         visible: np.ndarray | None = None,
         states: list[Any] | None = None,
+        stored: tuple[Planes, Planes] | None = None,
     ) -> Tiered:
-        """Attend to keys and values as read from planes; see `Attention.reference`."""
-        from suffice.attention.tiers_reference import attend
+        """Attend to keys and values as `planes` has them; see `Attention.reference`.
 
-        return attend(q, k, v, scale=scale, eps=self.eps, skip=self.skip, visible=visible)
+        `stored`: the planes that a cache has of `k` and `v`; None: those of `planes.split`.
+        """
+        from suffice.attention.tiers_reference import Limits, attend
+
+        limits = Limits(self.eps, self.skip, self.bounded)
+        return attend(q, k, v, scale=scale, limits=limits, visible=visible, stored=stored)
 
     def rule(self) -> AttentionRule:
         """Return what the native kernel does."""
-        parameters = {"estimated": self.eps, "lightest": self.skip}
+        parameters = {"estimated": self.eps, "lightest": self.skip, "bounded": self.bounded}
         return AttentionRule("tiers", parameters, exact=not self.approximates)

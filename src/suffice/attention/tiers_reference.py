@@ -10,18 +10,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from suffice.attention.planes import Planes, rotated, split
+from suffice.attention.planes import GREATEST, LEAST, Planes, rotated, split
 from suffice.attention.sketch import heaviest_first
 from suffice.attention.traversal import Attended
 from suffice.cache import BLOCK
+
+SLACK = 1.001  # room for the rounding of sums, and of exact attention's queries to int16
+STEP = 1 / 65534  # of these, of the largest element
+LEAST_SHARE = 1e-4  # of the distance that is asked for: below, all blocks are read
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Parameters of `tiers`, named as there."""
+
+    eps: float
+    skip: float
+    bounded: bool = False
 
 
 @dataclass(frozen=True)
 class Tiered(Attended):
     """`keys` and `values` are rows read by both planes; `light` [T, G, S] are values by the base
-    plane. The base plane of every visible key is read."""
+    plane. The base plane of every visible key is read. `distance` [T, G]: the bound, if asked for.
+    """
 
     light: np.ndarray
+    distance: np.ndarray
 
 
 def attend(
@@ -30,65 +45,155 @@ def attend(
     v: np.ndarray,
     *,
     scale: float,
-    eps: float,
-    skip: float,
+    limits: Limits,
     visible: np.ndarray | None = None,
+    stored: tuple[Planes, Planes] | None = None,
 ) -> Tiered:
-    """Attend with q [H, T, D] to k, v [G, S, D] as read from planes; `visible` bool [T, S]."""
+    """Attend with q [H, T, D] to k, v [G, S, D]; `visible` bool [T, S].
+
+    `stored` are the planes of keys and values that a cache has; None: those of `split`.
+    """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
     rows = heads // groups
+    planes = stored or (split(k, keys=True), split(v, keys=False))
     output = np.empty_like(q)
     keys, values, light = np.zeros((3, tokens, groups, length), bool)
+    distance = np.zeros((tokens, groups))
     for g in range(groups):
-        stored = split(k[g], keys=True), split(v[g], keys=False)
         own = slice(g * rows, (g + 1) * rows)
+        k_own, v_own = (Planes(x.levels[g], x.rest[g], x.scale[g]) for x in planes)
+        held = _Held(k_own, v_own, limits)
         for t in range(tokens):
             sees = np.ones(length, bool) if visible is None else visible[t]
             queries = rotated(q[own, t].astype(np.float64) * (scale * math.log2(math.e)))
-            tiers = _sorted(queries, stored[0], sees, eps, skip)
-            output[own, t] = rotated(_output(queries, stored, tiers))
+            tiers = held.sorted(queries, sees)
+            output[own, t] = rotated(held.output(queries, tiers))
             keys[t, g], values[t, g], light[t, g] = tiers.keys, tiers.values, tiers.light
-    return Tiered(output, keys, values, light)
+            distance[t, g] = tiers.distance
+    return Tiered(output, keys, values, light, distance)
 
 
 @dataclass(frozen=True)
 class _Tiers:
     """A token's estimated scores [R, S], and bool [S]: keys and values read by both planes, values
-    read by the base plane."""
+    read by the base plane; and the bound on the distance."""
 
     estimates: np.ndarray
     keys: np.ndarray
     values: np.ndarray
     light: np.ndarray
+    distance: float
 
 
-def _sorted(q: np.ndarray, k: Planes, sees: np.ndarray, eps: float, skip: float) -> _Tiers:
-    """Sort the rows that a token sees into tiers, for rotated queries [R, D] of a group."""
+@dataclass(frozen=True)
+class _Held:
+    """The planes of a group's keys and values [S, D]."""
+
+    k: Planes
+    v: Planes
+    limits: Limits
+
+    def sorted(self, q: np.ndarray, sees: np.ndarray) -> _Tiers:
+        """Sort the rows that a token sees into tiers, for rotated queries [R, D]."""
+        skip = self.limits.skip
+        estimates = np.where(sees, _rounded(q) @ self.k.base.T, -np.inf)
+        peak = estimates.max(-1, keepdims=True)
+        shares = np.exp2(estimates - peak)
+        total = shares.sum(-1, keepdims=True)
+        floors = peak + np.minimum(np.log2(skip * total), 0) if skip else np.full_like(peak, -1e30)
+        kept = (estimates >= floors).any(0)
+        if self.limits.bounded:
+            return self._bounded(q, sees, estimates, kept)
+        heavy = self._heavy_rows(shares)
+        read = np.repeat(_of_blocks(kept).any(-1), BLOCK)[: len(sees)]
+        return _Tiers(estimates, sees & heavy & read, kept & heavy, kept & ~heavy, 0.0)
+
+    def _heavy_rows(self, shares: np.ndarray) -> np.ndarray:
+        """Return the rows of heavy blocks, bool [S]; `shares` [R, S] need not sum to 1."""
+        masses = _of_blocks(shares / shares.sum(-1, keepdims=True)).sum(-1)
+        heavy, rest = np.zeros(masses.shape[-1], bool), masses.sum(-1)
+        allowed = self.limits.eps * rest
+        for block in heaviest_first(masses.sum(0).astype(np.float32)):
+            if self.limits.eps and (rest <= allowed).all():
+                break
+            heavy[block] = True
+            rest = rest - masses[:, block]
+        return np.repeat(heavy, BLOCK)[: shares.shape[-1]]
+
+    def _bounded(
+        self, q: np.ndarray, sees: np.ndarray, estimates: np.ndarray, kept: np.ndarray
+    ) -> _Tiers:
+        """Sort the rows so that the distance of no head's softmax is above eps."""
+        exact = np.where(sees, q @ self.k.whole.T, -np.inf)
+        error = self._errors(q)
+        most = self.limits.eps
+        while True:
+            heavy = self._fewest(estimates, error, kept, most)
+            counts = np.where(heavy, sees, kept)
+            distance = _distance(np.where(heavy, exact, estimates), error, counts, heavy)
+            if distance <= self.limits.eps:
+                read, light = sees & heavy, kept & ~heavy
+                return _Tiers(estimates, read, read, light, distance)
+            most = most / 2 if most / 2 > LEAST_SHARE * self.limits.eps else 0
+
+    def _fewest(
+        self, estimates: np.ndarray, error: np.ndarray, kept: np.ndarray, most: float
+    ) -> np.ndarray:
+        """Return the rows of the heaviest blocks that must be exact, as estimates say, bool [S]."""
+        shares = np.exp2(estimates - estimates.max(-1, keepdims=True))
+        masses = _of_blocks(shares).sum(-1)
+        heavy = np.zeros(masses.shape[-1], bool)
+        for block in heaviest_first(_of_blocks(shares / shares.sum(-1, keepdims=True)).sum((0, 2))):
+            rows = np.repeat(heavy, BLOCK)[: len(kept)]
+            if most and _distance(estimates, error, kept | rows, rows) <= most:
+                break
+            heavy[block] = True
+        return np.repeat(heavy, BLOCK)[: len(kept)]
+
+    def _errors(self, q: np.ndarray) -> np.ndarray:
+        """Return by how much an estimated score may be off, at most [R, S]."""
+        lost = np.abs(q - _rounded(q)).sum(-1, keepdims=True) * GREATEST
+        size = q.shape[-1]
+        steps = size * STEP * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
+        length = np.sqrt(np.square(q).sum(-1, keepdims=True))
+        errors: np.ndarray = (length * self.k.lengths[:, 0] + lost + steps) * (
+            SLACK * self.k.scale[:, 0]
+        )
+        return errors
+
+    def output(self, q: np.ndarray, tiers: _Tiers) -> np.ndarray:
+        """Return the rotated output [R, D]."""
+        scores = np.where(tiers.values, q @ self.k.whole.T, tiers.estimates)
+        scores = np.where(tiers.values | tiers.light, scores, -np.inf)
+        weights = np.exp2(scores - scores.max(-1, keepdims=True))
+        sums = (weights * tiers.values) @ self.v.whole + (weights * tiers.light) @ self.v.base
+        output: np.ndarray = sums / weights.sum(-1, keepdims=True)
+        return output
+
+
+def _rounded(q: np.ndarray) -> np.ndarray:
+    """Return queries [R, D] rounded to int8."""
     unit = np.abs(q).max(-1, keepdims=True) / 127
-    rounded = np.rint(np.divide(q, unit, out=np.zeros_like(q), where=unit > 0)) * unit
-    estimates = np.where(sees, rounded @ k.base.T, -np.inf)
-    peak = estimates.max(-1, keepdims=True)
-    shares = np.exp2(estimates - peak)
-    total = shares.sum(-1, keepdims=True)
-    floors = peak + np.minimum(np.log2(skip * total), 0) if skip else np.full_like(peak, -1e30)
-    kept = (estimates >= floors).any(0)
-    heavy = np.repeat(_heavy_blocks(shares / total, eps), BLOCK)[: len(sees)]
-    read = np.repeat(_of_blocks(kept).any(-1), BLOCK)[: len(sees)]
-    return _Tiers(estimates, sees & heavy & read, kept & heavy, kept & ~heavy)
+    rounded: np.ndarray = np.rint(np.divide(q, unit, out=np.zeros_like(q), where=unit > 0)) * unit
+    return rounded
 
 
-def _heavy_blocks(shares: np.ndarray, eps: float) -> np.ndarray:
-    """Return which blocks are heavy, bool [blocks], by shares [R, S] of the sum of weights."""
-    masses = _of_blocks(shares).sum(-1)
-    heavy, rest = np.zeros(masses.shape[-1], bool), masses.sum(-1)
-    allowed = eps * rest
-    for block in heaviest_first(masses.sum(0).astype(np.float32)):
-        if eps and (rest <= allowed).all():
-            break
-        heavy[block] = True
-        rest = rest - masses[:, block]
-    return heavy
+def _distance(
+    scores: np.ndarray, error: np.ndarray, counts: np.ndarray, exact: np.ndarray
+) -> float:
+    """Return the largest total variation distance that a head's softmax may have.
+
+    Rows that count do so by `scores` [R, S], which are exact or off by `error` at most; the weights
+    of rows that do not count are missing. See docs/techniques/tiers_bound.md.
+    """
+    base = scores - scores.max(-1, keepdims=True)
+    weights = np.exp2(base) * counts
+    light = ~exact
+    more = ((np.exp2(base + error) - weights) * light).sum(-1)
+    less = ((weights - np.exp2(base - error) * counts) * light).sum(-1)
+    found: np.ndarray = more / (weights.sum(-1) + more - less)
+    return float(np.minimum(found, 1).max())
 
 
 def _of_blocks(rows: np.ndarray) -> np.ndarray:
@@ -96,14 +201,3 @@ def _of_blocks(rows: np.ndarray) -> np.ndarray:
     missing = -rows.shape[-1] % BLOCK
     padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
     return padded.reshape(*rows.shape[:-1], -1, BLOCK)
-
-
-def _output(q: np.ndarray, stored: tuple[Planes, Planes], tiers: _Tiers) -> np.ndarray:
-    """Return the rotated output [R, D]."""
-    k, v = stored
-    scores = np.where(tiers.values, q @ k.whole.T, tiers.estimates)
-    scores = np.where(tiers.values | tiers.light, scores, -np.inf)
-    weights = np.exp2(scores - scores.max(-1, keepdims=True))
-    sums = (weights * tiers.values) @ v.whole + (weights * tiers.light) @ v.base
-    output: np.ndarray = sums / weights.sum(-1, keepdims=True)
-    return output

@@ -98,7 +98,8 @@ class Allocator:
                 pass
             self._runner.audit = None
             read = self._runner.trace.since(before)
-            sketches = read.sketch_bytes_read / read.kv_bytes_held  # the same in all heads
+            # The same in all heads, but for the light values of `tiers`, which are few bytes.
+            sketches = read.sketch_bytes_read / read.kv_bytes_held
             self._bytes[i] = read.rows[:2].sum(0) / (2 * read.rows[2]) + sketches
             self._errors[i] = self._by_head(read.audit)
             yield i + 1

@@ -192,8 +192,28 @@ def test_no_softmax_is_further_away_than_its_bound(
             attend(technique.rule(), q, cache, 0, scale=SCALE, audit=found)
             missing, _, bound = found.astype(np.float64)
             assert (missing <= bound + 1e-5).all() and (bound <= technique.eps).all()
-            ratios += (bound / missing)[missing > 1e-4].tolist()
-    assert 1 < np.median(ratios) < 60, "a bound that says something"
+            seen = missing > 1e-4
+            ratios += (bound[seen] / missing[seen]).tolist()
+    # Where the measure of keys is not fitted to queries, the bound is far from what they lose.
+    assert 1 < np.median(ratios) < (100 if fitted else 1000)
+
+
+def test_the_bound_is_close_where_it_can_be(each_isa: str) -> None:
+    """Of two keys, one has a query along all that its base plane lacks."""
+    ratios = []
+    for seed in range(20):
+        keys, values = like_a_model_s(2, seed)
+        cache = cache_of(keys, values, "planes", rounding=None)
+        base = np.empty_like(keys)
+        cache.native.load(0, 0, base, None, base=True)
+        lost = (cache.keys(0) - base)[:, :1]
+        q = np.repeat(lost / np.square(lost).sum(-1, keepdims=True) / (2 * SCALE), REP, 0)
+        found = np.full((3, 1, GROUPS * REP), np.nan, np.float32)
+        attend(Tiers(1, 0, bounded=True).rule(), q, cache, 0, scale=SCALE, audit=found)
+        missing, _, bound = found.astype(np.float64)
+        assert (missing <= bound + 1e-5).all()
+        ratios += (bound / missing).ravel().tolist()
+    assert min(ratios) < 3
 
 
 def test_a_smaller_bound_reads_more(each_isa: str) -> None:

@@ -30,7 +30,7 @@ Bound    with `bounded`, `eps`: the total variation distance to the exact softma
 Cost     reads the base planes of all keys, both planes of heavy rows and the base planes of light
          values: (D / 2 + 4) bytes for a row of a base plane; for the bound, a byte for each key.
 Native   csrc/attention/tiers_traversal.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
-Example  tiers:eps=0.5,skip=0.0005
+Example  tiers:eps=0.7,skip=0.0002
 Options
     eps         largest share of the softmax with estimated scores, in every head; 0: none
     skip        rows of a smaller share of the softmax, in every head, are not read; 0: all are

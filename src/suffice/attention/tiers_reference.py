@@ -6,7 +6,6 @@ Scores are in base 2, and queries for estimates are rounded to int8, as in the n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +62,8 @@ def attend(
     distance = np.zeros((tokens, groups))
     for g in range(groups):
         own = slice(g * rows, (g + 1) * rows)
-        held = _Held(*(Planes(x.levels[g], x.rest[g], x.scale[g]) for x in planes), limits)
+        k_own, v_own = (Planes(x.levels[g], x.rest[g], x.scale[g]) for x in planes)
+        held = _Held(k_own, v_own, limits)
         for t in range(tokens):
             sees = np.ones(length, bool) if visible is None else visible[t]
             queries = rotated(q[own, t].astype(np.float64) * (scale * math.log2(math.e)))
@@ -105,19 +105,17 @@ class _Held:
         kept = (estimates >= floors).any(0)
         if self.limits.bounded:
             return self._bounded(q, sees, estimates, kept)
-        heavy = self._heavy_rows(shares, lambda rest: (rest <= self.limits.eps).all())
+        heavy = self._heavy_rows(shares)
         read = np.repeat(_of_blocks(kept).any(-1), BLOCK)[: len(sees)]
         return _Tiers(estimates, sees & heavy & read, kept & heavy, kept & ~heavy, 0.0)
 
-    def _heavy_rows(self, shares: np.ndarray, enough: Callable[[np.ndarray], bool]) -> np.ndarray:
-        """Return the rows of heavy blocks, bool [S], heaviest blocks first until enough.
-
-        `shares` [R, S] need not sum to 1; `enough` gets the shares of the blocks that are left [R].
-        """
+    def _heavy_rows(self, shares: np.ndarray) -> np.ndarray:
+        """Return the rows of heavy blocks, bool [S]; `shares` [R, S] need not sum to 1."""
         masses = _of_blocks(shares / shares.sum(-1, keepdims=True)).sum(-1)
         heavy, rest = np.zeros(masses.shape[-1], bool), masses.sum(-1)
+        allowed = self.limits.eps * rest
         for block in heaviest_first(masses.sum(0).astype(np.float32)):
-            if self.limits.eps and enough(rest):
+            if self.limits.eps and (rest <= allowed).all():
                 break
             heavy[block] = True
             rest = rest - masses[:, block]

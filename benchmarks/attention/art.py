@@ -122,7 +122,7 @@ def capture(
     samples: list[Sample] = []
     attend, calls = torch_decoder.attend, itertools.count()
 
-    def kept(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Any) -> Any:
+    def kept(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *others: Any) -> Any:
         layer, first = next(calls) % layers, k.shape[1] - q.shape[1]
         for row in range(q.shape[1]):
             if first + row in wanted[layer]:
@@ -130,7 +130,7 @@ def capture(
                 length = wanted[layer][first + row]
                 parts = q[:, row].clone(), k[:, seen], v[:, seen]
                 samples.append(Sample(layer, length, *(each.numpy() for each in parts), scale))
-        return attend(q, k, v, scale, window)
+        return attend(q, k, v, scale, *others)
 
     sequence = runner.open("art", max(lengths))
     step = runner.config.prefill_chunk

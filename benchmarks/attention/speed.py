@@ -30,7 +30,8 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
+from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
 
 NAME = "speed"

@@ -18,7 +18,8 @@ import numpy as np
 from benchmarks.harness.tables import markdown
 from suffice.backends.cpu.linear import native_linear
 from suffice.engine.runner import Runner
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
+from suffice.models.step_rows import StepRows
 from suffice.progress import counting_bar
 from suffice.quant import PackedLinear
 

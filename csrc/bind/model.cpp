@@ -202,6 +202,11 @@ void leave_out_experts(PyModel& self, float share) {
   self.model->leave_out_experts(share);
 }
 
+void time_parts(PyModel& self, bool timed) {
+  require(self.model != nullptr, "the model is not complete");
+  self.model->time_parts(timed);
+}
+
 std::map<std::string, double> take_part_seconds(PyModel& self) {
   require(self.model != nullptr, "the model is not complete");
   const PartSeconds seconds = self.model->take_part_seconds();
@@ -289,13 +294,7 @@ void bind_model(nb::module_& m) {
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("leave_out_experts", &leave_out_experts, "share"_a)
       .def("set_rules", &set_rules, "rules"_a)
-      .def(
-          "time_parts",
-          [](PyModel& self, bool timed) {
-            require(self.model != nullptr, "the model is not complete");
-            self.model->time_parts(timed);
-          },
-          "timed"_a, "Whether the parts of later steps are timed.")
+      .def("time_parts", &time_parts, "timed"_a, "Whether the parts of later steps are timed.")
       .def("take_part_seconds", &take_part_seconds,
            "Seconds of the timed steps since the last call by part, summed over threads.");
 }

@@ -1,5 +1,6 @@
 // One traversal by a technique that is chosen by its name, with kernels for any CPU. The test of
 // the example in CONTRIBUTING.md compiles this with the example's files in place.
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

@@ -236,7 +236,7 @@ SETTINGS = [
     *ATTENTIONS.names(),
     "certified:eps=0.3,values=0.01",
     "aet:keys=0.7,values=0.05",
-    "aet:keys=0.8,values=0.5,globals=16,locals=20,sinks=17",
+    "aet:keys=0.8,values=0.4,globals=16,locals=20,sinks=17",
     "aet:keys=2,values=0.1,globals=0,sinks=0",
     "aet:keys=0.8,values=0.05,globals=16,order=sketch",
     "aet:keys=0.8,values=0.05,globals=16,locals=20,sinks=3,block=1",

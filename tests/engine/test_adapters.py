@@ -13,7 +13,8 @@ import hf_reference
 import tiny
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
 from suffice.errors import InputError
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
+from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=2)

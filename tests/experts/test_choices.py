@@ -16,10 +16,11 @@ from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.experts import EXPERTS
 from suffice.experts.mass import Mass
-from suffice.models.native_model import NativeModel, Omitted, StepRows
+from suffice.models.native_model import NativeModel, Omitted
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import torch_decoder
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS
 from suffice.trace import Trace
 

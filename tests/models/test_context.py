@@ -17,9 +17,10 @@ from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.config import Rope
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant.none import NoQuant
 
 TRAINED, LONG = 64, 150

@@ -19,11 +19,12 @@ from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import dense, route
 from suffice.models.routing import Experts
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS, PackedLinear
 from suffice.trace import Trace
 
@@ -86,15 +87,20 @@ def chosen(decoder: TorchDecoder, token: int) -> list[list[int]]:
 
 
 def poisoned(decoder: TorchDecoder, layer: int, expert: int) -> TorchDecoder:
-    """Return the decoder with huge weights in one expert."""
+    """Return the decoder with huge weights in one expert, and biases where it has them."""
     weights = dict(decoder.weights)
     for part in ("expert_gate", "expert_up", "expert_down"):
         name = f"layers.{layer}.{part}"
         matrix = decoder.matrix(name)
         values = dense(matrix).numpy().copy()
         rows = matrix.rows // decoder.config.experts.count  # type: ignore[union-attr]
-        values[expert * rows : (expert + 1) * rows] = 1e4
-        weights[name] = QUANTS.build("none:dtype=float32").pack(values)
+        own = slice(expert * rows, (expert + 1) * rows)
+        values[own] = 1e4
+        bias = None if matrix.bias is None else matrix.bias.copy()
+        if bias is not None:
+            bias[own] = 1e4
+        packed = QUANTS.build("none:dtype=float32").pack(values)
+        weights[name] = dataclasses.replace(packed, bias=bias)
     return TorchDecoder(decoder.config, weights)
 
 
@@ -122,7 +128,9 @@ def test_experts_are_counted_once_a_step(variant: str, checkpoints: Any) -> None
     layers = sum(not layer.dense for layer in config.layers)
     first, second = 3, 9
     taken = [chosen(decoder, token) for token in (first, second)]
-    each = 4 * 3 * experts.inner * config.width  # bytes of an expert in float32
+    biased = "expert_up" in config.biases
+    values = 3 * experts.inner * config.width + biased * (2 * experts.inner + config.width)
+    each = 4 * values  # bytes of an expert in float32
     model.step([StepRows(new_cache(decoder), [first])], trace)
     assert (trace.experts_read, trace.experts_held) == (
         layers * experts.chosen,

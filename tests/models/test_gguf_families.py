@@ -17,9 +17,10 @@ from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.formats.gguf_names import ARCHITECTURES
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -20,9 +20,10 @@ from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS
 
 TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))

@@ -16,9 +16,10 @@ from suffice import LLM
 from suffice.data.essay import essay
 from suffice.engine import runner
 from suffice.models import key_rounding
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS, PackedLinear
 
 COUNT = 50  # more than one step takes

@@ -17,9 +17,10 @@ from caches import cache_for
 from oracle import assert_matches
 from suffice import native
 from suffice.cache.kv import KVCache
-from suffice.models.native_model import NativeModel, Omitted, StepRows
+from suffice.models.native_model import NativeModel, Omitted
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.sites import SITE_OF

@@ -22,8 +22,9 @@ from suffice.cli.answer import weights
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.gguf_types import CODES
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
+from suffice.models.step_rows import StepRows
 from suffice.quant import Quant
 from suffice.quant.file import AsStored
 from suffice.quant.none import NoQuant

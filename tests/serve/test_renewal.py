@@ -348,8 +348,10 @@ def children(pid: int) -> list[int]:
 def signalled(model: Path, folder: Path) -> Iterator[tuple[Any, httpx2.Client]]:
     """A server of the command line on a socket, in a session of its own: without a terminal."""
     uds = folder / "uds"
+    # Tests that run under `nohup` hand down that the signal is ignored, and the server heeds it.
+    listens = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
     command = [
-        *(sys.executable, "-c", "from suffice.cli import main; main()"),
+        *(sys.executable, "-c", f"{listens}; from suffice.cli import main; main()"),
         *("serve", "-m", str(model), "--uds", str(uds), "--threads-per-instance", "1"),
     ]
     env = {**os.environ, "SUFFICE_CACHE": str(folder)}

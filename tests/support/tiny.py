@@ -53,6 +53,7 @@ _GPT2: dict[str, Any] = {
 _NEOX: dict[str, Any] = {
     key: value for key, value in _NO_HEAD_DIM.items() if key != "num_key_value_heads"
 }
+_FALCON: dict[str, Any] = {key: value for key, value in _NEOX.items() if key != "intermediate_size"}
 _PHI: dict[str, Any] = {**_NO_HEAD_DIM, "intermediate_size": 112}
 _EXPERTS: dict[str, Any] = {
     **_NO_HEAD_DIM,
@@ -165,8 +166,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
-    "falcon": ("Falcon", {**_NEOX, "ffn_hidden_size": 112}),
-    "falcon-bias": ("Falcon", {**_NEOX, "bias": True, "tie_word_embeddings": False}),
+    "falcon": ("Falcon", {**_FALCON, "ffn_hidden_size": 112}),
+    "falcon-bias": ("Falcon", {**_FALCON, "bias": True, "tie_word_embeddings": False}),
     "gemma2": ("Gemma2", _GEMMA2),
     "gemma2-uncapped": (
         "Gemma2",

@@ -231,8 +231,8 @@ class Config(EngineOptions):
         if changed and (self.leaves_out or self.policy.watches):
             what = "caps its scores" if model.score_cap else "has a spare logit in each softmax"
             raise InputError(
-                f"{self.model} {what}, which techniques do not know: leave out --attention and "
-                "--softmax, and --policy may be full or streaming"
+                f"{self.model} {what}, which techniques do not know: leave out --attention, "
+                "--softmax, and a --policy that looks at attention"
             )
 
     def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:

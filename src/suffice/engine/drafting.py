@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
-from suffice.models.native_model import NativeModel, Omitted, StepRows
+from suffice.models.native_model import NativeModel, Omitted
+from suffice.models.step_rows import StepRows
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import DraftSetting
 

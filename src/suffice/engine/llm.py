@@ -171,7 +171,7 @@ class LLM:
         prompt: Any,
         params: SamplingParams | None,
         kept: CachedPrefix | None,
-        adapter: str | None,
+        adapter: str | None = None,
     ) -> Request:
         parts = split(prompt)
         if len(parts) != 1:

@@ -20,7 +20,7 @@ from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
-from suffice.models.native_model import StepRows
+from suffice.models.step_rows import StepRows
 from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths

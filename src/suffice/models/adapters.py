@@ -20,7 +20,6 @@ from suffice.backends.cpu.packing import pack
 from suffice.errors import InputError, brief, shown
 from suffice.models.config import DecoderConfig, check_number, check_size
 from suffice.models.families import ARCHITECTURES, Family
-from suffice.models.formats.hf_folder import read_json
 from suffice.models.slices import View
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, module_names, shapes, views
@@ -76,6 +75,8 @@ def read_adapters(
 
 
 def _read(name: str, folder: Path, config: DecoderConfig, dtype: str) -> Adapter:
+    from suffice.models.formats.hf_folder import read_json
+
     if not (folder / CONFIG).is_file():
         raise InputError(f"adapter '{name}': {folder} has no {CONFIG}, so it is no PEFT folder")
     if not (folder / WEIGHTS).is_file():

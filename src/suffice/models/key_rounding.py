@@ -45,8 +45,9 @@ from suffice.arrays import softmax
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import DecoderConfig, Rope
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import NativeModel
 from suffice.models.rope import rope_table
+from suffice.models.step_rows import StepRows
 from suffice.native import core
 from suffice.quant import hadamard
 

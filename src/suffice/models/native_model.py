@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,47 +14,19 @@ from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.models import step_rows
 from suffice.models.adapters import Adapter
 from suffice.models.blocks import Attention, Block, ExpertMLP
 from suffice.models.config import ACTIVATIONS
-from suffice.models.decoder import DecoderWeights, Watch
+from suffice.models.decoder import DecoderWeights
 from suffice.models.rope import check_call
 from suffice.models.routing import STEPS
+from suffice.models.step_rows import StepRows
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import Audit, Reads, Trace
 
-_OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
-_EXACT, _COUNTED, _WATCHED = 1, 2, 4
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
-
-
-@dataclass(frozen=True)
-class StepRows:
-    """The rows of one request in a step: tokens and, for drafts, their parents.
-
-    `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
-    None means that each row continues the one before. `outputs` selects the rows whose logits are
-    returned: the "last" row, "all" or "none".
-
-    `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
-    `adapter`: the index of the one that changes the weights for them, -1 for none.
-    `exact`: attend to everything, whatever the technique, as for prompts; then there may be more
-    rows than drafts, unless they have parents or are counted. `counted`: the reads
-    count, and are audited if the step is. `watch` receives each layer's index and the queries of
-    these rows [H, T, D], rotated.
-    """
-
-    cache: KVCache
-    tokens: Sequence[int]
-    parents: Sequence[int] | None = None
-    outputs: str = "last"
-    technique: int = 0
-    adapter: int = -1
-    exact: bool = False
-    counted: bool = True
-    watch: Watch | None = None
 
 
 @dataclass(frozen=True)
@@ -227,8 +198,8 @@ class NativeModel:
                 of a dynamic rotation (see `rope.check_call`).
         """
         self._check(batch)
-        pieces = [piece for rows in batch for piece in _pieces(rows)]
-        tokens, positions, visible, outputs = _drafted(batch)
+        pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
+        tokens, positions, visible, outputs = step_rows.drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
@@ -239,7 +210,7 @@ class NativeModel:
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
             _ints([piece.size for piece in pieces]),
-            _ints([_kind(piece.rows) for piece in pieces]),
+            _ints([step_rows.kind(piece.rows) for piece in pieces]),
             _ints([piece.rows.technique for piece in pieces]),
             _ints([piece.rows.adapter for piece in pieces]),
             _ints(tokens),
@@ -253,17 +224,25 @@ class NativeModel:
             maxima,
         )
         if queries is not None:
-            _show(batch, queries)
+            step_rows.show(batch, queries)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
         own = [Reads(*one) for piece, one in zip(pieces, each, strict=True) if piece.first == 0]
         if found is not None:
-            trace.audit = trace.audit or Audit(layers, heads)
-            trace.audit.add(found[:, :, _counted_rows(batch)])
-            _note_audits(batch, own, found)
+            _add_audit(trace, batch, own, found)
         if reads is not None:
             reads.extend(own)
         return logits[:, : self._vocab]
+
+
+def _add_audit(
+    trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
+) -> None:
+    """Add what the core's audit found [3, L, T, H] to the trace and to each request's reads."""
+    layers, heads = found.shape[1], found.shape[3]
+    trace.audit = trace.audit or Audit(layers, heads)
+    trace.audit.add(found[:, :, step_rows.counted_rows(batch)])
+    step_rows.note_audits(batch, reads, found)
 
 
 def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
@@ -271,91 +250,6 @@ def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
     found = np.zeros((3, layers, rows, heads), np.float32)
     found[2] = np.nan
     return found
-
-
-class _Piece(NamedTuple):
-    """A part of a request's rows for which the core keeps masks of what they see.
-
-    Rows of earlier pieces are committed rows to it.
-    """
-
-    rows: StepRows
-    first: int
-    size: int
-
-
-def _pieces(rows: StepRows) -> list[_Piece]:
-    count, most = len(rows.tokens), MAX_TENTATIVE
-    if count <= most:
-        return [_Piece(rows, 0, count)]
-    return [_Piece(rows, first, min(most, count - first)) for first in range(0, count, most)]
-
-
-def _most(rows: StepRows) -> int:
-    """Return how many rows may be tentative at once: of a part of a prompt, any number."""
-    prompt = rows.exact and not rows.counted and rows.parents is None
-    return max(len(rows.tokens), MAX_TENTATIVE) if prompt else MAX_TENTATIVE
-
-
-def _kind(rows: StepRows) -> int:
-    """Return how rows take part in a step, as the core numbers it."""
-    return _EXACT * rows.exact + _COUNTED * rows.counted + _WATCHED * (rows.watch is not None)
-
-
-def _counted_rows(batch: Sequence[StepRows]) -> list[int]:
-    counted = [rows.counted for rows in batch for _ in rows.tokens]
-    return [at for at, each in enumerate(counted) if each]
-
-
-def _note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray) -> None:
-    """Add an audited step's figures [3, L, rows, H] to the reads of each counted request."""
-    first = 0
-    for rows, own in zip(batch, reads, strict=True):
-        if rows.counted:
-            own.audit(found[:, :, first : first + len(rows.tokens)])
-        first += len(rows.tokens)
-
-
-def _show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
-    """Show each watched request's queries, out of [L, rows, H, D], to its own watch."""
-    first = 0
-    for rows in batch:
-        if rows.watch is None:
-            continue
-        own = queries[:, first : first + len(rows.tokens)]
-        first += len(rows.tokens)
-        for layer, rows_of_layer in enumerate(own):
-            rows.watch(layer, rows_of_layer.swapaxes(0, 1))
-
-
-def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Make all rows tentative; return tokens, positions, visibility masks and outputs."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    visible: list[int] = []
-    outputs: list[int] = []
-    for rows in batch:
-        count, length = len(rows.tokens), rows.cache.length
-        if rows.parents is None:
-            parents = list(range(-1, count - 1))
-            positions += range(length, length + count)
-        else:
-            parents = list(rows.parents)
-            positions += [length + depth for depth in _depths(parents)]
-        masks = rows.cache.draft(parents, _most(rows))
-        visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
-        start = len(tokens)
-        tokens += rows.tokens
-        outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
-    return tokens, positions, visible, outputs
-
-
-def _depths(parents: Sequence[int]) -> list[int]:
-    """Return how many rows of the step each row continues."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return depths
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

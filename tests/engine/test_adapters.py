@@ -202,8 +202,14 @@ def test_refused_adapters(llm: LLM, made: dict[str, Path], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"use_dora": True}, "DoRA (use_dora) are not supported"),
-        ({"modules_to_save": ["lm_head"]}, "trained as a whole (modules_to_save) are not"),
+        ({"use_dora": True}, "not supported: DoRA (use_dora)"),
+        ({"modules_to_save": ["lm_head"]}, "trained as a whole (modules_to_save)"),
+        ({"init_lora_weights": "pissa_niter_4"}, "= 'pissa_niter_4' is not supported: it changes"),
+        ({"target_modules": 5}, "target_modules = 5 must be a list of names, or a text"),
+        ({"target_modules": ["q_proj", 5]}, "target_modules = ['q_proj', 5] must be a list of"),
+        ({"rank_pattern": {"(a|a)*": 4}}, "rank_pattern: '(a|a)*' is not supported; names of"),
+        ({"alpha_pattern": {".*.*.*q": 4}}, "alpha_pattern: '.*.*.*q' is not supported; names of"),
+        ({"alpha_pattern": [1]}, "alpha_pattern = [1] must be an object"),
         ({"peft_type": "IA3"}, "peft_type = 'IA3' is not supported; supported: 'LORA'"),
         ({"bias": "all"}, "bias = 'all' is not supported; 'none' is"),
         ({"lora_bias": True}, "biases of low-rank products (lora_bias)"),

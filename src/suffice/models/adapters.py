@@ -34,6 +34,14 @@ _PART = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
 _ADAPTED = ("q", "k", "v", "o", "gate", "up", "down")  # matrices that adapters may change
 _MOST_RANK = 1024
 
+# Keys of `rank_pattern` and `alpha_pattern`: names of modules, with a few wildcards at most. Other
+# regular expressions could take for ever on a name.
+_PATTERN = re.compile(r"\^?([\w.-]|\\\.|\\d\+?|\.\*)+\$?")
+_MOST_WILDCARDS = 2
+
+# Beginnings of `init_lora_weights` for which PEFT changes the base weights when it loads.
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq")
+
 # What is refused if it says anything but no, and why.
 _REFUSED = {
     "use_dora": "DoRA",
@@ -124,35 +132,45 @@ class _Settings:
             raise InputError(f"{where}: peft_type = {kind} is not supported; supported: 'LORA'")
         for field, what in _REFUSED.items():
             if raw.get(field):
-                raise InputError(f"{where}: {what} ({field}) are not supported")
+                raise InputError(f"{where}: not supported: {what} ({field})")
         if raw.get("bias", "none") != "none":
             raise InputError(f"{where}: bias = {brief(raw['bias'])} is not supported; 'none' is")
+        start = raw.get("init_lora_weights")
+        if isinstance(start, str) and start.lower().startswith(_CHANGE_THE_BASE):
+            raise InputError(
+                f"{where}: init_lora_weights = {brief(start)} is not supported: it changes the "
+                "model's own weights; save the adapter converted to plain LoRA"
+            )
         ranks, alphas = raw.get("rank_pattern") or {}, raw.get("alpha_pattern") or {}
         rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
         try:
-            for each in (rank, *_values(ranks)):
+            for each in (rank, *_values("rank_pattern", ranks)):
                 check_size("r", each)
-            for each in (alpha, *_values(alphas)):
+            for each in (alpha, *_values("alpha_pattern", alphas)):
                 check_number("lora_alpha", each)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         targets = raw.get("target_modules")
+        listed = isinstance(targets, list) and all(isinstance(each, str) for each in targets)
+        if not (targets is None or listed or isinstance(targets, str)):
+            raise InputError(
+                f"{where}: target_modules = {brief(targets)} must be a list of names, or a text"
+            )
         return cls(targets, rank, alpha, bool(raw.get("use_rslora")), ranks, alphas, where)
 
     def check_target(self, module: str) -> None:
-        """Refuse a module that `target_modules` does not name.
+        """Refuse a module that a list of `target_modules` does not name.
+
+        A text is a regular expression, from a file of anybody: it is not run. The tensors say which
+        modules are changed.
 
         Raises:
             InputError: It does not.
         """
         own = self.targets
-        if own is None or own == "all-linear":
+        if own is None or isinstance(own, str):
             return
-        if isinstance(own, str):
-            named = _ends(own, module)
-        else:
-            named = any(module == each or module.endswith(f".{each}") for each in own)
-        if not named:
+        if not any(module == each or module.endswith(f".{each}") for each in own):
             raise InputError(
                 f"{self.where}: {WEIGHTS} changes '{shown(module)}', which target_modules = "
                 f"{brief(own)} does not name"
@@ -173,9 +191,15 @@ class _Settings:
         return alpha / (math.sqrt(rank) if self.square_root else rank)
 
 
-def _values(pattern: Any) -> Iterable[Any]:
+def _values(field: str, pattern: Any) -> Iterable[Any]:
     if not isinstance(pattern, Mapping):
-        raise InputError(f"a pattern = {brief(pattern)} must be an object")
+        raise InputError(f"{field} = {brief(pattern)} must be an object")
+    for key in pattern:
+        if not _PATTERN.fullmatch(key) or len(re.findall(r"[*+]", key)) > _MOST_WILDCARDS:
+            raise InputError(
+                f"{field}: {brief(key)} is not supported; names of modules are, with at most "
+                f"{_MOST_WILDCARDS} of .* and \\d+"
+            )
     return pattern.values()
 
 
@@ -185,10 +209,7 @@ def _of_pattern(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
 
 
 def _ends(pattern: str, module: str) -> bool:
-    try:
-        return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
-    except re.error:
-        return False
+    return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
 
 
 def _modules(tensors: StoredTensors, where: str) -> dict[str, dict[str, str]]:

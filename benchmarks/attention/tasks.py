@@ -21,7 +21,7 @@ import sys
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice import LLM
 from suffice.errors import InputError
@@ -157,13 +157,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
 
 def main() -> int:
     """Measure the settings and print the table."""
-    try:
-        store = measured(options())
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    print(table(store))
-    return 0
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

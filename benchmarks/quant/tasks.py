@@ -20,7 +20,7 @@ import sys
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from benchmarks.quant.cells import kept_path
 from suffice import LLM
@@ -129,13 +129,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
 
 def main() -> int:
     """Measure the settings and print the table."""
-    try:
-        store = measured(options())
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    print(table(store))
-    return 0
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

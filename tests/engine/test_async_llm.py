@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tiny
 from fake_engine import FakeTokenizer, fake_llm, mixed, runner_of
 from suffice import AsyncLLM, SamplingParams
 from suffice.engine.service import Closed
@@ -95,3 +99,27 @@ def test_an_output_becomes_json() -> None:
     first = sample.token_ids[0]
     assert found["outputs"][0]["logprobs"][0][str(first)]["rank"] == sample.logprobs[0][first].rank
     assert found["speculation"]["steps"] == output.speculation.steps
+
+
+LEFT_OPEN = """
+import asyncio
+import sys
+from suffice import AsyncLLM, SamplingParams
+
+async def main():
+    llm = AsyncLLM(sys.argv[1], threads=2)
+    params = SamplingParams(max_tokens=90, ignore_eos=True)
+    streams = [llm.stream([5, 6, at], params) for at in range(8)]
+    for stream in streams:
+        await anext(stream)
+    print("streaming")
+
+asyncio.run(main())
+"""
+
+
+def test_one_left_open_ends_with_python_in_silence(tmp_path: Path) -> None:
+    folder = str(tiny.make(tmp_path, "llama", tokenizer=True))
+    command = [sys.executable, "-c", LEFT_OPEN, folder]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "streaming\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
@@ -98,7 +99,8 @@ class AsyncLLM:
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Delta]()
 
         def receive(delta: Delta) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, delta)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and its reader with it
+                loop.call_soon_threadsafe(queue.put_nowait, delta)
 
         started.append(self.engine.start(work, receive))
         try:

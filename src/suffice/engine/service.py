@@ -6,18 +6,20 @@ into its inbox; it looks there before every step.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
-from suffice.attention.rule import Guarantee
+from suffice.engine.job import Job, final
 from suffice.engine.pace import Pace
-from suffice.engine.request import Request, Sample
+from suffice.engine.request import Request
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
@@ -31,24 +33,14 @@ DEFAULT_PREFIX_BYTES = 1 << 30
 _KEPT_STEPS = 1 << 14  # whose tokens nobody has asked for yet
 
 _log = logging.getLogger(__name__)
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-class _Job:
-    """A work under way."""
-
-    def __init__(
-        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
-    ) -> None:
-        self.work = work
-        self.request = request
-        self.on_delta = on_delta
-        self.cancelled = False
-        self.ends = None if work.deadline is None else now + work.deadline
-        self.sent = [len(sample.tokens) for sample in request.samples]
-        # A sample may have ended elsewhere; the last delta is given here in any case.
-        self.ended = [sample.finish_reason is not None for sample in request.samples]
-        if request.finished:
-            self.ended[-1] = False
+@atexit.register
+def _close_open() -> None:
+    """End the threads of engines that nobody closed: Python kills a thread that outlives it."""
+    for engine in list(_open):
+        engine.close()
 
 
 class Engine:
@@ -97,8 +89,8 @@ class Engine:
         self._max_queue = max_queue
         self._max_queued_tokens = max_queued_tokens
         self._clock = clock
-        self._jobs: dict[str, _Job] = {}  # in order of arrival
-        self._inbox: list[_Job] = []
+        self._jobs: dict[str, Job] = {}  # in order of arrival
+        self._inbox: list[Job] = []
         self._wake = threading.Condition()
         self._closing = self._draining = False
         self._settled = True  # the thread has nothing left to do or to tell
@@ -107,6 +99,7 @@ class Engine:
         self._pace = Pace(clock())
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
+        _open.add(self)
 
     def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
         """Queue a request; `on_delta` gets its deltas, from the engine's thread, step by step.
@@ -147,7 +140,7 @@ class Engine:
                 sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
-        job = _Job(work, request, on_delta, self._clock())
+        job = Job(work, request, on_delta, self._clock())
         with self._wake:
             self._check_open()
             if work.id in self._jobs:
@@ -238,6 +231,7 @@ class Engine:
             self._wake.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        _open.discard(self)
 
     def _check_open(self) -> None:
         if self._closing or self._draining:
@@ -277,7 +271,7 @@ class Engine:
                 self._end(job, f"the deadline of {seconds} has passed", "deadline")
         return True
 
-    def _end(self, job: _Job, error: str | None = None, code: str | None = None) -> None:
+    def _end(self, job: Job, error: str | None = None, code: str | None = None) -> None:
         self._loop.abort(job.request, error, code)
 
     def _fail_all(self, error: Exception) -> None:
@@ -292,7 +286,7 @@ class Engine:
                 with self._wake:
                     del self._jobs[job.work.id]
                     self._wake.notify_all()
-            for delta in _news(job, self._final):
+            for delta in job.news(self._final):
                 try:
                     job.on_delta(delta)
                 except Exception:  # the receiver's own
@@ -301,7 +295,7 @@ class Engine:
 
     def _final(self, request: Request) -> Final:
         guarantee = self._loop.runner.guarantee(request.technique)
-        return _final(request, self._names[request.technique], guarantee)
+        return final(request, self._names[request.technique], guarantee)
 
     def _note(self) -> None:
         stats = dataclasses.replace(
@@ -322,74 +316,3 @@ def _check_known(work: Work, request: Request) -> None:
         )
     if any(len(tokens) > request.limit for tokens in work.known):
         raise InputError(f"known: a sample has more than the {request.limit} tokens asked for")
-
-
-def _news(job: _Job, final: Callable[[Request], Final]) -> list[Delta]:
-    """Return what the samples of a job got since the last call; the last delta has the final."""
-    found: list[Delta] = []
-    for at, sample in enumerate(job.request.samples):
-        new = tuple(sample.tokens[job.sent[at] :])
-        text = sample.take_delta()
-        if not (new or text) and (job.ended[at] or sample.finish_reason is None):
-            continue
-        found.append(
-            Delta(
-                job.work.id,
-                at,
-                text,
-                new,
-                _logprobs(sample, len(new)),
-                sample.finish_reason,
-                sample.stop_reason,
-            )
-        )
-        job.sent[at] += len(new)
-        job.ended[at] = sample.finish_reason is not None
-    if found and job.request.finished:
-        found[-1] = dataclasses.replace(found[-1], final=final(job.request))
-    return found
-
-
-def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
-    if sample.request.params.logprobs is None:
-        return None
-    first = len(sample.logprobs) - count
-    return tuple(
-        tuple(
-            TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
-            for token, each in entry.items()
-        )
-        for entry in sample.logprobs[first:]
-    )
-
-
-def _final(request: Request, attention: str, guarantee: Guarantee) -> Final:
-    known = {"exact": 0.0, "none": None}
-    output = request.output()
-    metrics, drafts = output.metrics, output.speculation
-    return Final(
-        prompt_tokens=len(request.tokens),
-        cached_tokens=request.cached,
-        generated_tokens=sum(len(sample.tokens) for sample in request.samples),
-        queue_seconds=metrics.queue_seconds,
-        prefill_seconds=metrics.prefill_seconds,
-        decode_seconds=metrics.decode_seconds,
-        drafts=drafts.num_draft_tokens,
-        draft_steps=drafts.num_drafts,
-        accepted_at=tuple(drafts.num_accepted_tokens_per_pos),
-        accepted=drafts.num_accepted_tokens,
-        key_rows_read=request.reads.key_rows,
-        value_rows_read=request.reads.value_rows,
-        rows_held=request.reads.rows_held,
-        bytes_read=request.reads.bytes_read,
-        bytes_held=request.reads.bytes_held,
-        attention=attention,
-        guarantee=guarantee,
-        missing=known.get(guarantee, request.reads.missing),
-        audited=request.reads.audited,
-        audited_missing=request.reads.audited_missing,
-        audited_error=request.reads.audited_error,
-        preemptions=request.preemptions,
-        error=request.error,
-        error_code=request.error_code,
-    )

@@ -1,0 +1,99 @@
+"""A request under way in an engine, and what its receiver has not been told yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from suffice.attention.rule import Guarantee
+from suffice.engine.request import Request, Sample
+from suffice.engine.work import Delta, Final, TokenLogprob, Work
+
+
+class Job:
+    """A work under way. `now` is when it came, in seconds of the engine's clock."""
+
+    def __init__(
+        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
+    ) -> None:
+        self.work = work
+        self.request = request
+        self.on_delta = on_delta
+        self.cancelled = False
+        self.ends = None if work.deadline is None else now + work.deadline
+        self._sent = [len(sample.tokens) for sample in request.samples]
+        # A sample may have ended elsewhere; the last delta is given here in any case.
+        self._ended = [sample.finish_reason is not None for sample in request.samples]
+        if request.finished:
+            self._ended[-1] = False
+
+    def news(self, final: Callable[[Request], Final]) -> list[Delta]:
+        """Return what its samples got since the last call; the last delta has the `final`."""
+        found: list[Delta] = []
+        for at, sample in enumerate(self.request.samples):
+            new = tuple(sample.tokens[self._sent[at] :])
+            text = sample.take_delta()
+            if not (new or text) and (self._ended[at] or sample.finish_reason is None):
+                continue
+            found.append(
+                Delta(
+                    self.work.id,
+                    at,
+                    text,
+                    new,
+                    _logprobs(sample, len(new)),
+                    sample.finish_reason,
+                    sample.stop_reason,
+                )
+            )
+            self._sent[at] += len(new)
+            self._ended[at] = sample.finish_reason is not None
+        if found and self.request.finished:
+            found[-1] = dataclasses.replace(found[-1], final=final(self.request))
+        return found
+
+
+def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+    if sample.request.params.logprobs is None:
+        return None
+    first = len(sample.logprobs) - count
+    return tuple(
+        tuple(
+            TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
+            for token, each in entry.items()
+        )
+        for entry in sample.logprobs[first:]
+    )
+
+
+def final(request: Request, attention: str, guarantee: Guarantee) -> Final:
+    """Return the counts of a request that has ended."""
+    known = {"exact": 0.0, "none": None}
+    output = request.output()
+    metrics, drafts = output.metrics, output.speculation
+    return Final(
+        prompt_tokens=len(request.tokens),
+        cached_tokens=request.cached,
+        generated_tokens=sum(len(sample.tokens) for sample in request.samples),
+        queue_seconds=metrics.queue_seconds,
+        prefill_seconds=metrics.prefill_seconds,
+        decode_seconds=metrics.decode_seconds,
+        drafts=drafts.num_draft_tokens,
+        draft_steps=drafts.num_drafts,
+        accepted_at=tuple(drafts.num_accepted_tokens_per_pos),
+        accepted=drafts.num_accepted_tokens,
+        key_rows_read=request.reads.key_rows,
+        value_rows_read=request.reads.value_rows,
+        rows_held=request.reads.rows_held,
+        bytes_read=request.reads.bytes_read,
+        bytes_held=request.reads.bytes_held,
+        attention=attention,
+        guarantee=guarantee,
+        missing=known.get(guarantee, request.reads.missing),
+        audited=request.reads.audited,
+        audited_missing=request.reads.audited_missing,
+        audited_error=request.reads.audited_error,
+        preemptions=request.preemptions,
+        error=request.error,
+        error_code=request.error_code,
+    )

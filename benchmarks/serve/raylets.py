@@ -29,7 +29,8 @@ class Raylets:
         from ray.cluster_utils import Cluster
 
         self._cpus = cpus
-        self.cluster = Cluster()
+        # Without handlers of signals, which only the main thread may set: `add` runs in any.
+        self.cluster = Cluster(shutdown_at_exit=False)
         head = {"num_cpus": 0, "include_dashboard": False}
         self._started(**head)
         self.nodes: dict[str, Any] = {}

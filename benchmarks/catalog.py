@@ -53,6 +53,7 @@ SCRIPTS = (
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
     Script("growth.engine", "growth policies in the engine, plain decoding", "15 minutes"),
     Script("growth.use_cases", "Table II's use cases, vLLM and transformers", "30 minutes"),
+    Script("growth.paged", "attention alone, over vLLM's paged kernel (Table VII)", "5 minutes"),
     Script("growth.varied", "Table III: a batch of prompts of different lengths", "15 minutes"),
     Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
     Script("growth.shares", "what a step consists of: cache update, attention", "10 minutes"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
 from benchmarks.engine import sampling, step_parts
-from benchmarks.growth import shares, use_cases, varied
+from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
@@ -50,6 +50,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
+    "growth/results/paged.json": lambda _, data: paged.table(data),
     "growth/results/shares.json": lambda _, data: shares.table(data),
     "growth/results/use_cases.json": lambda _, data: use_cases.report(data),
     "growth/results/varied.json": lambda _, data: varied.report(data),

@@ -27,7 +27,7 @@ SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
 TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabulary=320)
 # The standard deviation of weights of random codes whose scale is 1, by the type of a block; nested
 # scales are random, too.
-SPREAD = {"Q4_0": 4.61, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
+SPREAD = {"Q4_0": 4.18, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
 SCALE_AT = {"Q6_K": 208}  # bytes before the scale of a block; else 0
 MINIMA = {"Q4_K": 7.5}  # the scale of the minima, over the scale: the mean of the codes
 MIXED = "Q4_K_M"
@@ -178,6 +178,9 @@ def _blocks(
     _, block = _block(kind)
     data = random.integers(0, 256, tensor_bytes(kind, size), np.uint8).reshape(-1, block)
     scale = spread / SPREAD[kind]
+    if kind == "Q4_0":  # levels around zero: a mean would outgrow all else, layer by layer
+        data[data % 16 == 0] += 8
+        data[data < 16] += 128
     at = SCALE_AT.get(kind, 0)
     data[:, at : at + 2] = _bytes_of(scale)
     if kind in MINIMA:

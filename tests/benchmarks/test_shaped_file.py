@@ -40,6 +40,7 @@ def test_the_file_is_a_model_of_the_shape(kind: str, tmp_path: Path) -> None:
             assert each.tensor_type.name == kind
             spread = 1 if each.name == shaped_file.EMBEDDING else values.shape[1] ** -0.5
             assert np.std(values) / spread == pytest.approx(1, abs=0.05)
+            assert abs(np.mean(values)) / spread < 5 * values.size**-0.5, "no mean"
             assert len(np.unique(values, axis=0)) == len(values), "no row is like another"
 
 

@@ -215,7 +215,22 @@ def test_refused_adapters(llm: LLM, made: dict[str, Path], tmp_path: Path) -> No
         ({"lora_bias": True}, "biases of low-rank products (lora_bias)"),
         ({"r": 5}, "has rank 4, but adapter_config.json says 5"),
         ({"lora_alpha": -1}, "'lora_alpha' = -1 must be a finite number above 0"),
+        ({"lora_alpha": 1e38}, "lora_alpha = 1e+38 must be at most 1e+06"),
+        ({"alpha_pattern": {"q_proj": 1e38}}, "lora_alpha = 1e+38 must be at most 1e+06"),
+        ({"lora_alpha": float("nan")}, "'lora_alpha' = nan must be a finite number above 0"),
         ({"target_modules": ["v_proj"]}, "which target_modules = ['v_proj'] does not name"),
+        ({"exclude_modules": ["q_proj"]}, "which exclude_modules = ['q_proj'] names"),
+        ({"exclude_modules": 5}, "exclude_modules = 5 must be a list of names, or a text"),
+        ({"layers_to_transform": [1]}, "which layers_to_transform = [1] does not name"),
+        (
+            {"layers_to_transform": [0, 1], "layers_pattern": "h"},
+            "which layers_to_transform = [0, 1] does not name of h",
+        ),
+        ({"layers_to_transform": 1.5}, "layers_to_transform = 1.5 must be a number, or a list of"),
+        (
+            {"layers_to_transform": 0, "layers_pattern": ["(a|a)*"]},
+            "layers_pattern = ['(a|a)*'] must be names of modules",
+        ),
     ],
 )
 def test_kinds_that_are_refused(
@@ -226,6 +241,28 @@ def test_kinds_that_are_refused(
         load(made["base"], adapters={"own": own})
     assert message in str(error.value)
     assert str(error.value).startswith("adapter 'own': ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exclude_modules": ["k_proj", "lm_head"], "layers_to_transform": [*range(8)]},
+        {"layers_to_transform": [*range(8)], "layers_pattern": "layers"},
+        {"layers_to_transform": [*range(8)], "layers_pattern": ["h", "layers"]},
+        {"exclude_modules": ".*lm_head", "layers_pattern": "layers"},
+    ],
+    ids=str,
+)
+def test_choices_of_modules_that_agree_with_the_tensors(
+    fields: dict[str, Any], made: dict[str, Path], tmp_path: Path
+) -> None:
+    plain, own = (
+        adapters.write(tmp_path / name, made["base"], ("q_proj",), **given)
+        for name, given in (("plain", {}), ("own", fields))
+    )
+    llm = load(made["base"], adapters={"plain": plain, "own": own})
+    expected, found = (llm.generate([PROMPTS[1]], GREEDY, adapter=name) for name in ("plain", "own"))
+    assert results(found) == results(expected)
 
 
 def test_matrices_that_are_refused(made: dict[str, Path], tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ class Runner(ModelWithTechniques):
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
     need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, and `stamp`
-    its fingerprint; "" if there is no file. `proposer` makes no drafts until `engine.load`, which
+    its fingerprint; "" if there is no file. `adapter` is the index of that of rows that are not given
+    to `run`, -1 for none. `proposer` makes no drafts until `engine.load`, which
     can load draft models, replaces it.
     """
 
@@ -65,6 +66,8 @@ class Runner(ModelWithTechniques):
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
         self.stored_as = self.stamp = ""
+        names = [name for name, _ in config.adapters]
+        self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
@@ -131,8 +134,8 @@ class Runner(ModelWithTechniques):
         self.begin(sequence, len(tokens))
         *first, last = self._chunks(tokens)
         for chunk in first:
-            self.run([Rows(sequence, chunk, "none", prompt=True)])
-        (logits,) = self.run([Rows(sequence, last, "last", prompt=True)])
+            self.run([Rows(sequence, chunk, "none", prompt=True, adapter=self.adapter)])
+        (logits,) = self.run([Rows(sequence, last, "last", prompt=True, adapter=self.adapter)])
         self.end(sequence)
         return np.asarray(logits[0])
 
@@ -253,6 +256,7 @@ class Runner(ModelWithTechniques):
             exact=not self.config.softmax.prefill if exact is None else exact,
             counted=False,
             watch=_shown(watch, cache.length + len(tokens)),
+            adapter=self.adapter,
         )
         logits = self._native.step([rows])
         cache.commit(list(range(len(tokens))))
@@ -345,7 +349,10 @@ class Runner(ModelWithTechniques):
         if self.config.policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
         logits = self.run(
-            [Rows(sequence, chain) for sequence, chain in zip(sequences, chains, strict=True)]
+            [
+                Rows(sequence, chain, adapter=self.adapter)
+                for sequence, chain in zip(sequences, chains, strict=True)
+            ]
         )
         for sequence, chain in zip(sequences, chains, strict=True):
             self.commit(sequence, list(range(len(chain))))

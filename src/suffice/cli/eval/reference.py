@@ -35,8 +35,10 @@ def reference_flags(against: str, model: ModelFlags) -> ModelFlags:
             "measured, such as --quant int8, or name another model"
         )
     exact = model.exact()
-    tokenizer = exact.options.tokenizer if same else None
-    options = dataclasses.replace(exact.options, model=name, tokenizer=tokenizer)
+    own = {"model": name}
+    if not same:  # what belongs to the model that is measured
+        own |= {"tokenizer": None, "adapters": (), "adapter": None, "merge_adapter": None}
+    options = dataclasses.replace(exact.options, **own)
     return dataclasses.replace(exact, options=options)
 
 

@@ -1,7 +1,7 @@
 """Time a mixture of experts against the bytes that it must read, and against llama.cpp.
 
     python -m benchmarks.engine.experts                  8 layers of Qwen3-30B-A3B's shape (minutes)
-    python -m benchmarks.engine.experts --types Q4_0     one type of file
+    python -m benchmarks.engine.experts --types Q4_0     one type of file; other results stay
     python -m benchmarks.engine.experts --layers 30      more of the model
     python -m benchmarks.engine.experts --quick          a tiny shape, to see that it runs
 
@@ -15,6 +15,7 @@ A batch's prediction is the time of a stream times the ratio of the bytes.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -202,24 +203,35 @@ def _pair(own: dict[str, float], name: str) -> str:
     return f"{ours:.1f}" + ("" if peer is None else f" / {peer:.1f} ({ours / peer:.2f}x)")
 
 
+def known(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the files' figures of an earlier run of the same shape; none if there was none."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    same = all(found.get(name) == facts[name] for name in ("shape", "threads", "rounds"))
+    return found["files"] if same else {}
+
+
 def run(options: argparse.Namespace, wanted: Callable[[str], Path], shape: ExpertShape) -> str:
-    """Measure each file, write the result and return its tables."""
+    """Measure each file in each setting, write the results, and return their tables.
+
+    Those of other files and settings stay.
+    """
     data = record.facts() | {
         "shape": vars(shape),
         "whole_layers": QWEN3_30B_A3B.layers,
         "threads": options.threads,
         "rounds": options.rounds,
         "quick": options.quick,
-        "files": {
-            f"{kind}, {setting}": measure(wanted(kind), setting, options)
-            for kind in options.types
-            for setting in options.settings
-        },
     }
-    text = table(data)
     usual = BUILD.parent / "experts-quick" if options.quick else record.results(__file__)
-    record.write(options.output or usual, record.name_of(NAME), data, text)
-    return text
+    folder, name = options.output or usual, record.name_of(NAME)
+    files = known(folder / f"{name}.json", data)
+    for kind in options.types:
+        for setting in options.settings:
+            files[f"{kind}, {setting}"] = measure(wanted(kind), setting, options)
+            record.write(folder, name, data | {"files": files}, table(data | {"files": files}))
+    return table(data | {"files": files})
 
 
 def main() -> int:

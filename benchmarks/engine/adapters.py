@@ -67,7 +67,7 @@ Turn = dict[str, dict[str, float]]
 
 def file_of(setting: Setting, model: Path) -> Path:
     """Return the file that a setting runs: `model`, or one of the 7B shape, made if missing."""
-    if setting.shaped is None:
+    if setting.shaped is None or model.stem == shaped_file.TINY.name:  # a quick run has one file
         return model
     whole = shaped_file.SHAPES["llama-2-7b"]
     vocabulary = whole.vocabulary * LAYERS // whole.layers

@@ -6,6 +6,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
     model       name and fingerprint of the original model
     method      such as kmeans:bits=4,act_bits=16
     text        the calibration text: name, sha256, windows, window
+    unreached   of mixtures of experts: by layer, the experts that the text did not reach
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
     matrices    for each: rows, columns, type; in codes also layout (the fields of `CodeLayout`),

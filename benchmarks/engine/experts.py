@@ -159,8 +159,13 @@ def table(data: dict[str, Any]) -> str:
     """Return the results as text and tables."""
     found = {name: each["summary"] for name, each in data["files"].items()}
     asked = [
-        [what, kind, f"at {'least' if least else 'most'} {limit}", own[name]]
-        + [reached(name, own[name])]
+        [
+            what,
+            kind,
+            f"at {'least' if least else 'most'} {limit}",
+            own[name],
+            reached(name, own[name]),
+        ]
         for name, (what, limit, least) in ASKED.items()
         for kind, own in found.items()
         if name in own

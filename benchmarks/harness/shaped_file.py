@@ -155,9 +155,7 @@ def write_tensors(
     return path
 
 
-def _values(
-    name: str, kind: str, size: tuple[int, ...], random: np.random.Generator
-) -> np.ndarray:
+def _values(name: str, kind: str, size: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     if coded(name, size):
         return _blocks(kind, size, random, 1.0 if name == EMBEDDING else size[-1] ** -0.5)
     if len(size) == 1:  # a norm

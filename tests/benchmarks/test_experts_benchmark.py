@@ -112,6 +112,7 @@ def test_quick_run_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_ratios_are_of_one_round() -> None:
     rounds = [
-        {"1 off": {"seconds": off}, "1 on": {"seconds": on}} for off, on in ((1, 2), (9, 10), (5, 5))
+        {"1 off": {"seconds": off}, "1 on": {"seconds": on}}
+        for off, on in ((1, 2), (9, 10), (5, 5))
     ]
     assert adapters.ratio(rounds, "1 on", "seconds") == pytest.approx(0.9)  # type: ignore[arg-type]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from commands import Cli
 from suffice.backends.cpu.linear import unpack
 from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
+from suffice.models.formats.quantized_config import described_config, read_config
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import experts, layerwise
+from suffice.models.quantize.calibrated import Calibrated
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import route
 from suffice.models.step_rows import StepRows
@@ -151,3 +155,49 @@ def test_a_seldom_reached_expert_has_moments_of_full_rank(tmp_path: Path) -> Non
     one = (rows[7:8].T @ rows[7:8]).numpy()
     np.testing.assert_allclose(seldom, never + one / 200, rtol=1e-4, atol=1e-5)
     assert np.linalg.matrix_rank(seldom) == 64 > 1
+
+
+def test_every_method_that_calibrates_has_all_that_is_asked() -> None:
+    asked = [name for name in vars(Calibrated) if not name.startswith("_")]
+    assert "shared_levels" in asked
+    methods = [QUANTS.build(name) for name in METHODS]
+    assert all(method.calibrates for method in methods)
+    assert not [(method, name) for method in methods for name in asked if not hasattr(method, name)]
+
+
+def test_levels_that_experts_share_are_kept() -> None:
+    random = np.random.default_rng(0)
+    parts = [random.standard_normal((16, 64), np.float32) * scale for scale in (1.0, 7.0)]
+    method = QUANTS.build("kmeans:bits=3")
+    levels = method.shared_levels([(part, np.eye(64, dtype=np.float32)) for part in parts])
+    assert len(levels) == 8
+    first, second = (
+        method.packed(method.quantize(part, np.eye(64, dtype=np.float32), levels=levels))
+        for part in parts
+    )
+    assert np.array_equal(first.levels, second.levels)
+    own = method.packed(method.quantize(parts[0] ** 3, np.eye(64, dtype=np.float32)))
+    assert not np.array_equal(own.levels, first.levels), "without, each has its own"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": ["top", "guess"]}, "experts have the steps top, guess, which are no rule"),
+        ({"steps": ["softmax"]}, "experts have the steps softmax, which are no rule"),
+        ({"count": 0}, "'count' = 0"),
+        ({"chosen": 2.5}, "'chosen' = 2.5"),
+        ({"chosen": 9}, "is more than the 6 experts"),
+        ({"inner": 40}, "a multiple of 16"),
+        ({"scale": float("nan")}, "'scale' = nan"),
+        ({"shared": -1}, "'shared' = -1"),
+        ({"gated_share": 1}, "gated_share is no truth value"),
+        ({"more": 1}, "experts have other fields"),
+    ],
+)
+def test_damaged_experts_of_a_file(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    stored = described_config(open_checkpoint(tiny.make(tmp_path / "m", "mixtral")).config)
+    assert read_config(stored).experts is not None
+    stored["experts"] |= change
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_config(stored)

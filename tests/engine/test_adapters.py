@@ -13,6 +13,7 @@ import hf_reference
 import tiny
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
 from suffice.errors import InputError
+from suffice.models.adapter_settings import AdapterSettings
 from suffice.models.native_model import NativeModel
 from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
@@ -261,8 +262,33 @@ def test_choices_of_modules_that_agree_with_the_tensors(
         for name, given in (("plain", {}), ("own", fields))
     )
     llm = load(made["base"], adapters={"plain": plain, "own": own})
-    expected, found = (llm.generate([PROMPTS[1]], GREEDY, adapter=name) for name in ("plain", "own"))
+    expected, found = (
+        llm.generate([PROMPTS[1]], GREEDY, adapter=name) for name in ("plain", "own")
+    )
     assert results(found) == results(expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "lists", "changed"),
+    [
+        ("model.layers.1.self_attn.q_proj", [], True),
+        ("model.layers.11.self_attn.q_proj", [], False),
+        ("model.layers.1.block.2.q_proj", [], False),  # the last number counts, as in PEFT
+        ("model.layers.1.block.2.q_proj", ["layers"], True),
+        ("transformer.h.1.attn.c_attn", ["layers"], False),
+        ("transformer.h.1.attn.c_attn", ["layers", "h"], True),
+        ("model.norm", [], False),
+        ("model.layers.q_proj.1", [], False),
+    ],
+)
+def test_the_layer_of_a_module(module: str, lists: list[str], changed: bool) -> None:
+    raw = {"layers_to_transform": [1], "layers_pattern": lists}
+    settings = AdapterSettings.read(raw, "adapter 'a'")
+    if changed:
+        settings.check_target(module)
+        return
+    with pytest.raises(InputError, match=r"layers_to_transform = \[1\] does not name"):
+        settings.check_target(module)
 
 
 def test_matrices_that_are_refused(made: dict[str, Path], tmp_path: Path) -> None:

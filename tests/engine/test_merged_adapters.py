@@ -110,7 +110,9 @@ def test_models_are_told_apart_by_what_was_merged(made: tuple[Path, Path], tmp_p
 
 def test_refused_mergers(made: tuple[Path, Path], tmp_path: Path) -> None:
     base, _ = made
-    with pytest.raises(InputError, match=r"^--merge-adapter: .* has no adapter_config\.json, so it"):
+    with pytest.raises(
+        InputError, match=r"^--merge-adapter: .* has no adapter_config\.json, so it"
+    ):
         load(base, merge_adapter=tmp_path)
 
 
@@ -161,12 +163,12 @@ def test_perplexity_is_that_of_the_adapter(
     arguments = ("eval", "perplexity", "-m", str(base), "--text", str(text), "--window", "64")
     arguments = (*arguments, "--limit", "2", "-o", "json", "--dtype", "float32")
     for mode in ("decode", "prefill"):
-        plain, beside, within = (
+        plain, alone, within = (
             json.loads(cli(*arguments, "--mode", mode, *more).out)["result"]["perplexity"]
             for more in ((), ("--adapter", f"one={own}"), ("--merge-adapter", str(own)))
         )
-        assert beside == pytest.approx(within, rel=1e-4)
-        assert abs(plain / beside - 1) > 0.01
+        assert alone == pytest.approx(within, rel=1e-4)
+        assert abs(plain / alone - 1) > 0.01
 
 
 def test_a_reference_of_another_model_has_no_adapter(made: tuple[Path, Path]) -> None:

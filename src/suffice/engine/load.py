@@ -17,8 +17,8 @@ from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
-from suffice.models.open import open_model
 from suffice.models.merged import merged
+from suffice.models.open import open_model
 from suffice.models.pages import to_huge_pages
 from suffice.models.shelf import Shelf
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +100,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
     if config.merge_adapter is not None:
         if isinstance(opened, Quantized):
             raise InputError(
-                f"{config.model} is quantized already: --adapter runs an adapter beside its weights"
+                f"{config.model} is quantized already: --adapter runs an adapter next to its weights"
             )
         opened, stamp = merged(opened, config.merge_adapter, stamp)
     config = _resolved(config, model, opened.dtype, method, stamp)

@@ -48,8 +48,7 @@ class Runner(ModelWithTechniques):
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
     need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, and `stamp`
-    its fingerprint; "" if there is no file. `adapter` is the index of that of rows that are not given
-    to `run`, -1 for none. `proposer` makes no drafts until `engine.load`, which
+    its fingerprint; "" if there is no file. `proposer` makes no drafts until `engine.load`, which
     can load draft models, replaces it.
     """
 
@@ -66,8 +65,6 @@ class Runner(ModelWithTechniques):
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
         self.stored_as = self.stamp = ""
-        names = [name for name, _ in config.adapters]
-        self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
@@ -348,12 +345,8 @@ class Runner(ModelWithTechniques):
         """
         if self.config.policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
-        logits = self.run(
-            [
-                Rows(sequence, chain, adapter=self.adapter)
-                for sequence, chain in zip(sequences, chains, strict=True)
-            ]
-        )
+        both = zip(sequences, chains, strict=True)
+        logits = self.run([Rows(sequence, own, adapter=self.adapter) for sequence, own in both])
         for sequence, chain in zip(sequences, chains, strict=True):
             self.commit(sequence, list(range(len(chain))))
         return np.concatenate(logits)

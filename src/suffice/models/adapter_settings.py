@@ -65,6 +65,11 @@ class AdapterSettings:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], where: str) -> AdapterSettings:
+        """Return what a file says; errors begin with `where`.
+
+        Raises:
+            InputError: A kind of adapter that is not supported, or a value that none has.
+        """
         if raw.get("peft_type", "LORA") != "LORA":
             kind = brief(raw["peft_type"])
             raise InputError(f"{where}: peft_type = {kind} is not supported; supported: 'LORA'")
@@ -203,5 +208,3 @@ def _of_pattern(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
 
 def _ends(pattern: str, module: str) -> bool:
     return re.fullmatch(rf"(.*\.)?({pattern})", module) is not None
-
-

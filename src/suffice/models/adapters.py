@@ -69,7 +69,9 @@ def read_adapters(
 def read_matrices(
     where: str, given: str, config: DecoderConfig
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return A and scale times B of a folder, float32, by canonical name; errors begin with `where`.
+    """Return A and scale times B of a folder, float32, by canonical name.
+
+    Errors begin with `where`.
 
     Raises:
         InputError: As `read_adapters`.

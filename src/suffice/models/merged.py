@@ -1,7 +1,7 @@
 """A checkpoint with an adapter added to its weights, before they are packed: W + scale B A.
 
-The sum is computed in float32 and takes the type that the model is packed in. Codes of a file cannot
-hold it, so a changed matrix is none of theirs: it is stored as a float, or as `quant` says.
+The sum is computed in float32 and takes the type that the model is packed in. Codes of a file
+cannot hold it, so a changed matrix is stored as floats, or as `quant` says.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def merged(checkpoint: Checkpoint, folder: str, stamp: str) -> tuple[Checkpoint,
 
 @dataclass(frozen=True)
 class _Merged:
-    """A source of weights, some of which are changed."""
+    """A source of weights that changes some of them."""
 
     source: Source
     changes: Mapping[str, Pair]

@@ -2,8 +2,8 @@
 
 An expert is calibrated on its own rows of the text, and on rows drawn from all, which count as
 `PRIOR` rows together. So an expert that the text reaches seldom has second moments of full rank,
-and one that it never reaches has those of all rows. The experts of a stack share the levels of their
-codes, learned from those that are reached most; the scales are each one's own.
+and one that it never reaches has those of all rows. The experts of a stack share the levels of
+their codes, learned from those that are reached most; the scales are each one's own.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class _Experts:
     def inner(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an expert's last matrix for rows x."""
         gate, up = (
-            self.layers._expert(
-                f"layers.{self.index}.{name}", expert, self.block.experts.inner, x
-            )
+            self.layers._expert(f"layers.{self.index}.{name}", expert, self.block.experts.inner, x)
             for name in INTO
         )
         return gated(self.block.activation, gate, up)

@@ -31,6 +31,7 @@ from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
 from suffice.paths import unfinished
 from suffice.quant import PackedLinear
+from suffice.quant.activations import Site
 from suffice.quant.gptq import loss
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import CALIBRATED, VOCABULARY

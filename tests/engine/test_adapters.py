@@ -138,6 +138,28 @@ def test_a_batch_of_several_adapters_changes_no_bit(
     assert results(without) == results(alone[:1])
 
 
+@pytest.mark.skipif(native.cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_many_adapters_of_few_rows_are_prepared_by_all_threads(
+    options: dict[str, Any], made: dict[str, Path], tmp_path: Path
+) -> None:
+    base, names = made["base"], [f"a{seed}" for seed in range(5)]
+    targets = adapters.TARGETS["llama"]
+    folders = {
+        name: adapters.write(tmp_path / name, base, targets, rank=3 + at, seed=at)
+        for at, name in enumerate(names)
+    }
+    one, two = (load(base, adapters=folders, threads=count, **options) for count in (1, 2))
+    prompts = PROMPTS[: len(names)]
+    alone = [
+        one.generate([prompt], GREEDY, adapter=name)[0]
+        for prompt, name in zip(prompts, names, strict=True)
+    ]
+    together = two.generate(prompts, GREEDY, adapter=names)
+    assert results(together) == results(alone)
+    assert len({output.outputs[0].token_ids for output in together}) == len(names)
+
+
 def test_cached_prefixes_are_not_shared_between_adapters(made: dict[str, Path]) -> None:
     import asyncio
 

@@ -15,6 +15,7 @@ import adapters
 import gguf_families
 import hf_reference
 import tiny
+from calibrating import text_flags
 from commands import Cli, complaint
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack
@@ -108,8 +109,13 @@ def test_models_are_told_apart_by_what_was_merged(made: tuple[Path, Path], tmp_p
     assert load(base, merge_adapter=own).runner.stamp in stamps
 
 
-def test_refused_mergers(made: tuple[Path, Path], tmp_path: Path) -> None:
-    base, _ = made
+def test_refused_mergers(made: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
+    base, own = made
+    file = tmp_path / "out.safetensors"
+    flags = (*text_flags(tmp_path, 6), "-o", str(file), "--method", "rtn:bits=8,group=32")
+    assert cli("quantize", "-m", str(base), *flags).code == 0
+    with pytest.raises(InputError, match=r"is quantized already: --adapter leaves its weights as"):
+        load(file, merge_adapter=own, dtype="auto")
     with pytest.raises(
         InputError, match=r"^--merge-adapter: .* has no adapter_config\.json, so it"
     ):

@@ -100,7 +100,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
     if config.merge_adapter is not None:
         if isinstance(opened, Quantized):
             raise InputError(
-                f"{config.model} is quantized already: --adapter runs an adapter next to its weights"
+                f"{config.model} is quantized already: --adapter leaves its weights as they are"
             )
         opened, stamp = merged(opened, config.merge_adapter, stamp)
     config = _resolved(config, model, opened.dtype, method, stamp)

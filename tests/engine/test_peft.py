@@ -14,6 +14,7 @@ import tiny
 from suffice import LLM, SamplingParams
 
 peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's own
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 SOME = ["q_proj", "up_proj"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
-from benchmarks.engine import sampling, step_parts
+from benchmarks.engine import adapters, experts, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
@@ -48,6 +48,8 @@ DRAWN: dict[str, Draw] = {
     ),
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
+    "engine/results/adapters.json": lambda _, data: adapters.table(data),
+    "engine/results/experts*.json": lambda _, data: experts.table(data),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
     "growth/results/paged.json": lambda _, data: paged.table(data),

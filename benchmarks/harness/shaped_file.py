@@ -2,6 +2,8 @@
 
 Text that such a model makes means nothing, but reading, packing and running it is the work of any
 file of that shape. A tensor is made, written and forgotten, so the model never exists in memory.
+Matrices have a variance of 1 / K, but the embedding 1, as large as what the layers add to it: what
+follows depends on the token, and streams do not all fall into the same text.
 The vocabulary has a token for each byte and one for each of many pairs of bytes.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from itertools import islice, product
 from pathlib import Path
 
@@ -24,7 +27,7 @@ SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
 TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabulary=320)
 # The standard deviation of weights of random codes whose scale is 1, by the type of a block; nested
 # scales are random, too.
-SPREAD = {"Q4_0": 4.61, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
+SPREAD = {"Q4_0": 4.18, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
 SCALE_AT = {"Q6_K": 208}  # bytes before the scale of a block; else 0
 MINIMA = {"Q4_K": 7.5}  # the scale of the minima, over the scale: the mean of the codes
 MIXED = "Q4_K_M"
@@ -32,13 +35,16 @@ TYPES = ("Q4_0", "Q8_0", MIXED)  # of files
 CONTEXT = 4096
 PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
+Tensors = dict[str, tuple[int, ...]]  # sizes by name, in the order of the file
+EMBEDDING, ROUTER = "token_embd.weight", "ffn_gate_inp"
+_BETTER = ("attn_v", "ffn_down", "ffn_down_exps")  # in a part of a mixed file's layers
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
-def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Return the name and the shape of each tensor, in the order of the file."""
+def tensors(shape: Shape) -> Tensors:
+    """Return the name and the shape of each tensor."""
     vocabulary = (shape.vocabulary, shape.width)
-    found: dict[str, tuple[int, ...]] = {"token_embd.weight": vocabulary}
+    found: Tensors = {EMBEDDING: vocabulary}
     for layer in range(shape.layers):
         for norm in ("attn_norm", "ffn_norm"):
             found[f"blk.{layer}.{norm}.weight"] = (shape.width,)
@@ -52,23 +58,28 @@ def weight_count(shape: Shape) -> int:
     return sum(map(math.prod, tensors(shape).values()))
 
 
-def types(shape: Shape, kind: str) -> dict[str, str]:
-    """Return the type of each tensor in a file of type `kind`.
+def types(sizes: Tensors, layers: int, kind: str) -> dict[str, str]:
+    """Return the type of each tensor in a file of type `kind`; routers and norms are floats.
 
     Q4_K_M is Q4_K, with Q6_K for the head and, in a half of the layers (the first and the last
     eighth, and of those between every third), for the values and the way down.
     """
-    found = {name: kind if len(size) == 2 else "F32" for name, size in tensors(shape).items()}
+    found = {name: kind if coded(name, size) else "F32" for name, size in sizes.items()}
     if kind != MIXED:
         return found
-    eighth = shape.layers // 8
+    eighth = layers // 8
     for name in (name for name in found if found[name] == MIXED):
         part = name.split(".")
         layer = int(part[1]) if part[0] == "blk" else -1
         better = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
-        mixed = part[0] == "output" or (better and part[-2] in ("attn_v", "ffn_down"))
+        mixed = part[0] == "output" or (better and part[-2] in _BETTER)
         found[name] = "Q6_K" if mixed else "Q4_K"
     return found
+
+
+def coded(name: str, size: tuple[int, ...]) -> bool:
+    """Return whether a tensor has codes."""
+    return len(size) > 1 and ROUTER not in name
 
 
 def tensor_bytes(kind: str, size: tuple[int, ...]) -> int:
@@ -79,8 +90,11 @@ def tensor_bytes(kind: str, size: tuple[int, ...]) -> int:
 
 def data_bytes(shape: Shape, kind: str) -> int:
     """Return the bytes of all tensors of a file."""
-    type_of = types(shape, kind)
-    return sum(tensor_bytes(type_of[name], size) for name, size in tensors(shape).items())
+    return _data_bytes(tensors(shape), types(tensors(shape), shape.layers, kind))
+
+
+def _data_bytes(sizes: Tensors, type_of: dict[str, str]) -> int:
+    return sum(tensor_bytes(type_of[name], size) for name, size in sizes.items())
 
 
 def write(path: Path, shape: Shape, kind: str) -> Path:
@@ -91,8 +105,33 @@ def write(path: Path, shape: Shape, kind: str) -> Path:
     Raises:
         InputError: The disk has no room.
     """
+    sizes = tensors(shape)
+    return write_tensors(
+        path,
+        "llama",
+        lambda writer: _add_sizes(writer, shape),
+        sizes,
+        types(sizes, shape.layers, kind),
+    )
+
+
+def write_tensors(
+    path: Path,
+    architecture: str,
+    add_facts: Callable[[gguf.GGUFWriter], None],
+    sizes: Tensors,
+    type_of: dict[str, str],
+) -> Path:
+    """Write a file of an architecture: random tensors of these sizes and types; return its path.
+
+    `add_facts` adds the architecture's own metadata.
+
+    Raises:
+        InputError: The disk has no room.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = data_bytes(shape, kind) + SPARE_BYTES, shutil.disk_usage(path.parent).free
+    needed = _data_bytes(sizes, type_of) + SPARE_BYTES
+    free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise InputError(
             f"{path.name}: needs {needed / 2**30:.1f} GiB of disk, some to spare included; "
@@ -100,23 +139,28 @@ def write(path: Path, shape: Shape, kind: str) -> Path:
         )
     random = np.random.default_rng(0)
     with write_whole(path) as part:
-        writer = gguf.GGUFWriter(part, "llama")
-        _add_sizes(writer, shape)
-        _add_tokenizer(writer, shape.vocabulary)
-        type_of = types(shape, kind)
-        for name, size in tensors(shape).items():
+        writer = gguf.GGUFWriter(part, architecture)
+        add_facts(writer)
+        _add_tokenizer(writer, sizes[EMBEDDING][0])
+        for name, size in sizes.items():
             stored = gguf.GGMLQuantizationType[type_of[name]]
             counted = tensor_bytes(type_of[name], size)
             writer.add_tensor_info(name, size, np.dtype(np.float32), counted, stored)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for name, size in tensors(shape).items():
-            norm = len(size) == 1
-            data = np.ones(size, "f4") if norm else _blocks(type_of[name], size, random)
-            writer.write_tensor_data(data)
+        for name, size in sizes.items():
+            writer.write_tensor_data(_values(name, type_of[name], size, random))
         writer.close()
     return path
+
+
+def _values(name: str, kind: str, size: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    if coded(name, size):
+        return _blocks(kind, size, random, 1.0 if name == EMBEDDING else size[-1] ** -0.5)
+    if len(size) == 1:  # a norm
+        return np.ones(size, np.float32)
+    return random.standard_normal(size, np.float32) * np.float32(size[-1] ** -0.5)
 
 
 def _block(kind: str) -> tuple[int, int]:
@@ -125,11 +169,16 @@ def _block(kind: str) -> tuple[int, int]:
     return int(values), int(size)
 
 
-def _blocks(kind: str, size: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """Return a matrix [N, K] as blocks of random codes, scaled to a variance of 1 / K."""
+def _blocks(
+    kind: str, size: tuple[int, ...], random: np.random.Generator, spread: float
+) -> np.ndarray:
+    """Return matrices [..., N, K] as blocks of random codes of a standard deviation."""
     _, block = _block(kind)
     data = random.integers(0, 256, tensor_bytes(kind, size), np.uint8).reshape(-1, block)
-    scale = size[1] ** -0.5 / SPREAD[kind]
+    scale = spread / SPREAD[kind]
+    if kind == "Q4_0":  # levels around zero: a mean would outgrow all else, layer by layer
+        data[data % 16 == 0] += 8
+        data[data < 16] += 128
     at = SCALE_AT.get(kind, 0)
     data[:, at : at + 2] = _bytes_of(scale)
     if kind in MINIMA:

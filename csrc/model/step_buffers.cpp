@@ -54,8 +54,9 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   second_inner.assign(inner.size(), 0.0f);
   reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
-  split = thread_count > 1 && rows >= kSharedRows;
   group_by_adapter(step);
+  const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
+  split = thread_count > 1 && many;
   if (split) {
     threads[0].rows.prepare(rows, width, input_stride());
     threads[0].rows.prepare(adapted, spec.adapters);

@@ -53,6 +53,8 @@ struct alignas(64) ThreadBuffers {
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
 // price of four barriers in a layer. Below that each does it for itself.
 constexpr int kSharedRows = 16;
+// So does this number of adapters: each reads matrices of its own to prepare its rows.
+constexpr size_t kSharedAdapters = 4;
 
 // Panels of a matrix that a thread takes together where threads take what others are late with:
 // pairs, or whole units, but several such items for each thread.

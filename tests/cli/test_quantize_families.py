@@ -81,14 +81,3 @@ def test_parallel_blocks_with_norms_after_them_are_refused(cli: Cli, tmp_path: P
     ran = cli("run", "-m", str(path), "-p", "x")
     assert ran.code == 2
     assert "parallel blocks with placement=sandwich; allowed: pre" in ran.err
-
-
-def test_experts_are_refused_before_anything_is_run(cli: Cli, tmp_path: Path) -> None:
-    model = tiny.make(tmp_path / "mixtral", "mixtral", tokenizer=True)
-    output = tmp_path / "out.safetensors"
-    ran = cli("quantize", "-m", str(model), *text_flags(tmp_path, 6), "-o", str(output))
-    assert ran.code == 2 and not output.exists()
-    assert ran.err.splitlines()[-1] == (
-        "suffice: error: `suffice quantize` does not calibrate mixtures of experts: "
-        "--quant 4bit or int8 rounds them when they are loaded"
-    )

@@ -13,6 +13,7 @@ import hf_reference
 import tiny
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
 from suffice.errors import InputError
+from suffice.models.adapter_settings import AdapterSettings
 from suffice.models.native_model import NativeModel
 from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
@@ -137,6 +138,28 @@ def test_a_batch_of_several_adapters_changes_no_bit(
     assert results(without) == results(alone[:1])
 
 
+@pytest.mark.skipif(native.cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_many_adapters_of_few_rows_are_prepared_by_all_threads(
+    options: dict[str, Any], made: dict[str, Path], tmp_path: Path
+) -> None:
+    base, names = made["base"], [f"a{seed}" for seed in range(5)]
+    targets = adapters.TARGETS["llama"]
+    folders = {
+        name: adapters.write(tmp_path / name, base, targets, rank=3 + at, seed=at)
+        for at, name in enumerate(names)
+    }
+    one, two = (load(base, adapters=folders, threads=count, **options) for count in (1, 2))
+    prompts = PROMPTS[: len(names)]
+    alone = [
+        one.generate([prompt], GREEDY, adapter=name)[0]
+        for prompt, name in zip(prompts, names, strict=True)
+    ]
+    together = two.generate(prompts, GREEDY, adapter=names)
+    assert results(together) == results(alone)
+    assert len({output.outputs[0].token_ids for output in together}) == len(names)
+
+
 def test_cached_prefixes_are_not_shared_between_adapters(made: dict[str, Path]) -> None:
     import asyncio
 
@@ -215,7 +238,22 @@ def test_refused_adapters(llm: LLM, made: dict[str, Path], tmp_path: Path) -> No
         ({"lora_bias": True}, "biases of low-rank products (lora_bias)"),
         ({"r": 5}, "has rank 4, but adapter_config.json says 5"),
         ({"lora_alpha": -1}, "'lora_alpha' = -1 must be a finite number above 0"),
+        ({"lora_alpha": 1e38}, "lora_alpha = 1e+38 must be at most 1e+06"),
+        ({"alpha_pattern": {"q_proj": 1e38}}, "lora_alpha = 1e+38 must be at most 1e+06"),
+        ({"lora_alpha": float("nan")}, "'lora_alpha' = nan must be a finite number above 0"),
         ({"target_modules": ["v_proj"]}, "which target_modules = ['v_proj'] does not name"),
+        ({"exclude_modules": ["q_proj"]}, "which exclude_modules = ['q_proj'] names"),
+        ({"exclude_modules": 5}, "exclude_modules = 5 must be a list of names, or a text"),
+        ({"layers_to_transform": [1]}, "which layers_to_transform = [1] does not name"),
+        (
+            {"layers_to_transform": [0, 1], "layers_pattern": "h"},
+            "which layers_to_transform = [0, 1] does not name of h",
+        ),
+        ({"layers_to_transform": 1.5}, "layers_to_transform = 1.5 must be a number, or a list of"),
+        (
+            {"layers_to_transform": 0, "layers_pattern": ["(a|a)*"]},
+            "layers_pattern = ['(a|a)*'] must be names of modules",
+        ),
     ],
 )
 def test_kinds_that_are_refused(
@@ -226,6 +264,53 @@ def test_kinds_that_are_refused(
         load(made["base"], adapters={"own": own})
     assert message in str(error.value)
     assert str(error.value).startswith("adapter 'own': ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exclude_modules": ["k_proj", "lm_head"], "layers_to_transform": [*range(8)]},
+        {"layers_to_transform": [*range(8)], "layers_pattern": "layers"},
+        {"layers_to_transform": [*range(8)], "layers_pattern": ["h", "layers"]},
+        {"exclude_modules": ".*lm_head", "layers_pattern": "layers"},
+    ],
+    ids=str,
+)
+def test_choices_of_modules_that_agree_with_the_tensors(
+    fields: dict[str, Any], made: dict[str, Path], tmp_path: Path
+) -> None:
+    plain, own = (
+        adapters.write(tmp_path / name, made["base"], ("q_proj",), **given)
+        for name, given in (("plain", {}), ("own", fields))
+    )
+    llm = load(made["base"], adapters={"plain": plain, "own": own})
+    expected, found = (
+        llm.generate([PROMPTS[1]], GREEDY, adapter=name) for name in ("plain", "own")
+    )
+    assert results(found) == results(expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "lists", "changed"),
+    [
+        ("model.layers.1.self_attn.q_proj", [], True),
+        ("model.layers.11.self_attn.q_proj", [], False),
+        ("model.layers.1.block.2.q_proj", [], False),  # the last number counts, as in PEFT
+        ("model.layers.1.block.2.q_proj", ["layers"], True),
+        ("transformer.h.1.attn.c_attn", ["layers"], False),
+        ("transformer.h.1.attn.c_attn", ["layers", "h"], True),
+        ("model.norm", [], False),
+        ("model.layers.q_proj.1", [], False),
+    ],
+)
+def test_the_layer_of_a_module(module: str, lists: list[str], changed: bool) -> None:
+    raw = {"layers_to_transform": [1], "layers_pattern": lists}
+    settings = AdapterSettings.read(raw, "adapter 'a'")
+    if changed:
+        settings.check_target(module)
+        return
+    with pytest.raises(InputError, match=r"layers_to_transform = \[1\] does not name"):
+        settings.check_target(module)
 
 
 def test_matrices_that_are_refused(made: dict[str, Path], tmp_path: Path) -> None:

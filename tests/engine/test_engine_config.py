@@ -18,9 +18,9 @@ from suffice.quant.none import NoQuant
 from suffice.speculate.none import NoDrafts
 
 KNOWN = (
-    "adapters, attention, audit, calibration, dtype, experts, growth, kv_cache_bytes, "
-    "kv_cache_dtype, max_model_len, max_num_seqs, model, policy, prefill_chunk, quantization, "
-    "seed, softmax, speculative_config, threads, tokenizer"
+    "adapter, adapters, attention, audit, calibration, dtype, experts, growth, kv_cache_bytes, "
+    "kv_cache_dtype, max_model_len, max_num_seqs, merge_adapter, model, policy, prefill_chunk, "
+    "quantization, seed, softmax, speculative_config, threads, tokenizer"
 )
 
 

@@ -164,8 +164,8 @@ def test_the_engine_says_what_it_left_out(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("mass:keep=0", "keep=0.0: must be a number above 0, at most 1"),
-        ("mass:keep=1.5", "keep=1.5: must be a number above 0, at most 1"),
+        ("mass:keep=0", "mass: keep=0.0: must be a number above 0, at most 1"),
+        ("mass:keep=1.5", "mass: keep=1.5: must be a number above 0, at most 1"),
         ("mas", "unknown choice of experts 'mas'. Did you mean 'mass'?"),
     ],
 )

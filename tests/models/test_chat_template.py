@@ -98,7 +98,85 @@ TEMPLATES = {
 {% endfor %}
 {{ bos_token }}{{ eos_token }}{{ tools }}{{ documents }}{{ add_generation_prompt }}
 {{ unk_token }}""",
+    # What Gemma 2's does: no system message, turns that alternate, a role of another name.
+    "no system": """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' %}{{ raise_exception('no system message here') }}{% endif %}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('first a user, then by turns') }}
+    {%- endif %}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+    {{- '<turn>' + role + '\n' + message['content'] | trim + '</turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}""",
+    # What gpt-oss's does: channels, macros that call themselves, tools with typed parameters.
+    "channels": """{%- macro kind(spec, required, may_be_null=false) -%}
+    {%- if spec.type == 'array' -%}
+        {{- kind(spec['items'], required) if spec['items'] else 'any' }}[]
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string -%}
+        {{- spec.type | join(' | ') }}
+    {%- elif spec.enum -%}{{ '"' + spec.enum | join('" | "') + '"' }}
+    {%- elif spec.type == 'object' and spec.properties -%}
+        {%- for name, own in spec.properties.items() -%}
+            {{- name }}{{ '?' if name not in (required or []) }}: {{ kind(own, []) }}
+            {{- ', ' if not loop.last }}
+        {%- endfor -%}
+    {%- else -%}{{ spec.type or 'any' }}{%- endif -%}
+    {{- ' | null' if may_be_null }}
+{%- endmacro -%}
+{%- macro offered(tools) %}
+    {%- for tool in tools %}
+        {%- set own = tool.function %}
+        {{- '// ' + own.description + '\ntype ' + own.name + ' = (' }}
+        {{- kind(own.parameters, own.parameters.required, true) if own.parameters }}
+        {{- ') => any;\n\n' }}
+    {%- endfor %}
+{%- endmacro -%}
+{%- if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}
+{{- '<|start|>system<|message|>' }}{{ model_identity if model_identity is defined else 'You' }}
+{{- '\nEffort: ' ~ reasoning_effort ~ '\nYear: ' ~ strftime_now('%Y') ~ '<|end|>' }}
+{%- if messages[0].role in ('developer', 'system') %}
+    {%- set told = messages[0].content %}{% set turns = messages[1:] %}
+{%- else %}{% set told = '' %}{% set turns = messages %}{% endif %}
+{%- if told or tools %}
+    {{- '<|start|>developer<|message|>' ~ told }}{% if tools %}{{ offered(tools) }}{% endif %}
+    {{- '<|end|>' }}
+{%- endif %}
+{%- set last = namespace(call=none) %}
+{%- for message in turns -%}
+    {%- if message.role == 'assistant' %}
+        {%- if '<|channel|>' in (message.content or '') %}
+            {{- raise_exception('the content has tags of a channel') }}
+        {%- elif 'tool_calls' in message %}
+            {%- set call = message.tool_calls[0].function %}{% set last.call = call.name %}
+            {{- '<|start|>assistant to=functions.' + call.name }}
+            {{- '<|channel|>commentary json<|message|>' ~ call.arguments | tojson ~ '<|call|>' }}
+        {%- elif loop.last and not add_generation_prompt %}
+            {%- if 'thinking' in message %}
+                {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking }}
+            {%- endif %}
+            {{- '<|start|>assistant<|channel|>final<|message|>' ~ message.content ~ '<|return|>' }}
+        {%- else %}
+            {{- '<|start|>assistant<|channel|>final<|message|>' ~ message.content ~ '<|end|>' }}
+        {%- endif %}
+    {%- elif message.role == 'tool' %}
+        {%- if last.call is none %}{{ raise_exception('an answer to no call') }}{% endif %}
+        {{- '<|start|>functions.' + last.call + '<|message|>' ~ message.content | tojson }}
+    {%- else %}{{ '<|start|>user<|message|>' ~ message.content ~ '<|end|>' }}{% endif %}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}""",
 }
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "weather", "description": "The weather.", "parameters": {
+            "type": "object", "required": ["city"], "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "array", "items": {"type": "integer"}},
+                "unit": {"enum": ["C", "F"]},
+                "more": {"type": ["string", "null"]},
+            }}}},
+    {"type": "function", "function": {"name": "now", "description": "The time."}},
+]  # fmt: skip
 CONTENTS = (
     *("hi", "<think>\nhm\n</think>\n\nok", " ü日本 ", "a\nb", "", "<|im_end|>", 'it\'s "q"'),
     *(" {'a': 1} ", [{"type": "text", "text": "one "}, {"type": "text", "text": " two"}], None, 7),
@@ -164,6 +242,47 @@ def test_the_text_is_transformers(name: str) -> None:
         source += "{# content #}"  # the word that transformers looks for to continue a message
     equal, _ = compare(source, 150)
     assert equal > 40
+
+
+def test_a_system_message_is_refused_by_one_line() -> None:
+    """And nothing else is: the same talk without it has a text."""
+    template = ChatTemplate(TEMPLATES["no system"], SPECIAL)
+    talk = [{"role": "system", "content": "be kind"}, *HI]
+    with pytest.raises(InputError) as error:
+        template.text(talk, add_generation_prompt=True)
+    assert str(error.value) == (
+        "the chat template refuses the conversation: no system message here"
+    )
+    text = template.text(HI, add_generation_prompt=True)
+    assert text == "<s><turn>user\nhi</turn>\n<turn>model\n"
+
+
+def test_channels_with_tools_are_transformers() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    source = TEMPLATES["channels"]
+    backend = Tokenizer(models.BPE())
+    theirs = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=source, **SPECIAL)
+    ours = ChatTemplate(source, SPECIAL)
+    call = {"function": {"name": "weather", "arguments": {"city": "Ulm", "days": [1, 2]}}}
+    talk = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": {"rain": True}},
+        {"role": "assistant", "thinking": "It rains.", "content": "Yes."},
+    ]
+    assert ours.takes_tools
+    for facts in ({}, {"tools": TOOLS}, {"tools": TOOLS, "reasoning_effort": "high"}):
+        for prompt in (False, True):
+            expected = theirs.apply_chat_template(
+                talk, tokenize=False, add_generation_prompt=prompt, **facts
+            )
+            found = ours.text(talk, add_generation_prompt=prompt, facts=facts)
+            assert found == expected
+            assert ("analysis" in found) != prompt, "earlier thoughts are dropped"
+            assert ("days?: integer[], unit?: " in found) == bool(facts)
 
 
 def test_another_text_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

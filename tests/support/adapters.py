@@ -78,11 +78,11 @@ def write(
     return folder
 
 
-def merged(folder: Path, model: Path, adapter: Path) -> Path:
-    """Write the model with W + scale B A in place of each W, by PEFT's formula."""
+def changes(adapter: Path) -> dict[str, torch.Tensor]:
+    """Return scale B A for each module of an adapter, by PEFT's formula, [N, K] float32."""
     config = json.loads((adapter / "adapter_config.json").read_text())
-    stored = load_file(model / "model.safetensors")
     low = load_file(adapter / "adapter_model.safetensors")
+    found = {}
     for name in [each for each in low if each.endswith("lora_A.weight")]:
         module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
         down, up = low[name].double(), low[name.replace("lora_A", "lora_B")].double()
@@ -91,11 +91,18 @@ def merged(folder: Path, model: Path, adapter: Path) -> Path:
         alpha = next(
             (own for key, own in patterns.items() if module.endswith(key)), config["lora_alpha"]
         )
-        change = alpha / root * (up @ down)
-        if config["fan_in_fan_out"]:
-            change = change.T
+        found[module] = (alpha / root * (up @ down)).float()
+    return found
+
+
+def merged(folder: Path, model: Path, adapter: Path) -> Path:
+    """Write the model with W + scale B A in place of each W."""
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    stored = load_file(model / "model.safetensors")
+    for module, change in changes(adapter).items():
+        own = change.T if config["fan_in_fan_out"] else change
         weight = stored[f"{module}.weight"]
-        stored[f"{module}.weight"] = (weight.double() + change).float().contiguous()
+        stored[f"{module}.weight"] = (weight.double() + own).float().contiguous()
     shutil.copytree(model, folder)
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -34,6 +34,18 @@ class AdapterFlags:
         options = dataclasses.replace(model.options, adapters=adapters)
         return dataclasses.replace(model, options=options)
 
+    def usual(self, model: ModelFlags, command: str) -> ModelFlags:
+        """Return the model's flags with the one adapter that a command measures, if one is given.
+
+        Raises:
+            InputError: There are several, or its form is wrong.
+        """
+        name = self.only(command)
+        if name is None:
+            return model
+        options = dataclasses.replace(self.on(model).options, adapter=name)
+        return dataclasses.replace(model, options=options)
+
     def only(self, command: str) -> str | None:
         """Return the name of the adapter that a command uses; None without one.
 

@@ -203,11 +203,11 @@ def chat(
 
 
 @app.program(more=foreign_flags)
-def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
+def bench(*, flags: BenchFlags, model: ModelFlags, adapters: AdapterFlags) -> None:
     """Measure prompt and decode speed in tokens per second."""
     from suffice.cli import bench as benching
 
-    benching.run(flags, model)
+    benching.run(flags, adapters.usual(model, "bench"))
 
 
 app.add_command(

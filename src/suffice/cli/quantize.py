@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from suffice.eval.perplexity import PerplexityPlan
 
 
+MOST_LISTED = 12  # experts of a layer, and layers, that a line names
+
+
 @dataclass(frozen=True)
 class QuantizeFlags:
     """The method, calibration text, windows and output file of `quantize`."""
@@ -92,7 +95,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.models.decoder import DecoderWeights
     from suffice.models.files import fingerprint, locate
     from suffice.models.open import open_checkpoint
-    from suffice.models.quantize.job import Quantizing, check_calibrates
+    from suffice.models.quantize.job import Quantizing
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
@@ -107,7 +110,6 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
-        check_calibrates(checkpoint.config)
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = DecoderWeights.from_checkpoint(checkpoint, NoQuant("float32"))
@@ -128,7 +130,23 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
         print("interrupted: the same command goes on with what is left", file=sys.stderr)
         raise
     quantizing.write(tokenizer)
+    if quantizing.unreached:
+        print(_unreached(quantizing.unreached), file=sys.stderr)
     print(flags.output)
+
+
+def _unreached(experts: dict[int, list[int]]) -> str:
+    """Return the line that says which experts the text did not reach, by layer."""
+    listed = [
+        f"layer {layer}: {', '.join(map(str, own[:MOST_LISTED]))}"
+        + (f" and {len(own) - MOST_LISTED} more" if len(own) > MOST_LISTED else "")
+        for layer, own in experts.items()
+    ]
+    more = f"; and {len(listed) - MOST_LISTED} more layers" if len(listed) > MOST_LISTED else ""
+    return (
+        f"the text never reached {sum(map(len, experts.values()))} experts, which are calibrated "
+        f"on the inputs of all: {'; '.join(listed[:MOST_LISTED])}{more}"
+    )
 
 
 def _check_output(path: Path) -> None:

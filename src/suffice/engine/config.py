@@ -14,7 +14,7 @@ from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import Growth
 from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
-from suffice.errors import InputError, OptionError
+from suffice.errors import InputError, OptionError, unknown
 from suffice.experts import EXPERTS, ChoiceOfExperts
 from suffice.policy import POLICIES, Policy
 from suffice.pull import resolve
@@ -50,6 +50,7 @@ class Config(EngineOptions):
     growth: Growth
     speculative_config: Speculator
     adapters: tuple[tuple[str, str], ...]
+    merge_adapter: str | None
 
     @classmethod
     @takes_options(EngineOptions)
@@ -89,6 +90,9 @@ class Config(EngineOptions):
                 f"calibration={self.calibration.name}: softmax={SOFTMAXES.name_of(self.softmax)} "
                 f"and attention={ATTENTIONS.name_of(self.attention)} need none"
             )
+        names = [name for name, _ in self.adapters]
+        if self.adapter is not None and self.adapter not in names:
+            raise unknown("adapter", self.adapter, names)
         self._check_storage()
         self._check_policy()
         self._check_softmax()

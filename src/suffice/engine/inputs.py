@@ -170,16 +170,18 @@ class RequestMaker:
         self._longest = runner.longest_prompt
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._adapters = [name for name, _ in config.adapters]
+        self._usual_adapter = config.adapter
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
     def adapter(self, name: str | None) -> int:
-        """Return the index of an adapter, -1 for None.
+        """Return the index of an adapter; None is the engine's usual one, which may be none: -1.
 
         Raises:
             InputError: There is none of that name.
         """
+        name = self._usual_adapter if name is None else name
         if name is None:
             return -1
         if name not in self._adapters:

@@ -17,6 +17,7 @@ from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
+from suffice.models.merged import merged
 from suffice.models.open import open_model
 from suffice.models.pages import to_huge_pages
 from suffice.models.shelf import Shelf
@@ -53,7 +54,8 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
         InputError: The model cannot be used, or not with these options.
     """
     shelf = shelf or Shelf()
-    name = repr((config.model, config.tokenizer, config.quantization, config.dtype))
+    stored = config.tokenizer, config.quantization, config.dtype, config.merge_adapter
+    name = repr((config.model, *stored))
     packed = shelf.kept(name, lambda allocate: _packed(config, allocate))
     model, tokenizer = packed.decoder.config, packed.tokenizer
     config = _resolved(config, model, packed.dtype, packed.method, packed.stamp)
@@ -95,6 +97,12 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
     opened = open_model(config.model)
     model, stamp = opened.config, fingerprint(opened.path)
     method = str(opened.facts["method"]) if isinstance(opened, Quantized) else None
+    if config.merge_adapter is not None:
+        if isinstance(opened, Quantized):
+            raise InputError(
+                f"{config.model} is quantized already: --adapter leaves its weights as they are"
+            )
+        opened, stamp = merged(opened, config.merge_adapter, stamp)
     config = _resolved(config, model, opened.dtype, method, stamp)
     assert config.threads is not None
     native.set_threads(config.threads)

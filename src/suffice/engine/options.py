@@ -104,6 +104,8 @@ class EngineOptions:
         audit: Every `audit` decode steps, also compute exact attention and record the error in
             the runner's trace; None for never.
         adapters: LoRA adapters that requests may name: {"name": folder}, or "NAME=FOLDER" texts.
+        adapter: The adapter of requests that name none; None for the model itself.
+        merge_adapter: Folder of an adapter that is added to the weights when they are loaded.
         max_num_seqs: Most samples that decode together.
         seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
@@ -292,6 +294,17 @@ class EngineOptions:
     )
     adapters: str | Mapping[str, str | os.PathLike[str]] | Sequence[Any] = field(
         default=(), metadata=_option(values.named_folders)
+    )
+    adapter: str | None = field(default=None, metadata=_option(values.text))
+    merge_adapter: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_option(
+            values.text,
+            _model(
+                "--merge-adapter",
+                help="Folder of a LoRA adapter that is added to the weights as they are loaded.",
+            ),
+        ),
     )
     max_num_seqs: int = field(default=16, metadata=_option(values.whole(1)))
     seed: int | None = field(default=0, metadata=_option(values.whole(0, none=True)))

@@ -131,8 +131,8 @@ class Runner(ModelWithTechniques):
         self.begin(sequence, len(tokens))
         *first, last = self._chunks(tokens)
         for chunk in first:
-            self.run([Rows(sequence, chunk, "none", prompt=True)])
-        (logits,) = self.run([Rows(sequence, last, "last", prompt=True)])
+            self.run([Rows(sequence, chunk, "none", prompt=True, adapter=self.adapter)])
+        (logits,) = self.run([Rows(sequence, last, "last", prompt=True, adapter=self.adapter)])
         self.end(sequence)
         return np.asarray(logits[0])
 
@@ -253,6 +253,7 @@ class Runner(ModelWithTechniques):
             exact=not self.config.softmax.prefill if exact is None else exact,
             counted=False,
             watch=_shown(watch, cache.length + len(tokens)),
+            adapter=self.adapter,
         )
         logits = self._native.step([rows])
         cache.commit(list(range(len(tokens))))
@@ -344,9 +345,8 @@ class Runner(ModelWithTechniques):
         """
         if self.config.policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
-        logits = self.run(
-            [Rows(sequence, chain) for sequence, chain in zip(sequences, chains, strict=True)]
-        )
+        both = zip(sequences, chains, strict=True)
+        logits = self.run([Rows(sequence, own, adapter=self.adapter) for sequence, own in both])
         for sequence, chain in zip(sequences, chains, strict=True):
             self.commit(sequence, list(range(len(chain))))
         return np.concatenate(logits)

@@ -16,6 +16,7 @@ class ModelWithTechniques(ModelFacts):
     """The native model of a config, whose technique has number 0, and of others that are allowed.
 
     It says what each technique guarantees, and whose rows of keys and values others may share.
+    `adapter` is the index of that of rows that name none, -1 for none.
     """
 
     def __init__(
@@ -32,6 +33,8 @@ class ModelWithTechniques(ModelFacts):
             Omitted(experts=config.experts.left_out),
             adapters,
         )
+        names = [name for name, _ in config.adapters]
+        self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._guarantees = [self._guarantee(rules)]
         self._sketched = config.attention.sketched or config.speculative_config.sketched
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from suffice.errors import OptionError
+from suffice.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Mass:
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
-            raise OptionError("keep", self.keep, "must be a number above 0, at most 1")
+            raise InputError(f"mass: keep={self.keep}: must be a number above 0, at most 1")
 
     @classmethod
     def exact_limit(cls) -> Mass:

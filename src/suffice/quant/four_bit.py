@@ -23,6 +23,7 @@ Options
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -147,6 +148,9 @@ class Nested:
         data = pack_panels(form.layout, coded.codes, coded.grid.numbers, allocate)
         return self.packed_as(form, data, coded.codes.shape, bias)
 
+    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Return None: all weights have the same levels."""
+
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
@@ -207,6 +211,9 @@ class FourBit:
     ) -> PackedCodes:
         """Pack what `quantize` returned; there is no `site`."""
         return self.plain.packed(coded, bias, site)
+
+    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Return None: all weights have the same levels."""
 
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""

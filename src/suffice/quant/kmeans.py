@@ -44,6 +44,7 @@ Options
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -244,25 +245,21 @@ class KMeans:
         weight: np.ndarray,
         hessian: np.ndarray | None = None,
         importance: np.ndarray | None = None,
+        levels: np.ndarray | None = None,
     ) -> Coded:
         """Return a weight [N, K], rotated first if `hadamard`, as codes.
 
         `hessian` is E[x x^T] [K, K] of the layer's inputs, weighted if `fisher`. `importance`, [K]
-        or [N, K], replaces the weights of the K-means.
+        or [N, K], replaces the weights of the K-means. `levels` are those of `shared_levels`.
 
         Raises:
             InputError: A weight that is not finite, or too large for float16 scales.
         """
         check_weight(weight)
-        weight = weight.astype(np.float32, copy=False)
-        if self.hadamard:
-            block = block_of(weight.shape[1])
-            weight = rotate(weight, block)
-            if hessian is not None:
-                hessian = rotate(np.ascontiguousarray(rotate(hessian, block).T), block)
+        weight, hessian = self._rotated(weight, hessian)
         if importance is None:
             importance = self._importance(weight, hessian)
-        grid = self._grid(weight, np.atleast_2d(importance.astype(np.float32)))
+        grid = self._grid(weight, np.atleast_2d(importance.astype(np.float32)), levels)
         if hessian is None or not self.compensate:
             return grid.nearest(weight)
         coded = gptq.compensate(weight, hessian, grid)
@@ -271,6 +268,25 @@ class KMeans:
             coded = replace(coded, grid=stored(coded.grid))
             coded = gptq.descend(weight, hessian, coded, 1)
         return coded
+
+    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Return the codebook of weights [N, K] that share one, given with H of their inputs."""
+        rotated = [self._rotated(*part) for part in parts]
+        costs = [np.broadcast_to(self._importance(*part), part[0].shape) for part in rotated]
+        weight = np.concatenate([weight for weight, _ in rotated])
+        return self._refined_grid(weight, np.concatenate(costs).astype(np.float32)).levels
+
+    def _rotated(
+        self, weight: np.ndarray, hessian: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return a weight and H of its inputs as they are quantized, rotated if `hadamard`."""
+        weight = weight.astype(np.float32, copy=False)
+        if not self.hadamard:
+            return weight, hessian
+        block = block_of(weight.shape[1])
+        if hessian is not None:
+            hessian = rotate(np.ascontiguousarray(rotate(hessian, block).T), block)
+        return rotate(weight, block), hessian
 
     def _importance(self, weight: np.ndarray, hessian: np.ndarray | None) -> np.ndarray:
         if hessian is None:
@@ -281,20 +297,27 @@ class KMeans:
         found: np.ndarray = 1 / np.square(gptq.inverse_factor(hessian)).sum(0)
         return found
 
-    def _grid(self, weight: np.ndarray, importance: np.ndarray) -> Grid:
-        """Return the grid of a weight [N, K], of importance [N, K] or [1, K], from K-means and its
-        refinement."""
+    def _grid(
+        self, weight: np.ndarray, importance: np.ndarray, levels: np.ndarray | None = None
+    ) -> Grid:
+        """Return the grid of a weight [N, K], of importance [N, K] or [1, K]."""
+        return self._whole(self._refined_grid(weight, importance, levels))
+
+    def _refined_grid(
+        self, weight: np.ndarray, importance: np.ndarray, given: np.ndarray | None = None
+    ) -> Grid:
+        """Return the grid from K-means and its refinement, or with `given` levels."""
         group = group_of(self.group, weight)
         parts = grouped(weight, group)  # [N, groups, group]
         cost = grouped(importance, group)
         scale = np.abs(parts).max(-1)
-        levels = self._levels(parts, cost, scale)
+        levels = self._levels(parts, cost, scale) if given is None else given
         for _ in range(self.rounds):
             for own in row_blocks(weight):
                 by = cost[own] if len(cost) > 1 else cost
                 scale[own] = _refined(parts[own], by, scale[own], levels)
-            levels = self._levels(parts, cost, scale)
-        return self._whole(Grid(levels, scale, group))
+            levels = self._levels(parts, cost, scale) if given is None else given
+        return Grid(levels, scale, group)
 
     def _levels(self, parts: np.ndarray, cost: np.ndarray, scale: np.ndarray) -> np.ndarray:
         weights = cost * np.square(scale)[..., None]

@@ -19,6 +19,7 @@ Options
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -125,6 +126,9 @@ class RTN:
             InputError: Codes of 7 bits, with zero points, or in groups that cannot be stored.
         """
         return pack_codes(coded, bias, a=self.act_bits, site=site, allocate=allocate)
+
+    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Return None: all weights have the same levels."""
 
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""

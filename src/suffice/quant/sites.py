@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from suffice.errors import InputError, unknown
 
 __all__ = [
+    "CALIBRATED",
     "EXACT",
     "GROUPS",
     "LINEAR",
@@ -26,6 +27,9 @@ __all__ = [
 
 SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
+# Those of an expert that all rows share, which has no place in a choice of sites.
+SHARED = {"shared_gate_up": ("shared_gate", "shared_up"), "shared_down": ("shared_down",)}
+CALIBRATED = {**SITES, **SHARED}
 VOCABULARY = ("embed", "head")  # the matrices outside the layers, whose rows are tokens
 LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}

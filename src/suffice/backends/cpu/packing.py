@@ -39,8 +39,9 @@ __all__ = ["pack", "pack_stored", "quantize"]
 class Quantizer(Protocol):
     """A method that chooses codes."""
 
-    def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
-        """Return a weight [N, K] as codes."""
+    @property
+    def quantize(self) -> Callable[..., Coded]:
+        """Returns a weight [N, K] as codes, with H of its inputs if that is given."""
         ...
 
 
@@ -116,11 +117,13 @@ def pack(
     return quant.pack(weight, bias, allocate) if packed is None else packed
 
 
-def quantize(quant: Quantizer, weight: np.ndarray, hessian: np.ndarray) -> Coded:
+def quantize(
+    quant: Quantizer, weight: np.ndarray, hessian: np.ndarray, **given: np.ndarray
+) -> Coded:
     """Return what `quant.quantize` does for a weight [N, K], by the extension where it can."""
     if isinstance(quant, Nested | FourBit):
         return quant.quantize(weight, hessian, round_natively)
-    return quant.quantize(weight, hessian)
+    return quant.quantize(weight, hessian, **given)
 
 
 def _by_blocks(

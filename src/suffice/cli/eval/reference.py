@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError, unknown
 from suffice.pull import MODELS, resolve
@@ -35,8 +35,10 @@ def reference_flags(against: str, model: ModelFlags) -> ModelFlags:
             "measured, such as --quant int8, or name another model"
         )
     exact = model.exact()
-    tokenizer = exact.options.tokenizer if same else None
-    options = dataclasses.replace(exact.options, model=name, tokenizer=tokenizer)
+    own: dict[str, Any] = {"model": name}
+    if not same:  # what belongs to the model that is measured
+        own |= {"tokenizer": None, "adapters": (), "adapter": None, "merge_adapter": None}
+    options = dataclasses.replace(exact.options, **own)
     return dataclasses.replace(exact, options=options)
 
 

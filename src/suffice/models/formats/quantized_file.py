@@ -6,6 +6,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
     model       name and fingerprint of the original model
     method      such as kmeans:bits=4,act_bits=16
     text        the calibration text: name, sha256, windows, window
+    unreached   of mixtures of experts: by layer, the experts that the text did not reach
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
     matrices    for each: rows, columns, type; in codes also layout (the fields of `CodeLayout`),
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,8 @@ import numpy as np
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
-from suffice.models.config import (
-    ACTIVATIONS,
-    PLACEMENTS,
-    DecoderConfig,
-    LayerConfig,
-    Rope,
-    check_number,
-)
+from suffice.models.config import DecoderConfig
+from suffice.models.formats.quantized_config import read_config
 from suffice.models.storage import StoredMatrix
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, is_linear, shapes
@@ -52,7 +47,6 @@ from suffice.quant.sites import SITES
 __all__ = [
     "SCHEMA",
     "Quantized",
-    "described_config",
     "open_quantized",
     "read_part",
     "stored_tokenizer",
@@ -60,28 +54,6 @@ __all__ = [
 ]
 
 SCHEMA = 3
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "norm": ("rms", "layer"),
-    "placement": PLACEMENTS,
-    "activation": ACTIVATIONS,
-    "experts": (None,),
-    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
-    **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
-    "whole_qk_norm": (False, True),
-}
-# fields that the first files of this schema lack: they have these values
-_LATER = {
-    "experts": None,
-    "logit_cap": 0.0,
-    "logit_scale": 1.0,
-    "parallel": False,
-    "residual_scale": 1.0,
-    "rounds_embed_scale": True,
-    "score_cap": 0.0,
-    "shared_norm": False,
-    "spare_logits": False,
-    "whole_qk_norm": False,
-}
 _KEY = "suffice"
 Weights = Mapping[str, PackedLinear | np.ndarray]
 
@@ -183,8 +155,8 @@ def open_quantized(path: Path) -> Quantized:
         raise InputError(f"{path} is a part of an unfinished `suffice quantize`: run that again")
     _check_facts(path, facts)
     try:
-        config = _config(facts["config"])
-    except (KeyError, TypeError, InputError) as error:
+        config = read_config(facts["config"])
+    except (KeyError, TypeError, ValueError, InputError) as error:
         raise InputError(f"{path} is damaged: its configuration lacks or has {error}") from None
     vectors = {name: weight for name, weight in weights.items() if name != "tokenizer"}
     for name, shape in shapes(config).items():
@@ -211,11 +183,6 @@ def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
         return facts["tokenizer"], tensors["tokenizer"].tobytes().decode()
     except UnicodeDecodeError:
         raise InputError(f"{path} is damaged: its tokenizer is not text (UTF-8)") from None
-
-
-def described_config(config: DecoderConfig) -> dict[str, Any]:
-    """Return a configuration as a JSON object."""
-    return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
 
 
 def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -371,30 +338,3 @@ def _site(inputs: np.ndarray, share: Any, thresholds: Any, group: Any) -> Site:
         return Site(inputs, float(share), None, group)
     low, high = thresholds
     return Site(inputs, float(share), (float(low), float(high)), group)
-
-
-def _config(stored: dict[str, Any]) -> DecoderConfig:
-    stored = _LATER | stored
-    layers = tuple(LayerConfig(**layer) for layer in stored["layers"])
-    ropes = tuple(
-        Rope(
-            rope["kind"],
-            rope["theta"],
-            tuple((key, value) for key, value in rope["parameters"]),
-            tuple(rope["divisors"]),
-            rope.get("partial", 1.0),
-        )
-        for rope in stored["ropes"]
-    )
-    for field, allowed in CHOICES.items():
-        if stored[field] not in allowed:
-            raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
-    for field in ("attention_scale", "embed_scale", "logit_scale", "residual_scale"):
-        check_number(field, stored[field])
-    if stored["parallel"] and stored["placement"] != "pre":
-        raise InputError(f"parallel blocks with placement={stored['placement']}; allowed: pre")
-    if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
-        raise InputError("a layer refers to a rope that does not exist")
-    return DecoderConfig(
-        **(stored | {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])})
-    )

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,67 +21,24 @@ import torch
 from suffice.backends.cpu.linear import unpack
 from suffice.backends.cpu.packing import pack, quantize
 from suffice.errors import InputError
-from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
-from suffice.models.formats.quantized_file import described_config, read_part, write_part
+from suffice.models.formats.quantized_config import described_config
+from suffice.models.formats.quantized_file import read_part, write_part
+from suffice.models.quantize.calibrated import Calibrated
+from suffice.models.quantize.experts import quantized_experts
 from suffice.models.quantize.layerwise import GRADIENT, Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
 from suffice.paths import unfinished
-from suffice.quant import PackedLinear, Quant
+from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded
 from suffice.quant.gptq import loss
 from suffice.quant.packed_codes import PackedCodes
-from suffice.quant.sites import SITES, VOCABULARY
+from suffice.quant.sites import CALIBRATED, VOCABULARY
 
-__all__ = ["Calibrated", "Quantizing", "check_calibrates"]
+__all__ = ["Quantizing"]
 
 LOCK = "lock"  # held by the run whose folder it is
-
-
-class Calibrated(Quant, Protocol):
-    """A way to store weights that uses statistics of their inputs on a text."""
-
-    @property
-    def fisher(self) -> bool:
-        """Whether tokens are weighted by `sensitivity` instead of equally."""
-        ...
-
-    def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
-        """Return a weight [N, K] as codes."""
-        ...
-
-    @property
-    def weighs_inputs(self) -> bool:
-        """Whether codebooks of inputs are weighted by `sensitivity`."""
-        ...
-
-    def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> Site | None:
-        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none.
-
-        `gradients` [T, K] of the log probability weigh them.
-        """
-        ...
-
-    def packed(
-        self, coded: Coded, bias: np.ndarray | None = None, site: Site | None = None
-    ) -> PackedLinear:
-        """Pack what `quantize` and `site` returned."""
-        ...
-
-
-def check_calibrates(config: DecoderConfig) -> None:
-    """Refuse models whose matrices are not all calibrated here.
-
-    Raises:
-        InputError: The model has experts.
-    """
-    if config.experts:
-        raise InputError(
-            "`suffice quantize` does not calibrate mixtures of experts: "
-            "--quant 4bit or int8 rounds them when they are loaded"
-        )
 
 
 class Quantizing:
@@ -104,7 +61,6 @@ class Quantizing:
         output: Path,
         facts: dict[str, Any],
     ) -> None:
-        check_calibrates(decoder.config)
         tokens = sum(map(len, windows))
         if tokens < decoder.config.width:
             raise InputError(
@@ -121,6 +77,7 @@ class Quantizing:
         job = json.dumps(facts | {"tokens": list(windows)}, sort_keys=True).encode()
         self._job = hashlib.sha256(job).hexdigest()[:16]
         self._folder = output.with_name(output.name + ".layers")
+        self.unreached: dict[int, list[int]] = {}  # experts by layer, once the file is written
 
     def weigh(self) -> Iterator[int]:
         """Compute the weights of the tokens, window after window; yield the number of each.
@@ -159,8 +116,8 @@ class Quantizing:
                 path = self._layer_path(index)
                 matrices = self._kept(path)
                 if matrices is None:
-                    matrices, losses = self._layer(layers, index)
-                    write_part(path, matrices, {"job": self._job, "losses": losses})
+                    matrices, facts = self._layer(layers, index)
+                    write_part(path, matrices, {"job": self._job, **facts})
                 layers.replace(index, matrices)
                 layers.advance(index)
                 yield index + 1
@@ -173,8 +130,11 @@ class Quantizing:
         """
         weights = dict(self._decoder.weights)
         losses: dict[str, Any] = {}
+        self.unreached = {}
         for index in range(len(self._decoder.config.layers)):
             facts, matrices = read_part(self._layer_path(index))
+            if facts.get("unreached"):
+                self.unreached[index] = facts["unreached"]
             for name, matrix in matrices.items():
                 weights[f"layers.{index}.{name}"] = matrix
                 losses[f"layers.{index}.{name}"] = {"loss": facts["matrices"][name]["loss"]}
@@ -189,6 +149,8 @@ class Quantizing:
             "tokenizer": described,
             "losses": losses,
         }
+        if self._decoder.config.experts:
+            facts["unreached"] = self.unreached
         stored = np.frombuffer(text.encode(), np.uint8)
         write_part(self._output, weights, facts, tokenizer=stored)
         self._clear()
@@ -257,12 +219,15 @@ class Quantizing:
 
     def _layer(
         self, layers: Layerwise, index: int
-    ) -> tuple[dict[str, PackedLinear], dict[str, dict[str, float]]]:
-        """Return a layer's matrices in codes, and the loss of each one's outputs."""
+    ) -> tuple[dict[str, PackedLinear], dict[str, Any]]:
+        """Return a layer's matrices in codes, and facts: the loss of each one's outputs, and the
+        experts that the text does not reach."""
         inputs, dense = layers.inputs(index), layers.matrices(index)
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
-        for site, names in SITES.items():
+        for site, names in CALIBRATED.items():
+            if site not in inputs:
+                continue
             samples, gradients = inputs[site].samples.numpy(), inputs[site].gradients
             own = None if gradients is None else gradients.numpy()
             levels = cast(Calibrated, self._method.for_matrix(names[0])).site(samples, own)
@@ -276,7 +241,9 @@ class Quantizing:
                     raise InputError(f"layers.{index}.{name}: {error}") from None
                 matrices[name] = matrix
                 losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian.numpy())}
-        return matrices, losses
+        experts = quantized_experts(layers, index, self._method)
+        facts = {"losses": losses | experts.losses, "unreached": experts.unreached}
+        return matrices | experts.matrices, facts
 
 
 def _matrix(

@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 import torch
 
 from suffice.cache.kv import KVCache
+from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_layers import route
 from suffice.quant import PackedLinear
-from suffice.quant.sites import SITE_OF, SITES
+from suffice.quant.sites import CALIBRATED
 
 __all__ = ["Layerwise", "SiteInputs", "sampled"]
 
+_SITE_OF = {matrix: site for site, matrices in CALIBRATED.items() for matrix in matrices}
 SAMPLES = 512  # inputs of a site that are kept, approximately
 GRADIENT = ".gradient"  # after the name of a site: the gradients of its samples
 
@@ -76,6 +79,7 @@ class Layerwise(TorchDecoder):
         super().__init__(decoder.config, decoder.weights)
         self.weights = decoder.weights  # shared, so that replaced weights are freed
         self._inputs: dict[str, SiteInputs] | None = None
+        self._routed: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._weights = weights
         self._window = 0
         self._states = [self._embed(torch.tensor(window), 0) for window in windows]
@@ -88,14 +92,14 @@ class Layerwise(TorchDecoder):
 
     def matrices(self, index: int) -> dict[str, PackedLinear]:
         """Return the matrices of a layer by name."""
-        names = (name for names in SITES.values() for name in names)
+        names = (name for names in CALIBRATED.values() for name in names)
         found = {name: self.weights.get(f"layers.{index}.{name}") for name in names}
         return {name: each for name, each in found.items() if isinstance(each, PackedLinear)}
 
     @torch.no_grad()
     def inputs(self, index: int) -> dict[str, SiteInputs]:
-        """Return the inputs of each site of a layer."""
-        self._inputs = {}
+        """Return the inputs of each site of a layer; those of its experts are `routed`."""
+        self._inputs, self._routed = {}, []
         for window, state in enumerate(self._states):
             self._window = window
             self._run(index, state)
@@ -111,6 +115,18 @@ class Layerwise(TorchDecoder):
                 else:  # nothing depends on it
                     del each.weighted[matrix]
         return found
+
+    @property
+    def routed(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inputs [T, M] of the experts of the last `inputs`, and their weights [T, E]."""
+        rows, weights = zip(*self._routed, strict=True)
+        return torch.cat(rows), torch.cat(weights)
+
+    def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+        if self._inputs is not None:
+            logits = self._linear(f"layers.{index}.router", x)
+            self._routed.append((x, route(logits, block.experts)))
+        return super()._experts(index, block, x)
 
     def _gradients(self, name: str) -> torch.Tensor | None:
         """Return the gradients at a site, of all windows."""
@@ -136,17 +152,17 @@ class Layerwise(TorchDecoder):
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         matrix = name.rpartition(".")[2]
-        if self._inputs is not None and matrix in SITE_OF:
+        if self._inputs is not None and matrix in _SITE_OF:
             self._take_inputs(self._inputs, name, matrix, x)
         return super()._linear(name, x)
 
     def _take_inputs(
         self, inputs: dict[str, SiteInputs], name: str, matrix: str, x: torch.Tensor
     ) -> None:
-        site = SITE_OF[matrix]
+        site = _SITE_OF[matrix]
         if site not in inputs:
             inputs[site] = SiteInputs.none(x.shape[1])
-        if matrix == SITES[site][-1]:  # all matrices that share it have used it, or will
+        if matrix == CALIBRATED[site][-1]:  # all matrices that share it have used it, or will
             inputs[site].add(x, self._tokens)
         own = self._weights[self._window].get(name) if self._weights else None
         if own is not None:

@@ -193,6 +193,19 @@ inline bool sees_tile(const Visible& visible, const Tile& tile) {
   return true;
 }
 
+// Scores [count][kTileRows] of a tile; `lines`: memory for a tile that many rows need unpacked.
+template <Type KT>
+void multiply_keys(const KVHead& head, const Tile& tile, const Queries& queries, int count,
+                   float* scores, std::byte* lines) {
+  bool done = false;
+  if constexpr (kUnpacks<KT>)
+    if ((done = count > kManyRows))
+      score_unpacked<KT>(head, tile, queries, count, scores, lines);
+  if (!done) score<KT>(head, tile, queries, count, scores);
+  for (int q = 0; head.cap != 0 && q < count; q++)
+    soft_cap(scores + q * kTileRows, tile.blocks * kPanel, head.cap);
+}
+
 // The running softmax of query rows that go through the tiles together.
 template <Type KT, Type VT>
 struct Running {
@@ -234,17 +247,9 @@ struct Running {
   float* row(int q) const { return weights.values + q * kTileRows; }
   float known(int q) const { return sum_of(load(sums + q * W)); }
 
-  void score_tile(const Tile& tile) {
-    multiply_keys(tile);
-    if (head.cap == 0) return;
-    for (int q = 0; q < count; q++) soft_cap(row(q), tile.blocks * kPanel, head.cap);
-  }
-
-  void multiply_keys(const Tile& tile) {
-    if constexpr (kUnpacks<KT>)
-      if (count > kManyRows)
-        return score_unpacked<KT>(head, tile, queries, count, weights.values, lines);
-    score<KT>(head, tile, queries, count, weights.values);
+  void score_tile(const Tile& tile) { score_tile(tile, weights.values); }
+  void score_tile(const Tile& tile, float* to) {
+    multiply_keys<KT>(head, tile, queries, count, to, lines);
   }
 
   void add_weighted(const Tile& tile) {

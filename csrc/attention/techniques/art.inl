@@ -48,9 +48,13 @@ inline bool may_stop(const Art& rule, const Seen& seen, int q) {
       store(last, x);
     }
   }
+  const bool near = sum_of(change) < rule.scale * rule.scale;
+  if (!near) {  // as mostly: the direction need not be known
+    seen.streak[q] = 0;
+    return false;
+  }
   const float norms = std::sqrt(sum_of(now_square) * sum_of(before_square));
-  const bool stable =
-      sum_of(change) < rule.scale * rule.scale && sum_of(dot) > (1.0f - rule.direction) * norms;
+  const bool stable = sum_of(dot) > (1.0f - rule.direction) * norms;
   seen.streak[q] = stable ? seen.streak[q] + 1 : 0;
   return seen.streak[q] >= rule.patience;
 }

@@ -266,6 +266,34 @@ struct Running {
       state.dropped[q] *= std::exp2(before - state.peak[q]);
   }
 
+  // Turns a tile's scores into weights for `add_weighted`, unless a score raises a peak: then
+  // returns false. `after` [blocks][count][W]: the sums after each block.
+  bool weigh_blocks(const Tile& tile, float* after) {
+    for (int q = 0; q < count; q++) {
+      vf largest = load(row(q));
+      for (int i = W; i < tile.blocks * kPanel; i += W) largest = max(largest, load(row(q) + i));
+      if (any(largest > splat(state.peak[q] + kRescale))) return false;
+    }
+    for (int q = 0; q < count; q++) {
+      const vf base = splat(state.peak[q]);
+      vf total = load(sums + q * W);
+      for (int b = 0; b < tile.blocks; b++) {
+        for (int i = b * kPanel; i < (b + 1) * kPanel; i += W) {
+          const vf weight = exp2(load(row(q) + i) - base);
+          total += weight;
+          if constexpr (kBf16Pairs<VT>)
+            store_bf16(weight, weights.codes + q * kTileRows + i);
+          else
+            store(row(q) + i, weight);
+        }
+        store(after + (b * count + q) * W, total);
+      }
+    }
+    return true;
+  }
+
+  void keep_sums(const float* from) { std::memcpy(sums, from, sizeof(float) * count * W); }
+
   // Adds all values of the tile with the weights of its scores; keeps no weights.
   void soften_and_add_tile(const Tile& tile) {
     if (kBf16Pairs<VT> && !state.dropped) {

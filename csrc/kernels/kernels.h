@@ -217,10 +217,15 @@ constexpr size_t attend_scratch(int count, int size) {
          4 * round_up(count, 16) + static_cast<size_t>(kTileRows) * size + kPanel;
 }
 
+// What stop tests may keep: integers, and for each query row outputs with their sums of weights.
+constexpr int kKeptNumbers = 16, kKeptOutputs = 9;
+constexpr int kept_floats(int size) { return kKeptOutputs * (size + kPanel); }
+
 // Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,
-// the memory of stop tests, and the scores of a block.
+// the memory of stop tests, and a tile's scores, or sums after each of its blocks.
 constexpr size_t traverse_scratch(int count, int size) {
-  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size + kPanel);
+  return attend_scratch(count, size) + kKeptNumbers +
+         static_cast<size_t>(count) * (1 + kept_floats(size) + kTileRows);
 }
 
 // Floats of scratch that `add_coded` and `soften_tiles` need: weights, their int16 codes and

@@ -17,109 +17,26 @@ inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& 
   return rows;
 }
 
-// Scores of the blocks list[begin..end) for query rows, [tile][count][kTileRows].
-template <Type KT>
-void score_piece_of(const KVHead& head, const float* const* query_rows, int count,
-                    const int32_t* list, int begin, int end, int end_row, float* scores,
-                    float* scratch) {
-  const int padded = round_up(count, 16);
-  int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + padded);
-  float* const means = scratch + 2 * padded;
-  int16_t* const codes = reinterpret_cast<int16_t*>(means + padded);
-  const Queries queries{query_rows, codes, scratch, offsets, means};
-  queries.quantize<KT>(head, count);
-  std::byte* const lines = whole_lines(codes + count * head.size);
-  for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
-    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
-    multiply_keys<KT>(head, tile, queries, count, scores, lines);
-  }
-}
-
-inline void score_piece(const KVHead& head, const float* const* queries, int count,
-                        const int32_t* list, int begin, int end, int end_row, float* scores,
-                        float* scratch) {
-  for_type(head.key_type, [&]<Type KT>() {
-    score_piece_of<KT>(head, queries, count, list, begin, end, end_row, scores, scratch);
-  });
-}
-
-// The scores that a traversal comes to, which other threads may have computed.
-template <Type KT, Type VT>
-class ComingScores {
- public:
-  ComingScores(Running<KT, VT>& running, const Order& order, int end_row, ScoresAhead& ahead)
-      : running_(running), order_(order), end_row_(end_row), ahead_(ahead) {}
-
-  // Moves the scores of a tile, which begins at position `i` of the list, to the running softmax.
-  void take(const Tile& tile, int i) {
-    const bool whole = tile.blocks == kTileBlocks || i + tile.blocks == order_.count;
-    if (i % kTileBlocks == 0 && whole) {
-      enter(i / kPieceBlocks);
-      if (i % kPieceBlocks / kTileBlocks == scored_) {
-        scored_++;
-        return running_.score_tile(tile);
+// Whether every query row may stop.
+template <class T>
+bool every_may_stop(const T& rule, const Seen& seen) {
+  if constexpr (requires { all_may_stop(rule, seen); }) {
+    return all_may_stop(rule, seen);
+  } else if constexpr (T::kKeepsNothing) {  // first the row that could not stop the last time
+    int32_t& first = seen.numbers[0];
+    if (!may_stop(rule, seen, first)) return false;
+    for (int q = 0; q < seen.count; q++)
+      if (q != first && !may_stop(rule, seen, q)) {
+        first = q;
+        return false;
       }
-    }
-    for (int b = 0; b < tile.blocks; b++) {
-      const float* const from = at(i + b);
-      for (int q = 0; q < running_.count; q++)
-        for (int lane = 0; lane < kPanel; lane += W)
-          store(running_.row(q) + b * kPanel + lane, load(from + q * kTileRows + lane));
-    }
+    return true;
+  } else {
+    bool all = true;
+    for (int q = 0; q < seen.count; q++) all &= may_stop(rule, seen, q);
+    return all;
   }
-
- private:
-  // Scores of the block at a position of the list, kTileRows from query row to query row.
-  const float* at(int position) {
-    enter(position / kPieceBlocks);
-    const int tile = position % kPieceBlocks / kTileBlocks;
-    float* const scores = scores_ + tile * running_.count * kTileRows;
-    if (tile == scored_) {
-      score(position / kTileBlocks * kTileBlocks, scores);
-      scored_++;
-    }
-    return scores + position % kTileBlocks * kPanel;
-  }
-
-  void score(int position, float* to) {
-    running_.score_tile(tile_at<KT, VT>(running_.head, order_.blocks, position, order_.count,
-                                        order_.count, end_row_),
-                        to);
-  }
-
-  // Goes to a piece: it becomes this thread's own, or another thread completes it.
-  void enter(int piece) {
-    if (piece == piece_) return;
-    if (piece_ >= 0) ahead_.leave(piece_);
-    piece_ = piece;
-    scores_ = ahead_.scores(piece);
-    scored_ = 0;
-    if (ahead_.take(piece)) return;
-    while (!ahead_.ready(piece)) score_another();
-    scored_ = kPieceTiles;
-  }
-
-  // Scores a later piece meanwhile, if one is left.
-  void score_another() {
-    const int piece = ahead_.take_next();
-    if (piece < 0) return;
-    float* to = ahead_.scores(piece);
-    const int end = (piece + 1) * kPieceBlocks;
-    for (int i = piece * kPieceBlocks; i < end && i < order_.count; i += kTileBlocks) {
-      score(i, to);
-      to += running_.count * kTileRows;
-    }
-    ahead_.finish(piece);
-  }
-
-  Running<KT, VT>& running_;
-  const Order& order_;
-  const int end_row_;
-  ScoresAhead& ahead_;
-  float* scores_ = nullptr;  // of the current piece
-  int piece_ = -1;
-  int scored_ = 0;  // tiles of it that have scores, kPieceTiles if another thread scored it
-};
+}
 
 template <Type KT, Type VT>
 struct Walk {
@@ -132,7 +49,7 @@ struct Walk {
   Reads reads;
   const int end_row;                     // one past the last row that may be seen
   const SoftmaxTable* tables = nullptr;  // [count], or null: weights are 2^x
-  float* const block_scores;             // [count][kPanel]
+  float* const spare;                    // [count][kTileRows]
 
   Walk(const KVHead& head, const float* const* query_rows, const Visible& visible, int count,
        const AttentionRule& rule, const Partial& state, float* scratch)
@@ -145,15 +62,15 @@ struct Walk {
         count(count),
         running(head, query_rows, count, state, scratch),
         end_row(rows_in_use(&visible, 1)),
-        block_scores(scratch + attend_scratch(count, head.size) + count * (2 + head.size)) {
-    float* const greatest = scratch + attend_scratch(count, head.size);
+        spare(scratch + attend_scratch(count, head.size)) {
+    int32_t* const numbers = reinterpret_cast<int32_t*>(spare + count * kTileRows);
+    float* const greatest = reinterpret_cast<float*>(numbers + kKeptNumbers);
     float* const kept = greatest + count;
-    int32_t* const streak = reinterpret_cast<int32_t*>(kept + count * head.size);
+    std::memset(numbers, 0, sizeof(int32_t) * kKeptNumbers);
     for (int q = 0; q < count; q++) {
       greatest[q] = -kInfinity;
-      streak[q] = 0;
+      std::memset(kept + q * kept_floats(head.size), 0, sizeof(float) * (head.size + kPanel));
     }
-    std::memset(kept, 0, sizeof(float) * count * head.size);
     seen = {.count = count,
             .size = head.size,
             .length = visible.rows(),
@@ -163,7 +80,7 @@ struct Walk {
             .output = state.output,
             .rotated = is_four_bits(VT),
             .kept = kept,
-            .streak = streak};
+            .numbers = numbers};
   }
 
   // Takes the scores of a tile's keys, as far as the token may see them.
@@ -232,16 +149,11 @@ struct Walk {
     if (tests_output) running.add_picked_rows();
   }
 
-  // Whether every query row may stop. Each test is made: it may keep something.
+  // Whether every query row may stop.
   bool enough() {
     if (never_stops) return false;
-    return std::visit(
-        [&](const auto& technique) {
-          bool all = true;
-          for (int q = 0; q < count; q++) all &= may_stop(technique, seen, q);
-          return all;
-        },
-        rule.technique);
+    return std::visit([&](const auto& technique) { return every_may_stop(technique, seen); },
+                      rule.technique);
   }
 
   // Position of the next check: multiples of `check_blocks` from row 0, which depend on the keys
@@ -249,9 +161,11 @@ struct Walk {
   int next_check(const Order& order, int i) const {
     const int next = i + rule.check_blocks;
     if (never_stops) return order.count;
-    if (order.ranked) return next < order.count ? next : order.count;
-    const int unit = order.blocks[i] / rule.check_blocks;
-    while (i < order.count && order.blocks[i] / rule.check_blocks == unit) i++;
+    if (order.ranked || rule.check_blocks == 1) return next < order.count ? next : order.count;
+    const int first = order.blocks[i] / rule.check_blocks * rule.check_blocks;
+    while (i < order.count && order.blocks[i] >= first &&
+           order.blocks[i] < first + rule.check_blocks)
+      i++;
     return i;
   }
 
@@ -265,7 +179,7 @@ struct Walk {
     const Tile tile = tile_at<KT, VT>(running.head, &block, 0, 1, 1, end_row);
     running.score_tile(tile);
     for (int q = 0; q < count; q++)
-      std::memcpy(block_scores + q * kPanel, running.row(q), sizeof(float) * kPanel);
+      std::memcpy(spare + q * kPanel, running.row(q), sizeof(float) * kPanel);
     return tile;
   }
 
@@ -280,7 +194,7 @@ struct Walk {
       if (order.blocks[i] / kPanel != block) tile = scored_block(block = order.blocks[i] / kPanel);
       for (int q = 0; q < count; q++) {
         for (int at = 0; at < kPanel; at += W) store(running.row(q) + at, splat(-kInfinity));
-        running.row(q)[within] = block_scores[q * kPanel + within];
+        running.row(q)[within] = spare[q * kPanel + within];
       }
       soften(tile, always);
       seen.known++;
@@ -299,15 +213,51 @@ struct Walk {
     if (masses) finish_masses(order.always, masses);
   }
 
+  // Blocks from position `i` on that are checked one by one, but weighed and added together, as
+  // long as no new peak changes the weights between them. Sets how many were read; 0: none, because
+  // of such a peak. Returns whether the traversal ends.
+  bool read_together(ComingScores<KT, VT>& scores, const Order& order, int i, int& read) {
+    const int most = i + kTileBlocks - i % kTileBlocks, end = most < order.count ? most : order.count;
+    Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
+    read = 0;
+    if (!sees_tile(visible, tile)) return false;
+    scores.take(tile, i, true);
+    if (!running.weigh_blocks(tile, spare)) return false;
+    bool stops = false;
+    while (read < tile.blocks && !stops) {
+      seen.sums = spare + read * count * W;
+      seen.known += kPanel;
+      read++;
+      stops = looks(order, i + read) && enough();
+    }
+    running.keep_sums(seen.sums);
+    seen.sums = running.sums;
+    tile.blocks = read;
+    tile.rows = read * kPanel;
+    reads.key_rows += tile.rows;
+    count_values(tile.rows);
+    running.add_weighted(tile);
+    return stops;
+  }
+
   void go(const Order& order, ScoresAhead& ahead, float* masses) {
     if (order.by_rows) return go_by_rows(order, masses);
     tables = order.tables;
     ComingScores<KT, VT> scores(running, order, end_row, ahead);
     const bool plain = !tables && rule.value_share == 0;
+    const bool together = plain && !has_scales(VT) && !tests_output && rule.check_blocks == 1 &&
+                          greatest_of_always && !running.state.dropped && !never_stops;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      const int together = tables ? i + 1 : order.always;  // codes depend on the current peak
-      const int end = always ? together : next_check(order, i);
+      if (int read; together && !always) {
+        running.add_picked_rows();
+        const bool stops = read_together(scores, order, i, read);
+        i += read;
+        if (stops) break;
+        if (read > 0) continue;
+      }
+      const int first = tables ? i + 1 : order.always;  // codes depend on the current peak
+      const int end = always ? first : next_check(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
       if (!always && rule.value_share > 0)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];

@@ -55,7 +55,8 @@ def timed(runner: Runner, work: Callable[[], object]) -> tuple[float, float]:
 
 def step_and_prompt(runner: Runner, length: int, steps: int, rounds: int) -> dict[str, list[float]]:
     """Return medians of wall time and threads' time in attention: of a step and of a prompt."""
-    tokens = [(3 + 7 * at * at) % 1000 for at in range(length)]
+    vocabulary = runner.decoder.config.vocab
+    tokens = [(3 + 7 * at * at) % vocabulary for at in range(length)]
     found: dict[str, list[tuple[float, float]]] = {"step": [], "prompt": []}
     for _ in range(rounds):
         sequence = runner.open("text", length + steps)

@@ -135,13 +135,14 @@ class Opened(NamedTuple):
 def opened(
     flags: argparse.Namespace,
     name: str,
-    length: int,
+    context: int,
     table: Callable[[CellStore], str],
     **more: Any,
 ) -> Opened:
     """Open `flags.settings`, exact attention first, and the results `name` in `flags.out`.
 
-    `more`: what figures depend on, next to the model's own settings.
+    `context`: tokens of the longest prompt and its answer. `more`: what figures depend on, next to
+    the model's own settings.
 
     Raises:
         InputError: A model, a setting or results that cannot be used.
@@ -149,7 +150,7 @@ def opened(
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys(("exact", *flags.settings)))
     techniques = accepted(flags.model, asked, refused)
-    config = Config.create(flags.model, max_model_len=length, threads=flags.threads)
+    config = Config.create(flags.model, max_model_len=context, threads=flags.threads)
     config, base, tokenizer = load(config)
     whole = settings_of(config)
     shown = {each: whole[each] for each in ("model", "dtype", "kv_cache_dtype", "quant")}

@@ -69,10 +69,10 @@ def test_the_engine_stops_at_the_same_check(patience: int) -> None:
     """Whatever the patience: stable checks come in runs of many lengths, of three heads together."""
     random = np.random.default_rng(patience)
     keys, values = random.standard_normal((2, 1, 1500, 64)).astype(np.float32)
-    values[:, random.random(1500) < 0.97] = 1.0  # few values move the output
+    values[:, random.random(1500) < 0.5] = 1.0
     cache, q = cache_of(keys, values, "float32"), random.standard_normal((3, 12, 64))
     stops = set()
-    for change in (3e-3, 1e-2, 3e-2, 0.1):
+    for change in (3e-2, 6e-2, 0.1, 0.2):
         art = ART(change=change, angle=1.0, patience=patience, block=16)
         for token in range(q.shape[1]):
             own = q[:, token : token + 1].astype(np.float32)

@@ -44,8 +44,15 @@ def test_a_slow_wave_holds_up_the_next() -> None:
     even = cycles.product(FAST, 512, [128] * 40)
     uneven = cycles.product(FAST, 512, [64, 192] * 20)
     assert uneven == even, "the mean counts, if no stage before it is slower"
-    counting = cycles.product(FAST, 4096, [32] * 40)
-    assert cycles.product(FAST, 4096, [32, 512] * 20) > counting + 20 * 7
+
+    def period(waves: list[int]) -> float:
+        few, many = (cycles.product(FAST, 4096, waves * count) for count in (20, 40))
+        return (many - few) / 20
+
+    assert period([32, 512]) == 19 > 2 * 8, "17 cycles and 2 of the MACs, which never wait"
+    assert period([32] * 3 + [1024]) > 33 + 3 * 2, (
+        "counters wait for a slow wave, then MACs for them"
+    )
 
 
 @pytest.mark.parametrize("macs", [1, 3, 32, 64])

@@ -66,7 +66,7 @@ def test_a_traversal_stops_where_the_rest_is_alike() -> None:
 
 @pytest.mark.parametrize("patience", [1, 2, 3, 5, 8, 9, 13, 20])
 def test_the_engine_stops_at_the_same_check(patience: int) -> None:
-    """Whatever the patience: stable checks come in runs of many lengths, of three heads together."""
+    """Whatever the patience; stable checks of three heads come in runs of many lengths."""
     random = np.random.default_rng(patience)
     keys, values = random.standard_normal((2, 1, 1500, 64)).astype(np.float32)
     values[:, random.random(1500) < 0.5] = 1.0

@@ -93,8 +93,8 @@ void Attention::help(Scratch& scratch, const Team& team) {
       if (left_[t].load(std::memory_order_acquire) == 0) continue;
       const Traversal& traversal = (*traversals_)[t];
       busy = true;
-      helped |= ahead_[t]->help(
-          scratch.at_least(attend_scratch(traversal.group, traversal.head.size)));
+      helped |=
+          ahead_[t]->help(scratch.at_least(attend_scratch(traversal.group, traversal.head.size)));
     }
     if (!helped) waiting.pause();
   }

@@ -2,7 +2,7 @@
 //
 // One thread, the walker, goes through the list of blocks and may stop anywhere. A score depends on
 // its key alone, so others may compute it before the walker arrives, with the same bits. The list
-// is cut into pieces; a piece is scored by whoever takes it first, and only the next few can be
+// is cut into pieces; the thread that takes a piece first scores it, and only the next few can be
 // taken. What is scored beyond the stop is work of threads that would wait.
 #pragma once
 

@@ -199,8 +199,7 @@ void multiply_keys(const KVHead& head, const Tile& tile, const Queries& queries,
                    float* scores, std::byte* lines) {
   bool done = false;
   if constexpr (kUnpacks<KT>)
-    if ((done = count > kManyRows))
-      score_unpacked<KT>(head, tile, queries, count, scores, lines);
+    if ((done = count > kManyRows)) score_unpacked<KT>(head, tile, queries, count, scores, lines);
   if (!done) score<KT>(head, tile, queries, count, scores);
   for (int q = 0; head.cap != 0 && q < count; q++)
     soft_cap(scores + q * kTileRows, tile.blocks * kPanel, head.cap);

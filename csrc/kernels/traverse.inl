@@ -217,7 +217,8 @@ struct Walk {
   // long as no new peak changes the weights between them. Sets how many were read; 0: none, because
   // of such a peak. Returns whether the traversal ends.
   bool read_together(ComingScores<KT, VT>& scores, const Order& order, int i, int& read) {
-    const int most = i + kTileBlocks - i % kTileBlocks, end = most < order.count ? most : order.count;
+    const int most = i + kTileBlocks - i % kTileBlocks,
+              end = most < order.count ? most : order.count;
     Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
     read = 0;
     if (!sees_tile(visible, tile)) return false;

@@ -59,7 +59,8 @@ inline bool is_stable(const Art& rule, const Seen& seen, int q, int check) {
   alignas(64) float now_space[kMaxSize], before_space[kMaxSize];
   const float* const now = kept_output(seen, q, check, now_space);
   const float* const before = kept_output(seen, q, check - 1, before_space);
-  const vf inverse = kept_inverse(seen, q, check), inverse_before = kept_inverse(seen, q, check - 1);
+  const vf inverse = kept_inverse(seen, q, check),
+           inverse_before = kept_inverse(seen, q, check - 1);
   const int units = seen.size / kPanel;
   const int probes = rule.probe < seen.size ? rule.probe / kPanel : units;
   vf change = {}, dot = {}, now_square = {}, before_square = {};

@@ -68,7 +68,7 @@ def _units(design: Design) -> list[Check]:
 
 
 def real_codes() -> list[Check]:
-    """Bins, outliers and scores of a real model, beside codes that are all equally likely."""
+    """Bins, outliers and scores of a real model, next to codes that are all equally likely."""
     codes, group = RealCodes.load(), "kllm real codes"
     design = dataclasses.replace(Design.load(), skip_empty_bins=True)
     found = []

@@ -21,6 +21,7 @@ def test_a_wave_by_hand() -> None:
     # 64 bins in 2, 33 outliers in 2, the sums added in 1; then the tree's 5 levels
     assert cycles.product(FAST, 512, [64], 33) == 1 + 1 + 1 + 2 + 2 + 1 + 5
     assert cycles.product(FAST, 512, [64], 0) == 1 + 1 + 1 + 2 + 1 + 5
+    assert cycles.product(FAST, 512, [65 * 32], 64) == 1 + 1 + 1 + 65 + 2 + 1 + 5
     assert cycles.product(FAST, 512, [64], 0, 0) == 1 + 1 + 1 + 2 + 5
 
 

@@ -8,7 +8,7 @@ quantized ones before it. Some tokens' inputs then meet the matrices' codes: a b
 pair of codes occurs in a column. Of 16 columns in a row, one in each lane, the one with most filled
 bins is the slowest. Queries, keys and values have codebooks of their own, learned from the same
 text; a score is an integer of 8 bits, with the greatest of a row as 255. The result is
-src/suffice_hw/kllm/codes/<model>.toml, which `suffice hw validate` reads.
+src/suffice_hw/kllm/counted/<model>.toml, which `suffice hw validate` reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from suffice.quant.sites import SITE_OF
 
 NAME, LANES, BITS = "codes", 16, 4
 WINDOW, WINDOWS, TOKENS = 256, 2, 4  # TOKENS: whose pairs are counted
-FOLDER = record.ROOT / "src" / "suffice_hw" / "kllm" / "codes"
+FOLDER = record.ROOT / "src" / "suffice_hw" / "kllm" / "counted"
 Counts = Counter[int]
 
 

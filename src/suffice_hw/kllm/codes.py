@@ -15,7 +15,7 @@ from suffice_hw.kllm import cycles
 from suffice_hw.kllm.design import Design, Shape
 from suffice_hw.settings import Settings, limited
 
-CODES = Path(__file__).parent / "codes"
+CODES = Path(__file__).parent / "counted"
 Counts = Sequence[Sequence[int]]  # of pairs: a value, and how often it was found
 SEED = 5
 KINDS = ("q", "k", "v", "o", "gate", "up", "down")

@@ -63,12 +63,12 @@ def same_by_any_threads(setting: str, q: np.ndarray, cache: Any, coded: bool = F
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_threads_do_not_change_a_bit(setting: str, dtype: str) -> None:
     random = np.random.default_rng(1)
-    keys, values = random.standard_normal((2, 2, ROWS, SIZE)).astype(np.float32)
+    keys, values = random.standard_normal((2, 1, ROWS, SIZE)).astype(np.float32)
     cache = cache_of(keys, values, dtype, sketch=True)
-    q = 2 * random.standard_normal((6, 1, SIZE)).astype(np.float32)
+    q = 2 * random.standard_normal((3, 1, SIZE)).astype(np.float32)  # one head: a thread is idle
     read = same_by_any_threads(setting, q, cache)
     whole = "1e-18" in setting or "all" in setting
-    assert read == 2 * ROWS if whole else 500 < read < 2 * ROWS, "it stops, but not at once"
+    assert read == ROWS if whole else 250 < read < ROWS, "it stops, but not at once"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

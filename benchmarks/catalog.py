@@ -50,6 +50,7 @@ SCRIPTS = (
     Script("attention.rivals", "AET next to SpAtten's cascade and Token-Picker", "10 minutes"),
     Script("attention.tasks", "a coded softmax: accuracy on four tasks", "hours"),
     Script("attention.exaq", "attention by a coded softmax, against exact", "a minute"),
+    Script("attention.softmax_share", "softmax's share of steps and prompts", "3 minutes"),
     Script("attention.exaq_tail", "a coded softmax's tail at long context", "10 minutes"),
     Script("attention.sketch", "the residuals of key sketches", "a minute"),
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
@@ -89,6 +90,7 @@ SCRIPTS = (
         "5 minutes",
     ),
     Script("hw.scrooge", "the Scrooge accelerator on a real model's logits", "minutes"),
+    Script("hw.codes", "what KLLM's accelerator counts in a real model", "3 minutes"),
     Script("hw.validate", "accelerator models against published figures", "30 seconds"),
     Script("redraw", "write stored results' tables again, after a change of words", "seconds"),
 )

@@ -20,16 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import ruler
-from benchmarks.harness import record, shared_prompts
-from benchmarks.harness.settings import accepted
+from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
-from suffice.engine.config import Config
 from suffice.engine.llm import LLM
-from suffice.engine.load import load
-from suffice.errors import InputError
 from suffice.eval.answers import standard_error
 from suffice.eval.longbench import LongBenchPlan, Sample, groups, load_samples, measure
-from suffice.eval.record import settings as settings_of
 from suffice.progress import progress_bar
 
 NAME = "longbench"
@@ -186,34 +181,25 @@ def options() -> argparse.Namespace:
     return flags
 
 
-def main() -> int:
-    """Answer the groups of samples without a result, storing each at once."""
-    try:
-        facts, flags = record.facts(), options()
-        plan = LongBenchPlan(flags.tasks, flags.length, flags.samples, TOGETHER)
-        samples = load_samples(plan, flags.data_dir)
-        refused: dict[str, str] = {}
-        asked = list(dict.fromkeys(("exact", *flags.settings)))
-        techniques = accepted(flags.model, asked, refused)
-        config = Config.create(flags.model, max_model_len=flags.length, threads=flags.threads)
-        config, base, tokenizer = load(config)
-        whole = settings_of(config)
-        shown = {name: whole[name] for name in ("model", "dtype", "kv_cache_dtype", "quant")}
-        shown["length"] = flags.length
-        store = CellStore(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
-        store.read()
-    except InputError as error:
-        print(f"longbench: error: {error}", file=sys.stderr)
-        return 2
-    store.refused |= refused
-    runners, prompts = shared_prompts.runners(config, base, techniques)
-    llms = {
-        name: LLM.from_parts(runner.config, runner, tokenizer) for name, runner in runners.items()
-    }
+def measured(flags: argparse.Namespace) -> CellStore:
+    """Answer the groups of samples without a result, storing each at once; return all results.
+
+    Raises:
+        InputError: Samples, settings or results that cannot be used.
+    """
+    plan = LongBenchPlan(flags.tasks, flags.length, flags.samples, TOGETHER)
+    samples = load_samples(plan, flags.data_dir)
+    store, llms, prompts = shared_prompts.opened(
+        flags, NAME, flags.length, table, length=flags.length
+    )
     run(store, llms, prompts, samples, flags.length)
     store.write()
-    print(table(store))
-    return 0
+    return store
+
+
+def main() -> int:
+    """Measure and print the tables."""
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

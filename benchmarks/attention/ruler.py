@@ -21,14 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record, shared_prompts
-from benchmarks.harness.settings import accepted
+from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
-from suffice.engine.config import Config
 from suffice.engine.llm import LLM
-from suffice.engine.load import load
-from suffice.errors import InputError, unknown
-from suffice.eval.record import settings as settings_of
+from suffice.errors import unknown
 from suffice.eval.ruler import TASKS, RulerPlan, check, measure
 from suffice.progress import progress_bar
 
@@ -212,38 +208,29 @@ def options() -> argparse.Namespace:
     return flags
 
 
-def main() -> int:
-    """Measure the cells without a result, storing each at once."""
-    try:
-        facts, flags = record.facts(), options()
-        plans = [
-            RulerPlan([task], [length], flags.samples, together=TOGETHER)
-            for length in flags.lengths
-            for task in flags.tasks
-        ]
-        asked = list(dict.fromkeys(("exact", *flags.settings)))
-        refused: dict[str, str] = {}
-        techniques = accepted(flags.model, asked, refused)
-        config = Config.create(flags.model, max_model_len=max(flags.lengths), threads=flags.threads)
-        config, base, tokenizer = load(config)
-        for plan in plans:
-            check(plan, tokenizer, config.max_model_len or 0)
-        whole = settings_of(config)
-        shown = {name: whole[name] for name in ("model", "dtype", "kv_cache_dtype", "quant")}
-        store = CellStore(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
-        store.read()
-    except InputError as error:
-        print(f"ruler: error: {error}", file=sys.stderr)
-        return 2
-    store.refused |= refused
-    runners, prompts = shared_prompts.runners(config, base, techniques)
-    llms = {
-        name: LLM.from_parts(runner.config, runner, tokenizer) for name, runner in runners.items()
-    }
+def measured(flags: argparse.Namespace) -> CellStore:
+    """Measure the cells without a result, storing each at once; return all results.
+
+    Raises:
+        InputError: Plans, settings or results that cannot be used.
+    """
+    plans = [
+        RulerPlan([task], [length], flags.samples, together=TOGETHER)
+        for length in flags.lengths
+        for task in flags.tasks
+    ]
+    store, llms, prompts = shared_prompts.opened(flags, NAME, max(flags.lengths), table)
+    exact = llms["exact"]
+    for plan in plans:
+        check(plan, exact.tokenizer, exact.config.max_model_len or 0)
     run(store, llms, prompts, plans)
     store.write()
-    print(table(store))
-    return 0
+    return store
+
+
+def main() -> int:
+    """Measure and print the tables."""
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

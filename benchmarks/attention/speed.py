@@ -39,10 +39,13 @@ EXACT = "exact"
 # No share of the mass exceeds 1, and no change is smaller than one whose square is 0.
 CHECKED = ("aet:keys=1.999,values=0", "art:change=1e-30")
 SETTINGS = (
-    "certified:bounded=false,eps=0.3,v=0.002",
+    "certified:bounded=false,eps=0.3,values=0.002",
     "certified:eps=0.05",
-    "aet:k=2,v=0.001",
-    "aet:k=0.9",
+    "aet:keys=all,values=0.001",
+    "aet:keys=0.9",
+    "art:change=1e-2,block=16,order=sketch",
+    "art:change=1e-2,block=16,values=0.002,order=sketch",
+    "art:change=2e-2,block=16,values=0.002,order=sketch",
     # Checked after every block, never satisfied: all rows are read, so the extra time is overhead.
     # `aet:keys=all,values=0` and `art:change=0` would run as exact attention.
     *CHECKED,
@@ -160,7 +163,7 @@ def main() -> int:
     parser.add_argument("--overhead", action="store_true", help="only thresholds that never stop")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--weights", nargs="*", default=["none", "int8"])
+    parser.add_argument("--weights", nargs="*", default=["none", "int8", "file"])
     parser.add_argument("--depths", nargs="*", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--out", type=Path)

@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import torch
 
+from benchmarks.harness import counters
 from suffice.cache import Growth
 
 
@@ -80,13 +82,17 @@ def spread(count: int, most: int) -> list[int]:
 
 @dataclass
 class Times:
-    """Seconds and page faults of decoding all N tokens, scaled up from the sample."""
+    """Seconds and faults of decoding all N tokens, scaled up from the sample.
+
+    `tlb_misses` stays 0 where the machine does not count them.
+    """
 
     allocate: float = 0.0
     copy: float = 0.0
     attend: float = 0.0  # writes in place included
     minor_faults: float = 0.0
     major_faults: float = 0.0
+    tlb_misses: float = 0.0
     allocations: int = 0
     sampled_steps: int = 0
     all_steps: int = 0
@@ -259,12 +265,21 @@ def _huge(*shape: int) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.float32).view(*shape)
 
 
+@cache
+def tlb_counter() -> counters.Counter | None:
+    """Return the count of TLB misses, None if the machine has none; call it after `warm_up`."""
+    return counters.opened(counters.TLB_MISSES)
+
+
 @contextmanager
 def _timed(times: Times, part: str, weight: float) -> Iterator[None]:
+    tlb = tlb_counter()
     faults = resource.getrusage(resource.RUSAGE_SELF)
+    missed = tlb.read() if tlb else 0
     start = time.perf_counter()
     yield
     seconds = time.perf_counter() - start
+    times.tlb_misses += weight * ((tlb.read() if tlb else 0) - missed)
     after = resource.getrusage(resource.RUSAGE_SELF)
     setattr(times, part, getattr(times, part) + weight * seconds)
     times.minor_faults += weight * (after.ru_minflt - faults.ru_minflt)

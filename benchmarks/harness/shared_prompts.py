@@ -7,17 +7,25 @@ keys and values are copied into each engine's own cache, where its policy select
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.harness import record
+from benchmarks.harness.settings import accepted
+from benchmarks.harness.tables import CellStore
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.llm import LLM
+from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Running
+from suffice.eval.record import settings as settings_of
 from suffice.policy import Policy, QueryObserver, Windows
 from suffice.policy.choice import Budgeted, KeepAll
 
@@ -114,3 +122,42 @@ def runners(
         for name, setting in settings.items()
     }
     return found, prompts
+
+
+class Opened(NamedTuple):
+    """Results so far, and an engine for each setting; their prompts are run once."""
+
+    store: CellStore
+    llms: dict[str, LLM]
+    prompts: Prompts
+
+
+def opened(
+    flags: argparse.Namespace,
+    name: str,
+    context: int,
+    table: Callable[[CellStore], str],
+    **more: Any,
+) -> Opened:
+    """Open `flags.settings`, exact attention first, and the results `name` in `flags.out`.
+
+    `context`: tokens of the longest prompt and its answer. `more`: what figures depend on, next to
+    the model's own settings.
+
+    Raises:
+        InputError: A model, a setting or results that cannot be used.
+    """
+    refused: dict[str, str] = {}
+    asked = list(dict.fromkeys(("exact", *flags.settings)))
+    techniques = accepted(flags.model, asked, refused)
+    config = Config.create(flags.model, max_model_len=context, threads=flags.threads)
+    config, base, tokenizer = load(config)
+    whole = settings_of(config)
+    shown = {each: whole[each] for each in ("model", "dtype", "kv_cache_dtype", "quant")}
+    facts = record.facts()
+    store = CellStore(flags.out, f"{name}_{Path(flags.model).name}", shown | more, facts, table)
+    store.read()
+    store.refused |= refused
+    found, prompts = runners(config, base, techniques)
+    llms = {each: LLM.from_parts(own.config, own, tokenizer) for each, own in found.items()}
+    return Opened(store, llms, prompts)

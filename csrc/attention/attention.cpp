@@ -44,13 +44,18 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   chunks_.clear();
   offsets_.clear();
   searches_.clear();
+  walks_.clear();
   size_t floats = 0;
   for (int t = 0; t < static_cast<int>(traversals.size()); t++) {
     offsets_.push_back(floats);
     floats += plan_chunks(traversals[t]);
     for (int i = 0; i < traversals[t].chunks; i++) chunks_.push_back({t, i});
+    if (algorithm_of(traversals[t]) == Algorithm::sequential) walks_.push_back(t);
   }
   if (results_.size() < floats) results_.resize(floats);
+  if (!walks_.empty() && ahead_.size() < traversals.size()) ahead_.resize(traversals.size());
+  for (const int t : walks_)
+    if (!ahead_[t]) ahead_[t] = std::make_unique<ScoresAhead>();
   if (left_size_ < traversals.size()) {
     left_size_ = traversals.size();
     left_ = std::make_unique<std::atomic<int>[]>(left_size_);
@@ -73,14 +78,32 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
     case Algorithm::exact: return run(ExactTraversal(traversal, results));
     case Algorithm::coded: return run(CodedTraversal(traversal, results));
     case Algorithm::tiers: return run(TiersTraversal(traversal, results));
-    case Algorithm::sequential: return run(SequentialTraversal(traversal, results));
+    case Algorithm::sequential:
+      return run(SequentialTraversal(traversal, results, *ahead_[chunk.traversal]));
     case Algorithm::certified: return;  // has no chunks
+  }
+}
+
+// Scores keys for the traversals of other threads until all have ended.
+void Attention::help(Scratch& scratch, const Team& team) {
+  Waiting waiting;
+  for (bool busy = true; busy && !team.failed();) {
+    bool helped = busy = false;
+    for (const int t : walks_) {
+      if (left_[t].load(std::memory_order_acquire) == 0) continue;
+      const Traversal& traversal = (*traversals_)[t];
+      busy = true;
+      helped |=
+          ahead_[t]->help(scratch.at_least(attend_scratch(traversal.group, traversal.head.size)));
+    }
+    if (!helped) waiting.pause();
   }
 }
 
 void Attention::work(Scratch& scratch, Team& team, int thread) {
   searches_.work(scratch, team, thread);
   queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });
+  help(scratch, team);
 }
 
 }  // namespace suffice

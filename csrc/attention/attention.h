@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/certified_search.h"
+#include "attention/scores_ahead.h"
 #include "attention/traversal.h"
 #include "runtime/parallel.h"
 
@@ -27,6 +28,7 @@ class Attention {
   };
   size_t plan_chunks(Traversal& traversal);
   void work_on(const Chunk& chunk, Scratch& scratch);
+  void help(Scratch& scratch, const Team& team);
 
   CertifiedSearches searches_;
   std::vector<Traversal>* traversals_ = nullptr;
@@ -35,6 +37,8 @@ class Attention {
   std::vector<float> results_;
   std::unique_ptr<std::atomic<int>[]> left_;  // unfinished chunks of each traversal
   size_t left_size_ = 0;
+  std::vector<std::unique_ptr<ScoresAhead>> ahead_;  // of each traversal that goes block by block
+  std::vector<int> walks_;                           // these traversals
   WorkQueue queue_;
 };
 

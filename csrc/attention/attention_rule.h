@@ -25,7 +25,8 @@ struct SoftmaxTable {
 //
 // and, where they differ, its own versions of these:
 struct TechniqueDefaults {
-  static constexpr bool kTestsOutput = false;  // its stop test needs the output so far
+  static constexpr bool kTestsOutput = false;   // its stop test needs the output so far
+  static constexpr bool kKeepsNothing = false;  // its stop test has no memory
   // Values are filtered by the largest weight among the keys that are always read; else, among all
   // keys so far.
   static constexpr bool kGreatestOfAlways = false;

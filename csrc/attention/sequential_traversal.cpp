@@ -20,8 +20,10 @@ size_t SequentialTraversal::plan(Traversal& traversal) {
   return partial_floats(static_cast<int>(traversal.queries.size()), traversal.head.size);
 }
 
-SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* results)
+SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* results,
+                                         ScoresAhead& ahead)
     : traversal_(traversal),
+      ahead_(ahead),
       rule_(rule_of(traversal)),
       aet_(std::get_if<Aet>(&rule_.technique)),
       by_rows_(aet_ && aet_->by_rows),
@@ -147,9 +149,18 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
                     .ranked = ranks(),
                     .by_rows = by_rows_,
                     .tables = rule_.softmax_tables.empty() ? nullptr : rule_.softmax_tables.data()};
-  Reads reads = kernels().traverse(
-      traversal_.head, traversal_.queries.data() + first, visible, group, order, rule_, state,
-      aet_ ? scratch.masses.data() : nullptr, scratch.at_least(traverse_scratch(group, size)));
+  const float* const* queries = traversal_.queries.data() + first;
+  float* const floats = scratch.at_least(traverse_scratch(group, size));
+  if (!by_rows_)
+    ahead_.open({.head = &traversal_.head,
+                 .queries = queries,
+                 .count = group,
+                 .list = order.blocks,
+                 .blocks = order.count,
+                 .end_row = traversal_.length(row)});
+  Reads reads = kernels().traverse(traversal_.head, queries, visible, group, order, rule_, state,
+                                   ahead_, aet_ ? scratch.masses.data() : nullptr, floats);
+  ahead_.close();
   finish_row(row, state, always, scratch);
   reads.sketch_bytes = static_cast<int64_t>(metadata);
   count_reads(traversal_, row, reads);

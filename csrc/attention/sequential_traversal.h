@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/partial.h"
+#include "attention/scores_ahead.h"
 #include "attention/traversal.h"
 
 namespace suffice {
@@ -15,8 +16,8 @@ class SequentialTraversal {
  public:
   // Sets one chunk; returns the number of floats that the results take.
   static size_t plan(Traversal& traversal);
-  // `results`: memory of that size.
-  SequentialTraversal(const Traversal& traversal, float* results);
+  // `results`: memory of that size. Through `ahead`, other threads help.
+  SequentialTraversal(const Traversal& traversal, float* results, ScoresAhead& ahead);
 
   void work(int chunk, Scratch& scratch);
   void finish(Scratch&) {}  // nothing is left: the one chunk has all tokens
@@ -33,6 +34,7 @@ class SequentialTraversal {
   void finish_row(int row, const Partial& state, int always, Scratch& scratch);
 
   const Traversal& traversal_;
+  ScoresAhead& ahead_;
   const AttentionRule& rule_;
   const Aet* const aet_;  // null: no state to update
   const bool by_rows_;    // the order lists rows

@@ -32,6 +32,7 @@
 #include "packed_softmax.inl"
 #include "seen.inl"
 #include "attention/techniques/all.inl"
+#include "coming_scores.inl"
 #include "traverse.inl"
 #include "sketch.inl"
 #include "attend_selected.inl"

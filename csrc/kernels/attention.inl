@@ -193,6 +193,18 @@ inline bool sees_tile(const Visible& visible, const Tile& tile) {
   return true;
 }
 
+// Scores [count][kTileRows] of a tile; `lines`: memory for a tile that many rows need unpacked.
+template <Type KT>
+void multiply_keys(const KVHead& head, const Tile& tile, const Queries& queries, int count,
+                   float* scores, std::byte* lines) {
+  bool done = false;
+  if constexpr (kUnpacks<KT>)
+    if ((done = count > kManyRows)) score_unpacked<KT>(head, tile, queries, count, scores, lines);
+  if (!done) score<KT>(head, tile, queries, count, scores);
+  for (int q = 0; head.cap != 0 && q < count; q++)
+    soft_cap(scores + q * kTileRows, tile.blocks * kPanel, head.cap);
+}
+
 // The running softmax of query rows that go through the tiles together.
 template <Type KT, Type VT>
 struct Running {
@@ -234,17 +246,9 @@ struct Running {
   float* row(int q) const { return weights.values + q * kTileRows; }
   float known(int q) const { return sum_of(load(sums + q * W)); }
 
-  void score_tile(const Tile& tile) {
-    multiply_keys(tile);
-    if (head.cap == 0) return;
-    for (int q = 0; q < count; q++) soft_cap(row(q), tile.blocks * kPanel, head.cap);
-  }
-
-  void multiply_keys(const Tile& tile) {
-    if constexpr (kUnpacks<KT>)
-      if (count > kManyRows)
-        return score_unpacked<KT>(head, tile, queries, count, weights.values, lines);
-    score<KT>(head, tile, queries, count, weights.values);
+  void score_tile(const Tile& tile) { score_tile(tile, weights.values); }
+  void score_tile(const Tile& tile, float* to) {
+    multiply_keys<KT>(head, tile, queries, count, to, lines);
   }
 
   void add_weighted(const Tile& tile) {
@@ -260,6 +264,34 @@ struct Running {
     if (state.dropped && state.peak[q] != before)
       state.dropped[q] *= std::exp2(before - state.peak[q]);
   }
+
+  // Turns a tile's scores into weights for `add_weighted`, unless a score raises a peak: then
+  // returns false. `after` [blocks][count][W]: the sums after each block.
+  bool weigh_blocks(const Tile& tile, float* after) {
+    for (int q = 0; q < count; q++) {
+      vf largest = load(row(q));
+      for (int i = W; i < tile.blocks * kPanel; i += W) largest = max(largest, load(row(q) + i));
+      if (any(largest > splat(state.peak[q] + kRescale))) return false;
+    }
+    for (int q = 0; q < count; q++) {
+      const vf base = splat(state.peak[q]);
+      vf total = load(sums + q * W);
+      for (int b = 0; b < tile.blocks; b++) {
+        for (int i = b * kPanel; i < (b + 1) * kPanel; i += W) {
+          const vf weight = exp2(load(row(q) + i) - base);
+          total += weight;
+          if constexpr (kBf16Pairs<VT>)
+            store_bf16(weight, weights.codes + q * kTileRows + i);
+          else
+            store(row(q) + i, weight);
+        }
+        store(after + (b * count + q) * W, total);
+      }
+    }
+    return true;
+  }
+
+  void keep_sums(const float* from) { std::memcpy(sums, from, sizeof(float) * count * W); }
 
   // Adds all values of the tile with the weights of its scores; keeps no weights.
   void soften_and_add_tile(const Tile& tile) {

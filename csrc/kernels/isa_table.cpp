@@ -78,6 +78,7 @@ constexpr Kernels table{
     .attend = attend,
     .traverse = traverse,
     .score_tiles = score_tiles,
+    .score_piece = score_piece,
     .add_coded = add_coded,
     .add_coded_masses = add_coded_masses,
     .soften_tiles = soften_tiles,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention/attention_parts.h"
+#include "attention/scores_ahead.h"
 #include "linear/linear.h"
 #include "linear/rounding.h"
 
@@ -97,11 +98,12 @@ struct Kernels {
                  const Scores& kept);
 
   // The same for the `count` query rows of one token, which share `visible`, by a rule that may
-  // leave out blocks and values. `masses` [order.always][count], unless null: the sum of weights of
+  // leave out blocks and values. An order of blocks has to be open in `ahead`, which others may be
+  // working on. `masses` [order.always][count], unless null: the sum of weights of
   // each block that is always read, in units of the final 2^peak.
   Reads (*traverse)(const KVHead&, const float* const* queries, const Visible& visible, int count,
                     const Order& order, const AttentionRule& rule, const Partial& state,
-                    float* masses, float* scratch);
+                    ScoresAhead& ahead, float* masses, float* scratch);
 
   // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), in
   // whole tiles except for the last: [tile][count][kTileRows], -infinity for keys that a row may
@@ -109,6 +111,11 @@ struct Kernels {
   void (*score_tiles)(const KVHead&, const float* const* queries, const Visible* visible, int count,
                       const int32_t* list, int begin, int end, float* scores, float* peaks,
                       float* scratch);
+
+  // Scores as `traverse` needs them for the blocks list[begin..end), [tile][count][kTileRows]: none
+  // is hidden. Row `end_row` - 1 is the last that exists.
+  void (*score_piece)(const KVHead&, const float* const* queries, int count, const int32_t* list,
+                      int begin, int end, int end_row, float* scores, float* scratch);
 
   // Sums of weights and output of one token's `count` query rows, from such scores and the peaks in
   // `state`. If the sum of all values is known, keys add only the excess of their weight over the
@@ -198,6 +205,10 @@ enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kClamped
 constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
+// What one thread scores at a time for another: see attention/scores_ahead.h.
+constexpr int kPieceTiles = 4;
+constexpr int kPieceBlocks = kPieceTiles * kTileBlocks;
+
 // Floats of scratch that `attend` needs. Per query row: scores, packed weights, int16 codes of
 // weights and queries, running sums, two scales, an offset and a product with the mean key. Then
 // the unpacked keys or values of a tile, from a whole line on.
@@ -206,10 +217,15 @@ constexpr size_t attend_scratch(int count, int size) {
          4 * round_up(count, 16) + static_cast<size_t>(kTileRows) * size + kPanel;
 }
 
+// What stop tests may keep: integers, and for each query row outputs with their sums of weights.
+constexpr int kKeptNumbers = 16, kKeptOutputs = 9;
+constexpr int kept_floats(int size) { return kKeptOutputs * (size + kPanel); }
+
 // Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,
-// the memory of stop tests, and the scores of a block.
+// the memory of stop tests, and a tile's scores, or sums after each of its blocks.
 constexpr size_t traverse_scratch(int count, int size) {
-  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size + kPanel);
+  return attend_scratch(count, size) + kKeptNumbers +
+         static_cast<size_t>(count) * (1 + kept_floats(size) + kTileRows);
 }
 
 // Floats of scratch that `add_coded` and `soften_tiles` need: weights, their int16 codes and

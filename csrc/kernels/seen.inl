@@ -1,7 +1,8 @@
 // What the stop tests of techniques know of a traversal; attention/techniques has the tests.
 //
-// may_stop(rule, seen, q) says whether query row q may stop. It is called for every query row after
-// each check, also once a row may stop.
+// may_stop(rule, seen, q) says whether query row q may stop. It is called for every query row at
+// each check, also once a row may stop, unless the technique's kKeepsNothing is true: then until a
+// row may not. A technique may instead declare all_may_stop(rule, seen), for all rows at once.
 
 // One entry per query row; weights are in units of 2^peak.
 struct Seen {
@@ -10,21 +11,15 @@ struct Seen {
   int known = 0;    // of these, keys that were read
   float* greatest;  // scores in base 2
   const float* peak;
-  const float* sums;    // [count][W]
+  const float* sums;    // [count][W], the sums of weights in parts
   const float* output;  // [count][size], unnormalised
   bool rotated;         // the output is rotated: values are in codes
   // Memory of the test from check to check, at first zero.
-  float* kept;      // [count][size]
-  int32_t* streak;  // [count]
+  float* kept;       // [count][kept_floats(size)]; of each row, size + kPanel are set to 0
+  int32_t* numbers;  // [kKeptNumbers]
 
   // Sum of the weights of the keys that were read.
   float total(int q) const { return sum_of(load(sums + q * W)); }
 
-  // The output, unnormalised; in `space` [size] if it has to be rotated back.
-  const float* output_of(int q, float* space) const {
-    if (!rotated) return output + q * size;
-    std::memcpy(space, output + q * size, sizeof(float) * size);
-    rotate_row(space, size);
-    return space;
-  }
+  float* kept_of(int q) const { return kept + q * kept_floats(size); }
 };

@@ -17,6 +17,27 @@ inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& 
   return rows;
 }
 
+// Whether every query row may stop.
+template <class T>
+bool every_may_stop(const T& rule, const Seen& seen) {
+  if constexpr (requires { all_may_stop(rule, seen); }) {
+    return all_may_stop(rule, seen);
+  } else if constexpr (T::kKeepsNothing) {  // first the row that could not stop the last time
+    int32_t& first = seen.numbers[0];
+    if (!may_stop(rule, seen, first)) return false;
+    for (int q = 0; q < seen.count; q++)
+      if (q != first && !may_stop(rule, seen, q)) {
+        first = q;
+        return false;
+      }
+    return true;
+  } else {
+    bool all = true;
+    for (int q = 0; q < seen.count; q++) all &= may_stop(rule, seen, q);
+    return all;
+  }
+}
+
 template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
@@ -28,7 +49,7 @@ struct Walk {
   Reads reads;
   const int end_row;                     // one past the last row that may be seen
   const SoftmaxTable* tables = nullptr;  // [count], or null: weights are 2^x
-  float* const block_scores;             // [count][kPanel]
+  float* const spare;                    // [count][kTileRows]
 
   Walk(const KVHead& head, const float* const* query_rows, const Visible& visible, int count,
        const AttentionRule& rule, const Partial& state, float* scratch)
@@ -41,15 +62,15 @@ struct Walk {
         count(count),
         running(head, query_rows, count, state, scratch),
         end_row(rows_in_use(&visible, 1)),
-        block_scores(scratch + attend_scratch(count, head.size) + count * (2 + head.size)) {
-    float* const greatest = scratch + attend_scratch(count, head.size);
+        spare(scratch + attend_scratch(count, head.size)) {
+    int32_t* const numbers = reinterpret_cast<int32_t*>(spare + count * kTileRows);
+    float* const greatest = reinterpret_cast<float*>(numbers + kKeptNumbers);
     float* const kept = greatest + count;
-    int32_t* const streak = reinterpret_cast<int32_t*>(kept + count * head.size);
+    std::memset(numbers, 0, sizeof(int32_t) * kKeptNumbers);
     for (int q = 0; q < count; q++) {
       greatest[q] = -kInfinity;
-      streak[q] = 0;
+      std::memset(kept + q * kept_floats(head.size), 0, sizeof(float) * (head.size + kPanel));
     }
-    std::memset(kept, 0, sizeof(float) * count * head.size);
     seen = {.count = count,
             .size = head.size,
             .length = visible.rows(),
@@ -59,17 +80,17 @@ struct Walk {
             .output = state.output,
             .rotated = is_four_bits(VT),
             .kept = kept,
-            .streak = streak};
+            .numbers = numbers};
   }
 
-  // Turns the scores of a tile into weights; `always`: it is read whatever the rule finds.
-  void weigh(const Tile& tile, bool always) {
-    running.score_tile(tile);
+  // Takes the scores of a tile's keys, as far as the token may see them.
+  void see(ComingScores<KT, VT>& scores, const Tile& tile, int i) {
+    scores.take(tile, i);
     running.add_picked_rows();
-    for (int q = 0; q < count; q++) hide(tile, visible, running.row(q));
-    soften(tile, always);
+    const bool whole = sees_tile(visible, tile);
+    for (int q = 0; !whole && q < count; q++) hide(tile, visible, running.row(q));
     for (int b = 0; b < tile.blocks; b++)
-      seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
+      seen.known += whole ? kPanel : __builtin_popcount(visible_bits(visible, tile.row[b]));
     reads.key_rows += rows_of(tile, end_row);
   }
 
@@ -128,16 +149,11 @@ struct Walk {
     if (tests_output) running.add_picked_rows();
   }
 
-  // Whether every query row may stop. Each test is made: it may keep something.
+  // Whether every query row may stop.
   bool enough() {
     if (never_stops) return false;
-    return std::visit(
-        [&](const auto& technique) {
-          bool all = true;
-          for (int q = 0; q < count; q++) all &= may_stop(technique, seen, q);
-          return all;
-        },
-        rule.technique);
+    return std::visit([&](const auto& technique) { return every_may_stop(technique, seen); },
+                      rule.technique);
   }
 
   // Position of the next check: multiples of `check_blocks` from row 0, which depend on the keys
@@ -145,9 +161,11 @@ struct Walk {
   int next_check(const Order& order, int i) const {
     const int next = i + rule.check_blocks;
     if (never_stops) return order.count;
-    if (order.ranked) return next < order.count ? next : order.count;
-    const int unit = order.blocks[i] / rule.check_blocks;
-    while (i < order.count && order.blocks[i] / rule.check_blocks == unit) i++;
+    if (order.ranked || rule.check_blocks == 1) return next < order.count ? next : order.count;
+    const int first = order.blocks[i] / rule.check_blocks * rule.check_blocks;
+    while (i < order.count && order.blocks[i] >= first &&
+           order.blocks[i] < first + rule.check_blocks)
+      i++;
     return i;
   }
 
@@ -161,7 +179,7 @@ struct Walk {
     const Tile tile = tile_at<KT, VT>(running.head, &block, 0, 1, 1, end_row);
     running.score_tile(tile);
     for (int q = 0; q < count; q++)
-      std::memcpy(block_scores + q * kPanel, running.row(q), sizeof(float) * kPanel);
+      std::memcpy(spare + q * kPanel, running.row(q), sizeof(float) * kPanel);
     return tile;
   }
 
@@ -176,7 +194,7 @@ struct Walk {
       if (order.blocks[i] / kPanel != block) tile = scored_block(block = order.blocks[i] / kPanel);
       for (int q = 0; q < count; q++) {
         for (int at = 0; at < kPanel; at += W) store(running.row(q) + at, splat(-kInfinity));
-        running.row(q)[within] = block_scores[q * kPanel + within];
+        running.row(q)[within] = spare[q * kPanel + within];
       }
       soften(tile, always);
       seen.known++;
@@ -195,19 +213,64 @@ struct Walk {
     if (masses) finish_masses(order.always, masses);
   }
 
-  void go(const Order& order, float* masses) {
+  // Blocks from position `i` on that are checked one by one, but weighed and added together, as
+  // long as no new peak changes the weights between them. Sets how many were read; 0: none, because
+  // of such a peak. Returns whether the traversal ends.
+  bool read_together(ComingScores<KT, VT>& scores, const Order& order, int i, int& read) {
+    const int most = i + kTileBlocks - i % kTileBlocks,
+              end = most < order.count ? most : order.count;
+    Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
+    read = 0;
+    if (!sees_tile(visible, tile)) return false;
+    scores.take(tile, i, true);
+    if (!running.weigh_blocks(tile, spare)) return false;
+    bool stops = false;
+    while (read < tile.blocks && !stops) {
+      seen.sums = spare + read * count * W;
+      seen.known += kPanel;
+      read++;
+      stops = looks(order, i + read) && enough();
+    }
+    running.keep_sums(seen.sums);
+    seen.sums = running.sums;
+    tile.blocks = read;
+    tile.rows = read * kPanel;
+    reads.key_rows += tile.rows;
+    count_values(tile.rows);
+    running.add_weighted(tile);
+    return stops;
+  }
+
+  void go(const Order& order, ScoresAhead& ahead, float* masses) {
     if (order.by_rows) return go_by_rows(order, masses);
     tables = order.tables;
+    ComingScores<KT, VT> scores(running, order, end_row, ahead);
+    const bool plain = !tables && rule.value_share == 0;
+    const bool together = plain && !has_scales(VT) && !tests_output && rule.check_blocks == 1 &&
+                          greatest_of_always && !running.state.dropped && !never_stops;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      const int together = tables ? i + 1 : order.always;  // codes depend on the current peak
-      const int end = always ? together : next_check(order, i);
+      if (int read; together && !always) {
+        running.add_picked_rows();
+        const bool stops = read_together(scores, order, i, read);
+        i += read;
+        if (stops) break;
+        if (read > 0) continue;
+      }
+      const int first = tables ? i + 1 : order.always;  // codes depend on the current peak
+      const int end = always ? first : next_check(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
       if (!always && rule.value_share > 0)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
-      weigh(tile, always);
-      if (masses && always) keep_masses(tile, masses + i * count * 2);
-      add_values_of(tile, always);
+      see(scores, tile, i);
+      if (plain && !always) {
+        count_values(rows_of(tile, end_row));
+        running.soften_and_add_tile(tile);
+      } else {
+        soften(tile, always);
+        if (masses && always) keep_masses(tile, masses + i * count * 2);
+        add_values_of(tile, always);
+      }
       i += tile.blocks;
       if (looks(order, i) && enough()) break;
     }
@@ -218,11 +281,11 @@ struct Walk {
 
 inline Reads traverse(const KVHead& head, const float* const* queries, const Visible& visible,
                       int count, const Order& order, const AttentionRule& rule,
-                      const Partial& state, float* masses, float* scratch) {
+                      const Partial& state, ScoresAhead& ahead, float* masses, float* scratch) {
   return for_type(head.key_type, [&]<Type KT>() {
     return for_type(head.value_type, [&]<Type VT>() {
       Walk<KT, VT> walk(head, queries, visible, count, rule, state, scratch);
-      walk.go(order, masses);
+      walk.go(order, ahead, masses);
       return walk.reads;
     });
   });

@@ -74,6 +74,11 @@ void forget_after_fork() {
 
 }  // namespace
 
+void Waiting::pause() {
+  if (++spins_ < kSpins) return pause_briefly();
+  sched_yield();
+}
+
 Team::Team(int threads) : size_(std::max(threads, 1)) {
   for (int thread = 1; thread < size_; thread++)
     workers_.emplace_back([this, thread] { work(thread); });

@@ -13,6 +13,15 @@
 
 namespace suffice {
 
+// Waiting for another thread: spins briefly, then yields the core.
+class Waiting {
+ public:
+  void pause();
+
+ private:
+  int spins_ = 0;
+};
+
 class Team {
  public:
   explicit Team(int threads);
@@ -29,6 +38,7 @@ class Team {
 
   // Inside a task: returns when every thread has arrived; throws if a thread has failed.
   void barrier();
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
  private:
   struct Stopped {};  // thrown in threads whose team has failed

@@ -11,9 +11,16 @@
 
 #include "attention/attention_rule.cpp"
 #include "attention/partial.h"
+#include "attention/scores_ahead.cpp"
 #include "bf16.h"
 #include "bind/named_rule.cpp"
 #include "kernels/kernels.h"
+
+namespace suffice {
+// There is one thread, so none helps another.
+const Kernels& kernels() { std::abort(); }
+void Waiting::pause() { std::abort(); }
+}  // namespace suffice
 
 #define SUFFICE_X86 0
 #define SUFFICE_LEVEL 0
@@ -61,8 +68,15 @@ extern "C" void attend_once(const char* technique, int parameters, const char* c
   std::vector<float> result(partial_floats(heads, size)), scratch(traverse_scratch(heads, size));
   Partial state = partial_at(result.data(), heads, size);
   state.dropped = nullptr;  // nothing is audited
+  ScoresAhead ahead;
+  ahead.open({.head = &filled.head,
+              .queries = queries.data(),
+              .count = heads,
+              .list = order.blocks,
+              .blocks = order.count,
+              .end_row = rows});
   const Reads found = traverse(filled.head, queries.data(), Visible{.committed = rows}, heads,
-                               order, rule, state, nullptr, scratch.data());
+                               order, rule, state, ahead, nullptr, scratch.data());
   for (int i = 0; i < heads * size; i++) out[i] = state.output[i] / state.sum[i / size];
   reads[0] = found.key_rows;
   reads[1] = found.value_rows;

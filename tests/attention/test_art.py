@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caches import cache_of
 from suffice.attention.art import ART, ProbeState
 from suffice.attention.traversal import Seen
+from suffice.backends.cpu.attention import attend
 from suffice.errors import InputError
 
 
@@ -60,6 +62,25 @@ def test_a_traversal_stops_where_the_rest_is_alike() -> None:
     found = art.reference(q, k, np.ones((2, 1000, 64)), scale=0.125)
     assert found.keys.sum(-1).tolist() == [[1000 - 12 * 64] * 2]
     np.testing.assert_allclose(found.output, 1)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3, 5, 8, 9, 13, 20])
+def test_the_engine_stops_at_the_same_check(patience: int) -> None:
+    """Whatever the patience; stable checks of three heads come in runs of many lengths."""
+    random = np.random.default_rng(patience)
+    keys, values = random.standard_normal((2, 1, 1500, 64)).astype(np.float32)
+    values[:, random.random(1500) < 0.5] = 1.0
+    cache, q = cache_of(keys, values, "float32"), random.standard_normal((3, 12, 64))
+    stops = set()
+    for change in (3e-2, 6e-2, 0.1, 0.2):
+        art = ART(change=change, angle=1.0, patience=patience, block=16)
+        for token in range(q.shape[1]):
+            own = q[:, token : token + 1].astype(np.float32)
+            _, (read,) = attend(art.rule(), own, cache, 0, scale=0.1)
+            found = art.reference(own.astype(float), keys.astype(float), values, scale=0.1)
+            assert read.key_rows == found.keys.sum(), (change, token)
+            stops.add(read.key_rows)
+    assert len(stops) > 8, "at many places"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.growth import block
+from benchmarks.harness import counters
 from benchmarks.harness.record import ROOT
 from suffice.cache import Growth
 from suffice.cache.bmc import BMC
@@ -109,3 +111,33 @@ def test_a_tiny_run_writes_a_table_a_plot_and_json(tmp_path: Path) -> None:
     assert sum(row["model's T"] == "x" for row in result["rows"]) == 1
     assert {"schema", "date", "command", "commit", "machine", "versions"} <= result.keys()
     assert str(Path.home()) not in (tmp_path / "fig5.json").read_text()
+
+
+def test_events_are_counted_where_the_machine_counts_them() -> None:
+    counter = counters.opened(counters.PAGE_FAULTS)
+    if counter is None:
+        pytest.skip("the kernel does not let this process count")
+    before, pages = counter.read(), 300
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    memory[:: mmap.PAGESIZE] = bytes(pages)
+    assert pages <= counter.read() - before < pages + 200
+    counter.close()
+    assert counters.opened((99, 0)) is None, "there is no such kind of event"
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_tlb_misses_are_shown_where_they_are_counted(
+    counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = iter(range(0, 10**6, 7))
+
+    class Counted:
+        def read(self) -> int:
+            return next(reads)
+
+    monkeypatch.setattr(block, "tlb_counter", lambda: Counted() if counted else None)
+    shape = block.Shape("tiny", 2, 2, 8)
+    times = block.Block(shape, 1, 16).decode(Iterative(), sampling=block.Sampling(16, 16))
+    parts = 3 * times.allocations  # timed: allocation, copy and step of each
+    assert times.tlb_misses == (7 * parts if counted else 0)

@@ -7,6 +7,7 @@
 struct Aet : TechniqueDefaults {
   static constexpr const char* kName = "aet";
   static constexpr bool kGreatestOfAlways = true;
+  static constexpr bool kKeepsNothing = true;  // but what saves time
   static constexpr bool kLooksAfterMore = true;
   float key_share = 2;
   int sinks = 1, globals = 4, locals = 8;
@@ -33,7 +34,14 @@ struct Aet : TechniqueDefaults {
 // Algorithm 1 of Scrooge, lines 11 to 14.
 inline bool may_stop(const Aet& rule, const Seen& seen, int q) {
   const float known = seen.total(q);
-  const float heaviest = std::exp2(seen.greatest[q] - seen.peak[q]);
+  // Neither changes often, so the exponential is kept next to its argument, unless it is 0.
+  float* const kept = seen.kept_of(q);
+  const float share = seen.greatest[q] - seen.peak[q];
+  if (kept[1] == 0 || kept[0] != share) {
+    kept[0] = share;
+    kept[1] = std::exp2(share);
+  }
+  const float heaviest = kept[1];
   const float average = (known - heaviest) / static_cast<float>(seen.known - 1);
   const float unknown = average * static_cast<float>(seen.length - seen.known);
   return (known + unknown) * rule.key_share <= known;

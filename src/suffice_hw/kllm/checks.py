@@ -9,6 +9,7 @@ import numpy as np
 
 from suffice_hw.checks import Check, within
 from suffice_hw.cost.logic import KLLM, Technology
+from suffice_hw.kllm import cycle_checks
 from suffice_hw.kllm.baselines import Baselines
 from suffice_hw.kllm.design import LLAMA_2_7B, MODELS, Design, lengths, weights_us
 from suffice_hw.kllm.energy import Energies, product_counts, step_pj
@@ -222,7 +223,7 @@ def shares() -> list[Check]:
     design, table, technology = Design.load(), Energies.load(), Technology.load()
     ns = design.product_cycles(SIZE, SIZE) / design.clock_ghz
     tree_ns = ns + design.orizuru_cycles(SIZE) / design.clock_ghz
-    quantized_ns = SIZE / 256 / design.clock_ghz
+    quantized_ns = SIZE / design.cluster_inputs / design.clock_ghz
     lanes = table.lane_watts * ns
     watts = {"orizuru": ORIZURU_WATTS * tree_ns, "quantization": CLUSTERING_WATTS * quantized_ns}
     total = lanes + sum(watts.values())
@@ -299,4 +300,4 @@ def ratios() -> list[Check]:
     return found
 
 
-GROUPS = [products, outliers, tokens, shares, ratios, not_reproduced]
+GROUPS = [products, outliers, tokens, shares, ratios, not_reproduced, *cycle_checks.GROUPS]

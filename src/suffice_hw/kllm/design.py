@@ -92,6 +92,7 @@ class Design(Settings):
     tree_leaves: int = limited(2, 2**20)
     tree_runs: int = limited(1, 7)
     skip_empty_bins: bool = limited()
+    cluster_inputs: int = limited(1, 65536)
     exp_units: int = limited(1, 1024)
     fill_cycles: int = limited(0, 10000)
     pipelined_outliers: bool = limited()

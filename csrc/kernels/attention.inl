@@ -249,7 +249,7 @@ struct Running {
 
   void add_weighted(const Tile& tile) {
     if constexpr (kUnpacks<VT>)
-      if (count > kManyRows)
+      if (kSplit<VT> || count > kManyRows)  // split ones have too many sums otherwise
         return add_unpacked<VT>(head, tile, weights, count, state.output, lines);
     add<VT>(head, tile, weights, count, state.output);
   }

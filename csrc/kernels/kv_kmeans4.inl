@@ -249,8 +249,7 @@ inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* co
     store_narrow(code, codes + i);
     lanes += code;
   }
-  *sum = 0;
-  for (int i = 0; i < W; i++) *sum += lanes[i];
+  *sum = sum_of_lanes(lanes);
   return scale;
 }
 
@@ -297,11 +296,14 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #endif
 }
 
-// The same for 32 elements.
-SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL == 4
+// The codes of 16 `Units` elements of four rows of values, four bytes for each two elements. Of 32,
+// low halves of bytes are elements 0 to 7 and 16 to 23, high ones the others.
+template <int Units>
+SUFFICE_INLINE vi zip_codes(const std::byte* const* rows) {
   const auto row = [&](int i) __attribute__((always_inline)) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
+    const auto* const from = reinterpret_cast<const __m128i*>(rows[i]);
+    return Units == 2 ? _mm_loadu_si128(from) : _mm_loadl_epi64(from);
   };
   __m512i codes = _mm512_castsi128_si512(row(0));
   codes = _mm512_inserti32x4(codes, row(1), 1);
@@ -311,15 +313,29 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
   const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m512i ones =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
-  const __m512i half = _mm512_set1_epi8(15);
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
-  const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
-  const __m512i high =
-      _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
-  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
-  to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
+  return reinterpret_cast<vi>(
+      _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones));
+}
+
+// From elements 0 to 7 and 16 to 23 of 32, and the others: the first 16, and the others.
+SUFFICE_INLINE void exchange_halves(vi& low, vi& high) {
+  const __m512i a = reinterpret_cast<__m512i>(low), b = reinterpret_cast<__m512i>(high);
+  low = reinterpret_cast<vi>(_mm512_inserti64x4(a, _mm512_castsi512_si256(b), 1));
+  high = reinterpret_cast<vi>(_mm512_shuffle_i64x2(a, b, 0xee));
+}
+#endif
+
+// Whether units of 32 elements of four rows are summed in the order of `zip_codes`.
+template <Type T>
+constexpr bool kHalvesApart = SUFFICE_LEVEL == 4 && is_four_bits(T);
+
+// The same as `zip_levels` for 32 elements; with `kHalvesApart` in that order.
+SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
+#if SUFFICE_LEVEL == 4
+  const vi codes = zip_codes<2>(rows), half = splat_bits(0x0f0f0f0f);
+  const vi levels = load_bits(kRowCodebook.levels);
+  to[0] = look_up(levels, codes & half);
+  to[1] = look_up(levels, (codes >> 4) & half);
 #else
   const std::byte* next[4];
   for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::kmeans4, kPanel);

@@ -239,7 +239,7 @@ def test_other_storage_is_refused(types: tuple[str, str], tmp_path: Any) -> None
     with pytest.raises(InputError) as error:
         LLM(tmp_path, attention="tiers", kv_cache_dtype=stored)
     text = f"attention=tiers with kv_cache_dtype={stored}: keys and values must be 'planes'"
-    assert str(error.value) == text
+    assert str(error.value) == text + " (on the command line: -ctk planes)"
 
 
 def test_drafts_in_tiers_need_planes(tmp_path: Any) -> None:

@@ -105,10 +105,11 @@ def rows_of(runner: Runner, texts: list[list[int]], report: Callable[[], object]
         for i, (layer, head) in enumerate(chosen):
             held = sequence.cache.values(layer)
             keys[i, at] = sequence.cache.keys(layer)[head] @ turn
-            values[i, at] = np.concatenate([held[head], held[(head + 1) % model.kv_heads]], -1)
+            parts = [held[(head + part) % model.kv_heads] for part in range(SIZE // own)]
+            values[i, at] = np.concatenate(parts, -1)
             heads = [head * share + min(q, share - 1) for q in range(GROUP)]
             queries[i] = np.stack([seen.found[layer][each] @ turn for each in heads], 1)
-            if GROUP > share:  # of the token before, where the model's groups are smaller
+            if share < GROUP:  # of the token before, where the model's groups are smaller
                 queries[i, 1:, share:] = queries[i, :-1, :1]
         runner.close(sequence)
         report()
@@ -170,11 +171,14 @@ def row(each: Subject, base: Subject, wanted: list[np.ndarray], length: int) -> 
     found = [each.attend(layer) for layer in range(LAYERS)]
     reads = [read for _, of_heads in found for read in of_heads]
     keys, values, bases = (
-        sum(getattr(read, name) for read in reads) for name in ("key_rows", "value_rows", "sketch_bytes")
+        sum(getattr(read, name) for read in reads)
+        for name in ("key_rows", "value_rows", "sketch_bytes")
     )
     all_rows = LAYERS * KV_HEADS * length
     both = (keys + values) * each.bytes_of_row / 2 + bases
-    lost = sum(float(np.square(out - want).sum()) for (out, _), want in zip(found, wanted, strict=True))
+    lost = sum(
+        float(np.square(out - want).sum()) for (out, _), want in zip(found, wanted, strict=True)
+    )
     size = sum(float(np.square(want).sum()) for want in wanted)
     pairs = zip(base.seconds, each.seconds, strict=True)
     return [

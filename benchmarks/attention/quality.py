@@ -14,8 +14,9 @@
 Each command measures the settings without a result, a minute or two each on two cores, and stores
 a record of each, in the form of `suffice eval perplexity --against exact`. The reference and the
 prompts are run once. `exact @ int8` keeps keys and values in int8; bytes are over what exact
-attention reads of a cache in the model's own type. Thresholds are those of the papers and a few of ours. Published figures, for
-other and larger models, are listed with ours. The table lists combinations that the engine refuses.
+attention reads of a cache in the model's own type. Thresholds are those of the papers and a few of
+ours. Published figures, for other and larger models, are listed with ours. The table lists
+combinations that the engine refuses.
 """
 
 from __future__ import annotations

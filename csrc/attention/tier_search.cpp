@@ -53,10 +53,8 @@ void TierEstimates::work(int chunk, Scratch& scratch) const {
                         traversal_.visible.data(), count_, traversal_.list, blocks.begin,
                         blocks.end, scores, peaks,
                         scratch.at_least(attend_scratch(count_, traversal_.head.size)));
-  const CodedTiles tiles{.scores = scores,
-                         .stride = count_ * kTileRows,
-                         .begin = blocks.begin,
-                         .end = blocks.end};
+  const CodedTiles tiles{
+      .scores = scores, .stride = count_ * kTileRows, .begin = blocks.begin, .end = blocks.end};
   float* masses = masses_ + static_cast<size_t>(chunk) * count_ * kChunkBlocks;
   kernels().sum_blocks(tiles, count_, peaks, masses, kChunkBlocks);
   float* const sums = sums_ + static_cast<size_t>(chunk) * count_;
@@ -282,7 +280,8 @@ void TierSearch::finish(Scratch& scratch) {
     for (int i = 0; i < pieces(); i++) attend(i, scratch);
     gather();
   }
-  merge(parts_, group_, base_.size, traversal_->outputs.data() + static_cast<size_t>(row_) * group_);
+  merge(parts_, group_, base_.size,
+        traversal_->outputs.data() + static_cast<size_t>(row_) * group_);
   count_reads(*traversal_, row_, reads_);
   audit_token(scratch);
 }

@@ -249,7 +249,7 @@ struct Running {
 
   void add_weighted(const Tile& tile) {
     if constexpr (kUnpacks<VT>)
-      if (kSplit<VT> || count > kManyRows)  // split ones have too many sums otherwise
+      if (count > kManyRows)
         return add_unpacked<VT>(head, tile, weights, count, state.output, lines);
     add<VT>(head, tile, weights, count, state.output);
   }

@@ -97,6 +97,10 @@ template <class... Lane>
 SUFFICE_EMULATED __m512i _mm512_setr_epi32(Lane... lanes) {
   return reinterpret_cast<__m512i>(Ints{lanes...});
 }
+SUFFICE_EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int places) {
+  return of_quarters(quarter_of(a, places & 3), quarter_of(a, places >> 2 & 3),
+                     quarter_of(b, places >> 4 & 3), quarter_of(b, places >> 6 & 3));
+}
 SUFFICE_EMULATED __m512i _mm512_shuffle_i64x2(__m512i a, __m512i b, int places) {
   return of_quarters(quarter_of(a, places & 3), quarter_of(a, places >> 2 & 3),
                      quarter_of(b, places >> 4 & 3), quarter_of(b, places >> 6 & 3));

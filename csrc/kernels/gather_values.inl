@@ -29,7 +29,7 @@ template <Type T>
 void add_all_picked(Picked& picked, int size, int count, const Weights& packed, float* output) {
   if (picked.count == 0) return;
   in_units<kQueries>(count, [&]<int Q>(int first) {
-    in_units<units_of<T>(Q)>(size / kPanel, [&]<int U>(int unit) {
+    in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
       add_picked<T, Q, U>(picked, size, first, unit, packed, output);
     });
   });

@@ -97,8 +97,9 @@ inline void load_value_planes(const std::byte* base, const std::byte* rest, int 
   rotate_row(to, size);
 }
 
-// Sets of 64 bytes multiply rows in planes as bytes: what multiplies them, 16 bits, is split into
-// two bytes, and there is a sum of each. Others widen them, and get the same integers.
+// AVX-512 multiplies rows in planes as bytes. Queries of 16 bits are split into two bytes, with a
+// sum of each; weights of values are bytes. Other sets widen the rows: scores are the same
+// integers.
 constexpr bool kSplitsPlanes = SUFFICE_LEVEL == 4;
 template <Type T>
 constexpr bool kSplit = kSplitsPlanes && T == Type::planes;
@@ -196,17 +197,18 @@ SUFFICE_INLINE void zip_four_planes(const std::byte* const* rows, ptrdiff_t rest
     exchange_halves(to[0], last);
 }
 
-// Rounds the weights of rows to integers as `quantize_to_int16` does; returns the unit. `codes` are
-// their upper bytes, and the lower ones lie `apart` bytes further on.
-template <class Values>
-SUFFICE_INLINE float split_weights(Values values, int vectors, float greatest, uint8_t* codes,
-                                   int apart) {
-  const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;
-  for (int i = 0; i < vectors; i++) {
-    const vi code = nearest(values(i), inverse);
-    store_narrow(code >> 8, reinterpret_cast<int8_t*>(codes + i * W));
-    store_narrow(code, reinterpret_cast<int8_t*>(codes + apart + i * W));  // does not saturate
+// The same of 64, in the order of `zip_many_codes`.
+SUFFICE_INLINE void zip_many_planes(const std::byte* const* rows, ptrdiff_t rest, vi* to) {
+  const std::byte* rests[4];
+  for (int i = 0; i < 4; i++) rests[i] = rows[i] + rest;
+  const vi levels = load_bits(kWholeCodebook.levels);
+  vi high[2], low[2];
+  zip_many_codes(rows, high);
+  zip_many_codes(rests, low);
+  for (int i = 0; i < 2; i++) {
+    to[2 * i] = add_rest(levels, high[i], low[i]);
+    to[2 * i + 1] = add_rest(levels, high[i] >> 4, low[i] >> 4);
   }
-  return greatest / 32767.0f;
 }
+
 #endif

@@ -164,31 +164,14 @@ SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std:
   }
 }
 
-// The same for words that may be split: their lower bytes are `apart` bytes further on.
-template <Type T, bool Scores, int Q, int U, class Sum>
-SUFFICE_INLINE void multiply_whole(const std::byte* lines, int steps, const std::byte** words,
-                                   int apart, Sum (*total)[U][kVectors]) {
-  multiply_lines<T, Scores, Q, U>(lines, steps, words, total);
-  if constexpr (kSplit<T>) {
-    for (int q = 0; q < Q; q++) {
-      words[q] += apart;
-      for (int u = 0; u < U; u++)
-        for (int v = 0; v < kVectors; v++) total[q][u][v] *= 256;
-    }
-    multiply_lines<T, Scores, Q, U>(lines, steps, words, total);
-  }
-}
-
 // Units whose lines are unpacked together: as many as registers hold sums of.
 constexpr int kUnitsUnpacked = units_for(kQueries);
 
-// The fewest rows of a group of many.
-constexpr int kLeastOfMany = (kManyRows + 1) / (kManyRows / kQueries + 1);
-
 // For groups of kUnitsUnpacked of `units`, calls unpack(unit, count), then
 // multiply.operator()<Q, U>(first, unit) for all rows.
-template <int least, class Unpack, class Multiply>
+template <class Unpack, class Multiply>
 SUFFICE_INLINE void in_register_tiles(int count, int units, Unpack unpack, Multiply multiply) {
+  constexpr int least = (kManyRows + 1) / (kManyRows / kQueries + 1);  // rows of a group
   for (int unit = 0; unit < units; unit += kUnitsUnpacked)
     dispatch<kUnitsUnpacked>(units - unit, [&]<int U>() {
       unpack(unit, U);
@@ -208,11 +191,18 @@ void score_unpacked(const KVHead& head, const Tile& tile, const Queries& queries
       unpack_keys<T>(head.size, tile.keys[block + u], tile.next_keys[block + u], tile.key_rest,
                      lines + u * steps * kLineBytes);
   };
-  in_register_tiles<kLeastOfMany>(count, tile.blocks, unpack, [&]<int Q, int U>(int first, int block) {
+  in_register_tiles(count, tile.blocks, unpack, [&]<int Q, int U>(int first, int block) {
     const std::byte* words[Q];
     for (int q = 0; q < Q; q++) words[q] = queries.template row<T>(first + q, head.size);
-    Sum total[Q][U][kVectors] = {};
-    multiply_whole<T, true, Q, U>(lines, steps, words, head.size, total);
+    Sum total[Q][U][kVectors];
+    clear(total);
+    multiply_lines<T, true, Q, U>(lines, steps, words, total);
+    for (int q = 0; kSplit<T> && q < Q; q++) {  // then the lower bytes of queries
+      words[q] += head.size;
+      for (int u = 0; u < U; u++)
+        for (int v = 0; v < kVectors; v++) total[q][u][v] *= 256;
+    }
+    if constexpr (kSplit<T>) multiply_lines<T, true, Q, U>(lines, steps, words, total);
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         store_scores<T>(head, tile.row[block + u], queries, first + q, total[q][u],
@@ -228,15 +218,14 @@ void add_unpacked(const KVHead& head, const Tile& tile, const Weights& weights, 
   const auto unpack = [&](int unit, int units) {
     unpack_values<T>(head.size, tile, unit, units, lines);
   };
-  in_register_tiles<kSplit<T> ? 1 : kLeastOfMany>(count, head.size / kPanel, unpack, [&]<int Q, int U>(int first, int unit) {
+  in_register_tiles(count, head.size / kPanel, unpack, [&]<int Q, int U>(int first, int unit) {
     const std::byte* words[Q];
     for (int q = 0; q < Q; q++)
       words[q] = static_cast<const std::byte*>(weights.template at<T, pairs>(first + q, 0));
     float* const to = output + first * head.size + unit * kPanel;
-    WeightedSums<T, Q, U, pairs> sums;
+    WeightedSums<T, Q, U, pairs, true> sums;
     sums.begin(to, head.size);
-    multiply_whole<T, false, Q, U>(lines, steps_of<T>(tile), words, kTileRows, sums.total);
-    sums.whole = true;
+    multiply_lines<T, false, Q, U>(lines, steps_of<T>(tile), words, sums.total);
     sums.end(to, head.size, weights.units + first);
   });
 }

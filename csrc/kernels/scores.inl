@@ -215,7 +215,9 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     keys[u] = tile.keys[block + u];
     next[u] = tile.next_keys[block + u];
   }
-  Sum total[U][Q][kVectors] = {}, low[U][Q][kVectors] = {};
+  Sum total[U][Q][kVectors], low[kSplit<T> ? U : 1][Q][kVectors];
+  clear(total);
+  clear(low);
   for (int at = 0; at < bytes; at += kLineBytes) {
     for (int u = 0; u < U; u++) {
       fetch(next[u] + at);

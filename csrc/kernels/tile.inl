@@ -79,7 +79,7 @@ constexpr int units_for(int queries) {
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
-// The same for a type; split products have two sums.
+// The same for keys of a type; split products have two sums.
 template <Type T>
 constexpr int units_of(int queries) {
   return !kSplit<T> ? units_for(queries) : queries > 3 ? 2 : 4;

@@ -1,8 +1,11 @@
 // Weights times the values of a tile, added to the output.
 
+// Types whose values are multiplied by weights of bytes.
+template <Type T>
+constexpr bool kByteWeights = T == Type::kmeans4 || kSplit<T>;
+
 // Weights of a tile's keys: float32; for int8 values also times the values' scales in int16; for
-// values in codes likewise in bytes; for split ones as the upper bytes of all keys, then the lower
-// ones; for values multiplied in pairs also in bfloat16.
+// values in codes likewise in bytes; for values multiplied in pairs also in bfloat16.
 struct Weights {
   float* values;   // [count][kTileRows]
   int16_t* codes;  // [count][kTileRows]; rows of bytes have the same spacing as those of 16 bits
@@ -12,8 +15,7 @@ struct Weights {
   SUFFICE_INLINE const void* at(int q, int place) const {
     if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
-    if constexpr (kSplit<T> || T == Type::kmeans4)
-      return reinterpret_cast<const uint8_t*>(row) + place;
+    if constexpr (kByteWeights<T>) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
   }
 
@@ -22,10 +24,8 @@ struct Weights {
   template <Type T, class Folded>
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::kmeans4)
+    if constexpr (kByteWeights<T>)
       units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
-    else if constexpr (kSplit<T>)
-      units[q] = split_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row), kTileRows);
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
   }
@@ -56,26 +56,43 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = T == Type::kmeans4 || kSplit<T> ? 4
-                            : has_scales(T) || Pairs        ? 2
-                                                            : 1;
+constexpr int kRowsAtOnce = kByteWeights<T>          ? 4
+                            : has_scales(T) || Pairs ? 2
+                                                     : 1;
+
+#if SUFFICE_LEVEL == 4
+template <Type T>
+SUFFICE_INLINE void zip_many(const std::byte* const* rows, ptrdiff_t rest, vi* to) {
+  if constexpr (T == Type::planes)
+    zip_many_planes(rows, rest, to);
+  else
+    zip_many_levels(rows, to);
+}
+#endif
 
 // 16 U elements of as many rows of values as are multiplied at once; second planes are `rest` away.
 template <Type T, bool Pairs, int U, class Taken>
 SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
                                Taken (*loaded)[kVectors]) {
   // Units of 16 elements, if there are.
-  constexpr int together = T == Type::kmeans4 || kSplit<T> || Pairs ? 2 : 1;
-  for (int u = 0; u < U; u += u + together <= U ? together : 1) {
+  constexpr int together = kByteWeights<T> || Pairs ? 2 : 1;
+  constexpr bool many = SUFFICE_LEVEL == 4 && is_four_bits(T);
+  for (int u = 0; u < U; u += many && u + 4 <= U ? 4 : u + together <= U ? together : 1) {
     const std::byte* from[kRowsAtOnce<T, Pairs>];
     for (int i = 0; i < kRowsAtOnce<T, Pairs>; i++)
       from[i] = rows[i] + u * elements_bytes(T, kPanel);
+    if constexpr (many) {
+      if (u + 4 <= U) {
+        zip_many<T>(from, rest, loaded[u]);
+        continue;
+      }
+    }
     if constexpr (T == Type::kmeans4) {
       if (u + together <= U)
         zip_two_levels(from, loaded[u]);
       else
         zip_levels(from, loaded[u]);
-    } else if constexpr (kSplit<T>) {
+    } else if constexpr (kByteWeights<T>) {
       if (u + together <= U)
         zip_four_planes<2>(from, rest, loaded[u]);
       else
@@ -97,8 +114,8 @@ SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
 
 // Sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. Outputs have the element order in which values of this type
-// load. `Pairs`: as products of bfloat16.
-template <Type T, int Q, int U, bool Pairs = false>
+// load. `Pairs`: as products of bfloat16. `Lines`: of lines that were unpacked, two units at once.
+template <Type T, int Q, int U, bool Pairs = false, bool Lines = false>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
   static constexpr int rows = kRowsAtOnce<T, Pairs>;
@@ -106,8 +123,9 @@ struct WeightedSums {
   using Sum = std::conditional_t<integers, vi, vf>;
   using Taken = std::conditional_t<integers || Pairs, vi, vf>;
 
-  Sum total[Q][U][kVectors] = {}, low[Q][U][kVectors] = {};  // `low`: of split weights
-  bool whole = false;  // `total` has all of them
+  Sum total[Q][U][kVectors];
+
+  SUFFICE_INLINE WeightedSums() { clear(total); }
 
   SUFFICE_INLINE static float* at(float* output, int size, int q, int u, int v) {
     return output + q * size + u * kPanel + v * W;
@@ -128,17 +146,10 @@ struct WeightedSums {
     Taken loaded[U][kVectors];
     load_units<T, Pairs, U>(values, rest, loaded);
     for (int q = 0; q < Q; q++) {
-      const void* const from = weights.template at<T, Pairs>(first + q, place);
-      const Taken weight = broadcast<Taken>(from);
-      if constexpr (kSplit<T>) {
-        const Taken lower = broadcast<Taken>(static_cast<const uint8_t*>(from) + kTileRows);
-        for (int u = 0; u < U; u++)
-          for (int v = 0; v < kVectors; v++)
-            low[q][u][v] = add_quads(low[q][u][v], lower, loaded[u][v]);
-      }
+      const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (T == Type::kmeans4 || kSplit<T>)
+          if constexpr (kByteWeights<T>)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else if constexpr (Pairs)
             total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);
@@ -148,7 +159,10 @@ struct WeightedSums {
   }
 
   SUFFICE_INLINE void end(float* output, int size, const float* units) {
-    for (int q = 0; q < Q; q++) join(total[q], low[q]);
+#if SUFFICE_LEVEL == 4
+    if constexpr (is_four_bits(T))
+      for (int q = 0; q < Q; q++) order_units<U, Lines ? 2 : 4>(total[q]);
+#endif
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++) {
@@ -158,16 +172,6 @@ struct WeightedSums {
           else
             store(to, total[q][u][v]);
         }
-  }
-
-  // Joins the sums of split weights, and brings elements into order.
-  SUFFICE_INLINE void join(Sum (*sums)[kVectors], Sum (*lower)[kVectors]) const {
-    if constexpr (kSplit<T>)
-      for (int u = 0; u < U && !whole; u++) sums[u][0] = 256 * sums[u][0] + lower[u][0];
-#if SUFFICE_LEVEL == 4
-    if constexpr (is_four_bits(T))
-      for (int u = 0; u + 2 <= U; u += 2) exchange_halves(sums[u][0], sums[u + 1][0]);
-#endif
   }
 };
 
@@ -224,7 +228,7 @@ void restore(float* output, int count, int size) {
 template <Type T>
 void add(const KVHead& head, const Tile& tile, const Weights& weights, int count, float* output) {
   in_units<kQueriesOf<T>>(count, [&]<int Q>(int first) {
-    in_units<units_of<T>(Q)>(head.size / kPanel, [&]<int U>(int unit) {
+    in_units<units_for(Q)>(head.size / kPanel, [&]<int U>(int unit) {
       add_values<T, Q, U>(head, tile, first, unit, weights, output);
     });
   });

@@ -34,7 +34,7 @@ def like_a_model_s(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filled(rows: int, seed: int = 0) -> KVCache:
-    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None)
+    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None, limit=8192)
 
 
 def queries(count: int, seed: int = 1, spread: float = 1.5) -> np.ndarray:
@@ -110,14 +110,20 @@ def test_a_tree_of_drafts(each_isa: str) -> None:
     assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
 
 
-def test_threads_do_not_change_a_bit() -> None:
-    cache, q = filled(1900), queries(4)
+@pytest.mark.parametrize("bounded", [False, True])
+def test_threads_and_other_rows_do_not_change_a_bit(bounded: bool) -> None:
+    """There are several pieces of chosen blocks and of light rows, which threads share."""
+    cache, q = filled(5000), queries(4)
+    rule = Tiers(0.5, 0.00002, bounded).rule()
     before, results = native.threads(), []
     for threads in range(1, native.cores() + 1):
         native.set_threads(threads)
-        results.append(attend(Tiers().rule(), q, cache, 0, scale=SCALE)[0])
+        results.append(attend(rule, q, cache, 0, scale=SCALE)[0])
     native.set_threads(before)
     assert all(np.array_equal(result, results[0]) for result in results)
+    cache.truncate(4998)
+    alone = attend(rule, q[:, 1:2], cache, 0, scale=SCALE)[0]
+    assert np.array_equal(alone[:, 0], results[0][:, 1])
 
 
 def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:

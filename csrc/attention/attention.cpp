@@ -29,7 +29,7 @@ struct Tiered {
   int first;
 
   void work(int chunk, Scratch& scratch) const { estimates.work(chunk, scratch); }
-  void finish(Scratch& scratch) const { searches.choose(estimates, first, scratch); }
+  void finish(Scratch&) const { searches.choose(estimates, first); }
 };
 
 }  // namespace
@@ -71,6 +71,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks);
   queue_.begin(static_cast<int>(chunks_.size()), threads);
   searches_.begin(threads);
+  tiers_.begin(threads);
 }
 
 // The thread that finishes the last chunk of a traversal also merges its results.
@@ -95,7 +96,7 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
 void Attention::work(Scratch& scratch, Team& team, int thread) {
   searches_.work(scratch, team, thread);
   queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });
-  tiers_.work(scratch, team);
+  tiers_.work(scratch, team, thread);
 }
 
 }  // namespace suffice

@@ -13,8 +13,7 @@ namespace {
 constexpr float kEveryRow = -1e30f;  // a floor that every visible row reaches
 constexpr double kSumError = 1e-5;   // relative, of float32 sums of thousands of weights
 constexpr double kLeast = 1e-4;      // of what is asked: below, all blocks are read
-constexpr int kHeavyBlocks = 16;     // of a piece
-constexpr int kLightTiles = 32;      // of a piece
+constexpr int kPieceTiles = 2 * kChunkBlocks / kTileBlocks;
 
 bool is_marked(const std::vector<uint64_t>& marks, int block) {
   return marks[block / kTileBlocks] >> (block % kTileBlocks * kPanel) & 1;
@@ -92,6 +91,12 @@ double TierEstimates::masses(int row, int q, float peak, float* to) const {
   return total;
 }
 
+void TierSearch::plan(const Traversal& traversal) {
+  const int tiles = (traversal.end - traversal.begin + kTileBlocks - 1) / kTileBlocks;
+  pieces_ = (tiles + kPieceTiles - 1) / kPieceTiles;
+  left.store(pieces_);
+}
+
 void TierSearch::choose(const TierEstimates& estimates, int row) {
   traversal_ = &estimates.traversal();
   rule_ = &std::get<Tiers>(traversal_->rule->technique);
@@ -105,7 +110,9 @@ void TierSearch::choose(const TierEstimates& estimates, int row) {
   weigh_blocks(estimates);
   if (rule_->bounded) bound_errors();
   choose_blocks(rule_->estimated);
-  list_pieces();
+  counted_.resize(kept_.size());
+  piece_reads_.resize(pieces_);
+  results_.resize(2 * pieces_ * partial_floats(group_, base_.size));
 }
 
 // Sorts the blocks by their share of the sums of weights, and sets the scores from which on rows
@@ -182,108 +189,104 @@ void TierSearch::choose_blocks(double most) {
   }
 }
 
-// Lists what there is to attend to, and counts it.
-void TierSearch::list_pieces() {
-  reads_ = {};
-  reads_.per_head_rows = keep_rows();
-  reads_.key_rows = list_heavy();
-  for (const uint16_t rows : rows_) reads_.value_rows += __builtin_popcount(rows);
-  heavy_pieces_ = static_cast<int>(list_.size() + kHeavyBlocks - 1) / kHeavyBlocks;
-  light_.clear();
-  const int tiles = static_cast<int>(kept_.size());
-  int64_t light_rows = 0;
-  for (int first = 0; first < tiles; first += kLightTiles) {
-    const int last = std::min(first + kLightTiles, tiles);
-    const int64_t before = light_rows;
-    for (int i = first; i < last; i++) light_rows += __builtin_popcountll(kept_[i]);
-    if (light_rows > before) light_.push_back({first, last});
-  }
-  const int64_t base_rows = visible_.rows() - reads_.key_rows + light_rows;
-  reads_.sketch_bytes = base_rows * stored_bytes(Type::kmeans4, base_.size);
-  if (rule_->bounded) reads_.sketch_bytes += visible_.rows();  // a byte of errors for each
-  results_.resize(pieces() * partial_floats(group_, base_.size));
-  left.store(pieces());
-}
-
-// Sets the rows that count. Returns the number of those in heavy blocks, summed over heads.
-int64_t TierSearch::keep_rows() {
+// Sets the rows of some tiles that count. Returns the number of those in chosen blocks, summed over
+// heads.
+int64_t TierSearch::keep_rows(const CodedTiles& tiles, int first, int last) {
   if (!rule_->bounded)
-    return kernels().keep_rows(tiles_, group_, floors_.data(), marked_.data(), kept_.data());
+    return kernels().keep_rows(tiles, group_, floors_.data(), marked_.data() + first,
+                               counted_.data() + first);
   int64_t rows = 0;
-  for (size_t tile = 0; tile < kept_.size(); tile++) {
+  for (int tile = first; tile < last; tile++) {
     const uint64_t exact = seen_[tile] & marked_[tile];
-    kept_[tile] = (if_light_[tile] & ~marked_[tile]) | exact;
+    counted_[tile] = (if_light_[tile] & ~marked_[tile]) | exact;
     rows += __builtin_popcountll(exact);
   }
   return rows * group_;
 }
 
-// Lists the chosen blocks that have rows to read, and removes these rows from `kept_`. Returns the
-// number of keys that the token sees in them.
-int64_t TierSearch::list_heavy() {
-  int64_t keys = 0;
-  list_.clear();
-  rows_.clear();
-  counted_ = kept_;
-  for (size_t tile = 0; tile < kept_.size(); tile++) {
-    const uint64_t heavy = kept_[tile] & marked_[tile];
-    kept_[tile] &= ~heavy;
-    for (int b = 0; b < kTileBlocks && heavy >> (b * kPanel); b++) {
-      const auto rows = static_cast<uint16_t>(heavy >> (b * kPanel));
-      if (!rows) continue;
-      const int position = tiles_.begin + static_cast<int>(tile) * kTileBlocks + b;
-      const int block = tiles_.list ? tiles_.list[position] : position;
-      for (int row = block * kPanel; row < (block + 1) * kPanel; row++) keys += visible_.sees(row);
-      list_.push_back(block);
-      rows_.push_back(rows);
-    }
-  }
-  return keys;
-}
-
-Partial TierSearch::part(int piece) {
-  return partial_at(results_.data() + piece * partial_floats(group_, base_.size), group_,
+// The results of a piece are the parts 2 * piece, of rows in chosen blocks, and 2 * piece + 1.
+Partial TierSearch::part(int index) {
+  return partial_at(results_.data() + index * partial_floats(group_, base_.size), group_,
                     base_.size);
 }
 
 void TierSearch::attend(int piece, Scratch& scratch) {
+  const int first = piece * kPieceTiles;
+  const int last = std::min<int>(first + kPieceTiles, static_cast<int>(kept_.size()));
+  CodedTiles tiles = tiles_;
+  tiles.begin += first * kTileBlocks;
+  tiles.end = std::min(tiles.end, tiles_.begin + last * kTileBlocks);
+  tiles.scores += static_cast<size_t>(first) * tiles.stride;
+  PieceReads& reads = piece_reads_[piece];
+  reads = {};
+  reads.per_head = keep_rows(tiles, first, last);
+  int32_t list[kPieceTiles * kTileBlocks];  // chosen blocks with rows that count
+  uint16_t rows[kPieceTiles * kTileBlocks];
+  int blocks = 0;
+  for (int tile = first; tile < last; tile++) {
+    const uint64_t heavy = counted_[tile] & marked_[tile];
+    kept_[tile] = counted_[tile] & ~heavy;
+    reads.values += __builtin_popcountll(heavy);
+    reads.light += __builtin_popcountll(kept_[tile]);
+    for (int b = 0; b < kTileBlocks && heavy >> (b * kPanel); b++) {
+      rows[blocks] = static_cast<uint16_t>(heavy >> (b * kPanel));
+      if (!rows[blocks]) continue;
+      const int position = tiles_.begin + tile * kTileBlocks + b;
+      const int block = tiles_.list ? tiles_.list[position] : position;
+      for (int row = block * kPanel; row < (block + 1) * kPanel; row++)
+        reads.keys += visible_.sees(row);
+      list[blocks++] = block;
+    }
+  }
   float* const floats =
       scratch.at_least(std::max(attend_scratch(group_, base_.size), coded_scratch(group_)));
-  const Partial to = part(piece);
-  if (piece < heavy_pieces_) {
-    const size_t from = static_cast<size_t>(piece) * kHeavyBlocks;
-    const int count = static_cast<int>(std::min<size_t>(list_.size() - from, kHeavyBlocks));
-    kernels().attend_kept(traversal_->head, queries_, traversal_->length(row_), group_,
-                          list_.data() + from, rows_.data() + from, count, to, floats);
-    return;
-  }
-  const Light& light = light_[piece - heavy_pieces_];
-  CodedTiles tiles = tiles_;
-  tiles.begin += light.first * kTileBlocks;
-  tiles.end = std::min(tiles.end, tiles_.begin + light.last * kTileBlocks);
-  tiles.scores += static_cast<size_t>(light.first) * tiles.stride;
+  if (blocks > 0)
+    kernels().attend_kept(traversal_->head, queries_, traversal_->length(row_), group_, list, rows,
+                          blocks, part(2 * piece), floats);
+  if (reads.light == 0) return;
+  const Partial to = part(2 * piece + 1);
   std::copy(peaks_.begin(), peaks_.end(), to.peak);
-  kernels().add_light(base_, tiles, kept_.data() + light.first, group_, to, floats);
+  kernels().add_light(base_, tiles, kept_.data() + first, group_, to, floats);
+}
+
+void TierSearch::gather() {
+  parts_.clear();
+  for (int i = 0; i < pieces_; i++) {
+    if (piece_reads_[i].values > 0) parts_.push_back(part(2 * i));
+    if (piece_reads_[i].light > 0) parts_.push_back(part(2 * i + 1));
+  }
 }
 
 void TierSearch::finish(Scratch& scratch) {
-  const auto gather = [&] {
-    parts_.clear();
-    for (int i = 0; i < pieces(); i++) parts_.push_back(part(i));
-  };
   gather();
+  missing_ = 0;
   for (double most = rule_->estimated / 2; rule_->bounded; most /= 2) {
-    reads_.missing = distance();
-    if (reads_.missing <= rule_->estimated) break;
+    missing_ = distance();
+    if (missing_ <= rule_->estimated) break;
     choose_blocks(most > kLeast * rule_->estimated ? most : 0.0);
-    list_pieces();
-    for (int i = 0; i < pieces(); i++) attend(i, scratch);
+    for (int i = 0; i < pieces_; i++) attend(i, scratch);
     gather();
   }
   merge(parts_, group_, base_.size,
         traversal_->outputs.data() + static_cast<size_t>(row_) * group_);
-  count_reads(*traversal_, row_, reads_);
+  count();
   audit_token(scratch);
+}
+
+void TierSearch::count() {
+  Reads reads;
+  int64_t light = 0;
+  for (const PieceReads& piece : piece_reads_) {
+    reads.key_rows += piece.keys;
+    reads.value_rows += piece.values;
+    reads.per_head_rows += piece.per_head;
+    light += piece.light;
+  }
+  const int64_t by_base = visible_.rows() - reads.key_rows + light;
+  reads.sketch_bytes = by_base * stored_bytes(Type::kmeans4, base_.size);
+  if (rule_->bounded) reads.sketch_bytes += visible_.rows();  // a byte of errors for each
+  reads.missing = missing_;
+  count_reads(*traversal_, row_, reads);
 }
 
 // Bounds the total variation distance of each head's softmax to the exact one; returns the largest.
@@ -344,35 +347,35 @@ void TierSearch::audit_token(Scratch& scratch) {
 void TierSearches::clear() {
   used_ = 0;
   items_.clear();
-  next_.store(0);
 }
 
 int TierSearches::plan(const Traversal& traversal) {
   const int first = used_;
   used_ += traversal.tokens();
   while (static_cast<int>(searches_.size()) < used_) searches_.emplace_back();
+  for (int i = first; i < used_; i++) {
+    searches_[i].plan(traversal);
+    for (int piece = 0; piece < searches_[i].pieces(); piece++)
+      items_.push_back({&searches_[i], piece});
+  }
   return first;
 }
 
-void TierSearches::choose(const TierEstimates& estimates, int first, Scratch& scratch) {
-  for (int row = 0; row < estimates.traversal().tokens(); row++) {
-    TierSearch& search = searches_[first + row];
-    search.choose(estimates, row);
-    if (search.pieces() == 0) search.finish(scratch);
-    const std::lock_guard lock(listing_);
-    for (int piece = 0; piece < search.pieces(); piece++) items_.push_back({&search, piece});
-  }
+void TierSearches::begin(int threads) { queue_.begin(static_cast<int>(items_.size()), threads); }
+
+void TierSearches::choose(const TierEstimates& estimates, int first) {
+  for (int row = 0; row < estimates.traversal().tokens(); row++)
+    searches_[first + row].choose(estimates, row);
 }
 
-void TierSearches::work(Scratch& scratch, Team& team) {
+void TierSearches::work(Scratch& scratch, Team& team, int thread) {
   if (used_ == 0) return;
-  team.barrier();  // now all pieces are known
-  const int total = static_cast<int>(items_.size());
-  for (int i = next_.fetch_add(1); i < total; i = next_.fetch_add(1)) {
+  team.barrier();  // now all tokens have chosen
+  queue_.take(thread, team.size(), [&](int i) {
     TierSearch& search = *items_[i].search;
     search.attend(items_[i].piece, scratch);
     if (search.left.fetch_sub(1, std::memory_order_acq_rel) == 1) search.finish(scratch);
-  }
+  });
 }
 
 }  // namespace suffice

@@ -5,10 +5,10 @@
 //   TierEstimates::work  estimated scores of a chunk's keys for all query rows, and block by block
 //                        the sums of their weights, relative to the chunk's peak
 //   choose               for each token: chooses the heaviest blocks until at most the share
-//                        `estimated` of every head's sum of weights is left, and the rows that are
-//                        not skipped; lists both in pieces
-//   attend               attends to a piece: rows of chosen blocks by both planes, or other rows by
-//                        their estimated scores and the base planes of their values
+//                        `estimated` of every head's sum of weights is left, and the lowest scores
+//                        that are not skipped
+//   attend               attends to the rows of a piece: those of chosen blocks by both planes,
+//                        others by their estimated scores and the base planes of their values
 //   finish               merges the pieces in their order
 //
 // With bounds, every row of a chosen block is read. Let W be the sum of the weights that count, M
@@ -16,12 +16,12 @@
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
 //
-// Chunks and pieces run in any order and on any thread. What they are depends on the token alone.
+// Chunks and pieces run in any order and on any thread. A piece is some chunks, and most often runs
+// on the thread that has their scores in its cache.
 #pragma once
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <vector>
 
 #include "attention/partial.h"
@@ -57,28 +57,29 @@ class TierEstimates {
 // The search of one token.
 class TierSearch {
  public:
+  void plan(const Traversal& traversal);
+  int pieces() const { return pieces_; }
   void choose(const TierEstimates& estimates, int row);
-  int pieces() const { return heavy_pieces_ + static_cast<int>(light_.size()); }
   void attend(int piece, Scratch& scratch);
   void finish(Scratch& scratch);
 
   std::atomic<int> left{0};  // unfinished pieces
 
  private:
-  // Tiles [first, last) with light rows.
-  struct Light {
-    int first, last;
+  // What a piece read; rows of values by their base planes are `light`.
+  struct PieceReads {
+    int64_t keys = 0, values = 0, light = 0, per_head = 0;
   };
 
   void weigh_blocks(const TierEstimates& estimates);
   void bound_errors();
   BlockErrors errors();
   void choose_blocks(double most);
-  void list_pieces();
-  int64_t keep_rows();
-  int64_t list_heavy();
-  Partial part(int piece);
+  int64_t keep_rows(const CodedTiles& tiles, int first, int last);
+  Partial part(int index);
+  void gather();
   float distance();
+  void count();
   void audit_token(Scratch& scratch);
 
   const Traversal* traversal_ = nullptr;
@@ -95,16 +96,15 @@ class TierSearch {
   std::vector<ErrorUnits> units_;       // [group]
   std::vector<float> bounds_;           // [group]: on the distance of their softmax
   std::vector<int> buckets_;            // for sorting
-  std::vector<int32_t> sorted_, list_;  // all blocks by share, and those to read exactly
-  std::vector<uint16_t> rows_;          // of each listed block, those that are read
+  std::vector<int32_t> sorted_;         // all blocks by share
   // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
   // where a block is light, and all that the token sees
   std::vector<uint64_t> marked_, counted_, kept_, if_light_, seen_;
-  int heavy_pieces_ = 0;
-  std::vector<Light> light_;
-  std::vector<float> results_;
-  std::vector<Partial> parts_;
-  Reads reads_;
+  int pieces_ = 0;
+  std::vector<PieceReads> piece_reads_;
+  std::vector<float> results_;  // of each piece: of its rows in chosen blocks, and of the others
+  std::vector<Partial> parts_;  // those that have rows
+  float missing_ = 0;
 };
 
 // The searches of all tokens of a step in a layer. They keep their buffers.
@@ -112,10 +112,11 @@ class TierSearches {
  public:
   void clear();
   int plan(const Traversal& traversal);  // returns the first of its tokens' searches
+  void begin(int threads);
   // Chooses for the tokens of a traversal; `first`: what `plan` returned.
-  void choose(const TierEstimates& estimates, int first, Scratch& scratch);
+  void choose(const TierEstimates& estimates, int first);
   // Called by every thread of the team after its last chunk; returns when no piece is left.
-  void work(Scratch& scratch, Team& team);
+  void work(Scratch& scratch, Team& team, int thread);
 
  private:
   struct Item {
@@ -126,8 +127,7 @@ class TierSearches {
   std::deque<TierSearch> searches_;
   int used_ = 0;  // searches of this step
   std::vector<Item> items_;
-  std::mutex listing_;
-  std::atomic<int> next_{0};
+  WorkQueue queue_;
 };
 
 }  // namespace suffice

@@ -111,8 +111,8 @@ SUFFICE_INLINE void zip_many_levels(const std::byte* const* rows, vi* to) {
   }
 }
 
-// Brings sums of units of 16 such elements into order. Four, or two, were zipped together as long
-// as there were so many.
+// Brings sums of units of 16 such elements into order. `Together` were zipped at once, and fewer
+// where no more were left.
 template <int Units, int Together, class Sum>
 SUFFICE_INLINE void order_units(Sum (*sums)[kVectors]) {
   int u = 0;

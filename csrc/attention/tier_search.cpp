@@ -92,8 +92,10 @@ double TierEstimates::masses(int row, int q, float peak, float* to) const {
 }
 
 void TierSearch::plan(const Traversal& traversal) {
-  const int tiles = (traversal.end - traversal.begin + kTileBlocks - 1) / kTileBlocks;
-  pieces_ = (tiles + kPieceTiles - 1) / kPieceTiles;
+  const int first = traversal.begin / kTileBlocks;  // begins at a tile
+  const int last = (traversal.end + kTileBlocks - 1) / kTileBlocks;
+  before_ = first % kPieceTiles;
+  pieces_ = (before_ + last - first + kPieceTiles - 1) / kPieceTiles;
   left.store(pieces_);
 }
 
@@ -211,8 +213,8 @@ Partial TierSearch::part(int index) {
 }
 
 void TierSearch::attend(int piece, Scratch& scratch) {
-  const int first = piece * kPieceTiles;
-  const int last = std::min<int>(first + kPieceTiles, static_cast<int>(kept_.size()));
+  const int first = std::max(piece * kPieceTiles - before_, 0);
+  const int last = std::min((piece + 1) * kPieceTiles - before_, static_cast<int>(kept_.size()));
   CodedTiles tiles = tiles_;
   tiles.begin += first * kTileBlocks;
   tiles.end = std::min(tiles.end, tiles_.begin + last * kTileBlocks);

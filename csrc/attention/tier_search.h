@@ -16,8 +16,8 @@
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
 //
-// Chunks and pieces run in any order and on any thread. A piece is some chunks, and most often runs
-// on the thread that has their scores in its cache.
+// Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
+// traversal starts, and most often runs on the thread that has their scores in its cache.
 #pragma once
 
 #include <atomic>
@@ -100,7 +100,7 @@ class TierSearch {
   // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
   // where a block is light, and all that the token sees
   std::vector<uint64_t> marked_, counted_, kept_, if_light_, seen_;
-  int pieces_ = 0;
+  int pieces_ = 0, before_ = 0;  // tiles of the first piece before the traversal's first
   std::vector<PieceReads> piece_reads_;
   std::vector<float> results_;  // of each piece: of its rows in chosen blocks, and of the others
   std::vector<Partial> parts_;  // those that have rows

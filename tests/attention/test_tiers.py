@@ -110,19 +110,20 @@ def test_a_tree_of_drafts(each_isa: str) -> None:
     assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
 
 
+@pytest.mark.parametrize("window", [None, 3014])  # alone, row 1 begins a tile later
 @pytest.mark.parametrize("bounded", [False, True])
-def test_threads_and_other_rows_do_not_change_a_bit(bounded: bool) -> None:
-    """There are several pieces of chosen blocks and of light rows, which threads share."""
+def test_threads_and_other_rows_do_not_change_a_bit(bounded: bool, window: int | None) -> None:
+    """There are several pieces, which threads share."""
     cache, q = filled(5000), queries(4)
-    rule = Tiers(0.5, 0.00002, bounded).rule()
+    rule, how = Tiers(0.5, 0.00002, bounded).rule(), {"scale": SCALE, "window": window}
     before, results = native.threads(), []
     for threads in range(1, native.cores() + 1):
         native.set_threads(threads)
-        results.append(attend(rule, q, cache, 0, scale=SCALE)[0])
+        results.append(attend(rule, q, cache, 0, **how)[0])
     native.set_threads(before)
     assert all(np.array_equal(result, results[0]) for result in results)
     cache.truncate(4998)
-    alone = attend(rule, q[:, 1:2], cache, 0, scale=SCALE)[0]
+    alone = attend(rule, q[:, 1:2], cache, 0, **how)[0]
     assert np.array_equal(alone[:, 0], results[0][:, 1])
 
 

@@ -25,8 +25,8 @@ def test_settings_attend_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.Mo
     for row in (eight, planes):
         assert (row["K read"], row["V read"]) == (1, 1)
         assert row["bytes read"] == pytest.approx((deep.SIZE + 4) / (2 * deep.SIZE))
-        assert 0 < row["output error"] < 0.03
-    assert planes["output error"] < four["output error"]
+        assert 0 < row["output error"] < 0.1
+    assert planes["output error"] < four["output error"] / 2
     for row in tiers:
         assert row["K read"] < 1 and row["bytes read"] < eight["bytes read"]
         assert row["output error"] > planes["output error"]

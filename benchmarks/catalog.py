@@ -44,6 +44,7 @@ SCRIPTS = (
     Script("attention.speed", "decode steps at long context, by technique", "10 minutes"),
     Script("attention.policy_speed", "decode steps of ART over policies, by batch", "an hour"),
     Script("attention.kernel", "the attention kernel alone, and torch's", "10 minutes"),
+    Script("attention.deep", "attention alone over 32,768 keys of a model", "3 minutes"),
     Script("attention.art", "ART's probe against the oracle, ablations, thresholds", "5 minutes"),
     Script("attention.by_layer", "ART with a threshold for each layer", "5 minutes"),
     Script("attention.mass", "attention's spread over tokens, and the best clips", "2 minutes"),

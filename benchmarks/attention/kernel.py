@@ -35,7 +35,7 @@ from suffice.cache.kv import KVCache
 HEADS, KV_HEADS, SIZE = 32, 8, 128
 SCALE = SIZE**-0.5
 ROWS = (1, 8)
-DTYPES = ("bfloat16", "float16", "float32", "int8", "kmeans4")
+DTYPES = ("bfloat16", "float16", "float32", "int8", "planes", "kmeans4")
 TORCH_DTYPES = {"torch bfloat16": torch.bfloat16, "torch float32": torch.float32}
 RING_BYTES = 512 << 20
 READ_BYTES = 512 << 20
@@ -188,6 +188,7 @@ HEAD = ["S", "K and V", "query rows", "ms", "of the streaming read", "ms to read
 BARS = {
     ("bfloat16", 1): ("bf16, fraction of the streaming read", 4, 0.60, "at least"),
     ("int8", 1): ("int8, time over bf16's", 7, 0.60, "at most"),
+    ("planes", 1): ("planes, time over int8's", 8, 1.10, "at most"),
     ("kmeans4", 1): ("kmeans4, time over int8's", 8, 0.75, "at most"),
     ("bfloat16", 8): ("bf16, 8 query rows over 1", 9, 1.50, "at most"),
 }

@@ -5,14 +5,18 @@
                                                                         a prompt, and some of these
     python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
+    python -m benchmarks.attention.quality --data-dir DIR --stored      types of keys and values,
+                                                                        and tiers of planes
     python -m benchmarks.attention.quality --data-dir DIR --quick       tiny sizes, into build/
     python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
 Each command measures the settings without a result, a minute or two each on two cores, and stores
 a record of each, in the form of `suffice eval perplexity --against exact`. The reference and the
-prompts are run once. Thresholds are those of the papers and a few of ours. Published figures, for
-other and larger models, are listed with ours. The table lists combinations that the engine refuses.
+prompts are run once. `exact @ int8` keeps keys and values in int8; bytes are over what exact
+attention reads of a cache in the model's own type. Thresholds are those of the papers and a few of
+ours. Published figures, for other and larger models, are listed with ours. The table lists
+combinations that the engine refuses.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from typing import Any
 from benchmarks.attention.quality_table import conditions, points, table
 from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.settings import accepted
+from suffice.cache import row_bytes, types_of
 from suffice.cli.eval.options import PerplexityFlags
 from suffice.engine.config import Config
 from suffice.engine.load import load
@@ -107,6 +112,18 @@ CODED = (
     "exaq:bits=3 + art:tau=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
+STORED = (
+    "exact",
+    "exact @ int8",
+    "exact @ planes",
+    "tiers:eps=0.5,skip=0.0002 @ planes",
+    "tiers:eps=0.7,skip=0.0002 @ planes",
+    "tiers:eps=0.8,skip=0.0007 @ planes",
+    "tiers:eps=1,skip=0.0002 @ planes",
+    "tiers:bounded=true,eps=0.1,skip=0.00001 @ planes",
+    "exact @ kmeans4",
+    SMALL,
+)
 AUDIT = 16  # steps between two audits: a dozen rows each, in some hundred steps
 PLOT = "quality"
 QUICK_WINDOW = 64
@@ -116,7 +133,12 @@ PANELS = ("quality", "quality_policies")  # results that are plotted
 
 def name_of(flags: argparse.Namespace) -> str:
     """Return the name of the result's files: the kind; model and window unless the defaults."""
-    what = ["softmax"] if flags.calibration else ["policies"] if flags.prompt else []
+    kinds = {
+        "softmax": flags.calibration,
+        "policies": flags.prompt,
+        "stored": flags.stored,
+    }
+    what = [kind for kind, asked in kinds.items() if asked][:1]
     model = Path(flags.model).name
     usual = CODED_WINDOW if flags.calibration else WINDOW
     others = [model] * (model != MODEL) + [str(flags.window)] * (flags.window != usual)
@@ -156,6 +178,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--settings", nargs="+")
     parser.add_argument("--calibration", help="of the model: measure softmaxes by codes")
     parser.add_argument("--prompt", type=int, default=0, help="tokens of a window run as a prompt")
+    parser.add_argument("--stored", action="store_true", help="types of keys and values")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--window", type=int)
     parser.add_argument("--limit", type=int, help="windows")
@@ -169,7 +192,8 @@ def options() -> argparse.Namespace:
     flags.limit = flags.limit or (1 if flags.quick else limit)
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
     if not flags.settings:
-        whole = CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
+        usual = STORED if flags.stored else SETTINGS
+        whole = CODED if flags.calibration else BUDGETED if flags.prompt else usual
         flags.settings = list(whole[:3] if flags.quick else whole)
     return flags
 
@@ -291,8 +315,15 @@ def measured(
                 "interrupted": False,
                 "result": compared(setting, found, expected, len(windows)),
                 "reads": runner.trace.plain(),
+                "plain_over_stored": bytes_of(base) / bytes_of(runner),
             },
         )
+
+
+def bytes_of(runner: Runner) -> int:
+    """Return the bytes of a key and a value as an engine keeps them."""
+    size = runner.decoder.config.head_size
+    return sum(row_bytes(dtype, size) for dtype in types_of(runner.config.kv_cache_dtype))
 
 
 def draw(folder: Path) -> Path:

@@ -52,23 +52,28 @@ def change(found: dict[str, Any]) -> float:
 
 
 def share(found: dict[str, Any]) -> float:
-    """Return the bytes of keys, values and metadata read over those held."""
-    return float(found["reads"]["kv_bytes_read"] / found["reads"]["kv_bytes_held"])
+    """Return the bytes of keys, values and metadata read over those of exact attention."""
+    return float(found["reads"]["kv_bytes_read"] / held(found))
+
+
+def held(found: dict[str, Any]) -> float:
+    """Return the bytes that exact attention reads of a cache in the model's own type."""
+    return float(found["reads"]["kv_bytes_held"] * found.get("plain_over_stored", 1))
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:
     """Return a setting's row of the table; reads are fractions of held rows."""
     reads, against = found["reads"], found["result"]["against"]
-    keys, values, held = (
+    keys, values, rows = (
         sum(map(sum, reads[name])) for name in ("key_rows_read", "value_rows_read", "rows_held")
     )
     error = 100 * (against["ratio_error"] or 0)
     return [
         f"`{setting}`",
-        keys / held,
-        values / held,
+        keys / rows,
+        values / rows,
         alone(reads),
-        reads["sketch_bytes_read"] / reads["kv_bytes_held"],
+        reads["sketch_bytes_read"] / held(found),
         share(found),
         f"{change(found):+.2f} ± {error:.2f} %",
         against["divergence"],
@@ -98,8 +103,10 @@ def audited(audit: dict[str, Any]) -> list[Any]:
 def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
     """Return the results as text and a table, with a comparison to the published savings."""
     kv = next(iter(records.values()))["config"]["kv_cache_dtype"]
+    others = " or the type after `@`" if any(" @ " in setting for setting in records) else ""
     about = (
-        f"{conditions(records)}, {kv} keys and values. 'Missing' is a share of a head's softmax: "
+        f"{conditions(records)}, keys and values in {kv}{others}; bytes are over those that exact "
+        f"attention reads in {kv}. 'Missing' is a share of a head's softmax: "
         "the most that the technique bounds or estimates, and, found by exact attention in some "
         "of the steps, what truly was. 'Output error' is relative, root of the mean square. Both "
         "are of what the cache holds. 'V per head' is what a query head alone would read. `A + B`: "

@@ -6,14 +6,16 @@
 
 The text (WikiText-2) is run up to a depth with exact attention. Its next tokens are then decoded
 one by one, each by all settings in turn, so that all see the same keys and the same drift of the
-machine. All settings share the model's weights; each has its own copy of the cache. A setting's
-ratio is the median of its ratios to exact attention, token by token. Reads are counted over those
-steps, including the sketch.
+machine. All settings share the model's weights; each has its own copy of the cache, in bfloat16 or
+the type after its ` @ `. A setting's ratio is the median of its ratios to exact attention, token by
+token. Reads are counted over those steps, including the sketch, over what exact attention reads of
+the cache in bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import sys
 import time
@@ -24,6 +26,7 @@ from typing import Any
 from rich.progress import Progress
 
 from benchmarks.harness import record
+from benchmarks.harness.settings import stored_in
 from benchmarks.harness.tables import markdown
 from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
@@ -84,25 +87,30 @@ class Subject:
 
 def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int) -> list[Subject]:
     """Run all tokens but the last `steps`; return the settings, exact attention first."""
-    model = runner.decoder.config
-    read = runner.open("text", len(tokens))
-    runner.prefill(read, tokens[: len(tokens) - steps])
-    read.cache.reserve(steps)
-    found = [
-        Subject(
-            setting,
-            NativeModel(
-                runner.decoder,
-                len(tokens),
-                [[ATTENTIONS.build(setting).rule()] * model.kv_heads for _ in model.layers],
-            ),
-            runner.fork(read).cache,
-            Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads),
-        )
-        for setting in (EXACT, *settings)
-    ]
-    runner.close(read)
-    return found
+    model, found = runner.decoder.config, []
+    settings = [EXACT, *settings]
+    for stored in dict.fromkeys(stored_in(setting)[1] for setting in settings):
+        own = runner if stored is None else with_storage(runner, stored)
+        read = own.open("text", len(tokens))
+        own.prefill(read, tokens[: len(tokens) - steps])
+        read.cache.reserve(steps)
+        for setting in settings:
+            technique, its = stored_in(setting)
+            if its != stored:
+                continue
+            rules = [[ATTENTIONS.build(technique).rule()] * model.kv_heads for _ in model.layers]
+            trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+            decoder = NativeModel(runner.decoder, len(tokens), rules)
+            found.append(Subject(setting, decoder, own.fork(read).cache, trace))
+        own.close(read)
+    return sorted(found, key=lambda subject: settings.index(subject.setting))
+
+
+def with_storage(runner: Runner, stored: str) -> Runner:
+    """Return a runner of the same weights that keeps keys and values in another type."""
+    plain = {"kv_cache_dtype": stored, "attention": ATTENTIONS.build(EXACT)}
+    config = dataclasses.replace(runner.config, **plain)
+    return Runner(config, runner.decoder, runner.sample)
 
 
 def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]:
@@ -115,7 +123,7 @@ def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]
         f"`{subject.setting}`",
         reads.key_fraction,
         reads.value_fraction,
-        reads.kv_bytes_read / reads.kv_bytes_held,
+        reads.kv_bytes_read / exact.trace.kv_bytes_held,
         1000 * statistics.median(subject.seconds[WARM:]),
         statistics.median(before / after for before, after in pairs),
     ]
@@ -149,8 +157,9 @@ def measure(flags: argparse.Namespace, weights: str, progress: Progress) -> list
 def table(flags: argparse.Namespace, rows: list[list[Any]]) -> str:
     """Return the results as text and a table."""
     about = (
-        f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, bfloat16 keys and "
-        "values; a step reads the weights too, which no technique of attention spares."
+        f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, keys and values in "
+        "bfloat16 or the type after `@`; bytes are over those of exact attention in bfloat16. A "
+        "step reads the weights too, which no technique of attention spares."
     )
     return f"## Decode steps\n\n{about}\n\n{markdown(HEAD, rows)}"
 

@@ -1,4 +1,7 @@
-"""Parses settings of the engine as written in tables: `quest:ratio=0.2 + art:tau=1e-2`."""
+"""Parses settings of the engine as written in tables: `quest:ratio=0.2 + art:tau=1e-2`.
+
+`exact @ int8` keeps keys and values in int8; without it they have the type of the table.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,12 @@ from suffice.policy import POLICIES
 SEAMS = {"attention": ATTENTIONS, "softmax": SOFTMAXES, "policy": POLICIES}
 
 
+def stored_in(setting: str) -> tuple[str, str | None]:
+    """Return a setting's techniques, and the type of its keys and values if it names one."""
+    techniques, at, stored = setting.partition(" @ ")
+    return techniques, stored if at else None
+
+
 def parts(setting: str) -> dict[str, str]:
     """Return the techniques of a setting by seam.
 
@@ -20,7 +29,7 @@ def parts(setting: str) -> dict[str, str]:
         InputError: An unknown technique, or two of one seam.
     """
     found: dict[str, str] = {}
-    for part in setting.split(" + "):
+    for part in stored_in(setting)[0].split(" + "):
         name = part.partition(":")[0]
         seam = next((seam for seam, table in SEAMS.items() if name in table.entries), None)
         if seam is None:
@@ -46,11 +55,14 @@ def accepted(
         techniques = parts(setting)
         try:
             needed = options if calibrated(techniques) else {**options, "calibration": None}
-            config = Config.create(model, **needed, **techniques)
+            stored = stored_in(setting)[1]
+            own = {"kv_cache_dtype": stored} if stored else {}
+            config = Config.create(model, **needed, **techniques, **own)
         except InputError as error:
             refused[setting] = str(error)
         else:
-            found[setting] = {seam: getattr(config, seam) for seam in (*SEAMS, "calibration")}
+            names = (*SEAMS, "calibration", *own)
+            found[setting] = {name: getattr(config, name) for name in names}
     return found
 
 

@@ -3,7 +3,6 @@
 #include "attention/coded_traversal.h"
 #include "attention/exact_traversal.h"
 #include "attention/sequential_traversal.h"
-#include "attention/tiers_traversal.h"
 
 namespace suffice {
 namespace {
@@ -23,15 +22,27 @@ Algorithm algorithm_of(const Traversal& traversal) {
   return everything && !traversal.max_blocks ? Algorithm::exact : Algorithm::sequential;
 }
 
+// The chunks of a traversal in tiers. After the last one, its tokens choose what to attend to.
+struct Tiered {
+  TierEstimates estimates;
+  TierSearches& searches;
+  int first;
+
+  void work(int chunk, Scratch& scratch) const { estimates.work(chunk, scratch); }
+  void finish(Scratch&) const { searches.choose(estimates, first); }
+};
+
 }  // namespace
 
 // Sets the traversal's chunks; returns the number of floats that their results take.
-size_t Attention::plan_chunks(Traversal& traversal) {
+size_t Attention::plan_chunks(Traversal& traversal, int index) {
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return ExactTraversal::plan(traversal);
     case Algorithm::sequential: return SequentialTraversal::plan(traversal);
     case Algorithm::coded: return CodedTraversal::plan(traversal);
-    case Algorithm::tiers: return TiersTraversal::plan(traversal);
+    case Algorithm::tiers:
+      firsts_[index] = tiers_.plan(traversal);
+      return TierEstimates::plan(traversal);
     case Algorithm::certified: break;
   }
   traversal.chunks = 0;
@@ -43,12 +54,14 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   traversals_ = &traversals;
   chunks_.clear();
   offsets_.clear();
+  firsts_.assign(traversals.size(), 0);
   searches_.clear();
   walks_.clear();
+  tiers_.clear();
   size_t floats = 0;
   for (int t = 0; t < static_cast<int>(traversals.size()); t++) {
     offsets_.push_back(floats);
-    floats += plan_chunks(traversals[t]);
+    floats += plan_chunks(traversals[t], t);
     for (int i = 0; i < traversals[t].chunks; i++) chunks_.push_back({t, i});
     if (algorithm_of(traversals[t]) == Algorithm::sequential) walks_.push_back(t);
   }
@@ -63,6 +76,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks);
   queue_.begin(static_cast<int>(chunks_.size()), threads);
   searches_.begin(threads);
+  tiers_.begin(threads);
 }
 
 // The thread that finishes the last chunk of a traversal also merges its results.
@@ -77,7 +91,8 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return run(ExactTraversal(traversal, results));
     case Algorithm::coded: return run(CodedTraversal(traversal, results));
-    case Algorithm::tiers: return run(TiersTraversal(traversal, results));
+    case Algorithm::tiers:
+      return run(Tiered{{traversal, results}, tiers_, firsts_[chunk.traversal]});
     case Algorithm::sequential:
       return run(SequentialTraversal(traversal, results, *ahead_[chunk.traversal]));
     case Algorithm::certified: return;  // has no chunks
@@ -104,6 +119,7 @@ void Attention::work(Scratch& scratch, Team& team, int thread) {
   searches_.work(scratch, team, thread);
   queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });
   help(scratch, team);
+  tiers_.work(scratch, team, thread);
 }
 
 }  // namespace suffice

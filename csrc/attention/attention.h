@@ -8,6 +8,7 @@
 
 #include "attention/certified_search.h"
 #include "attention/scores_ahead.h"
+#include "attention/tier_search.h"
 #include "attention/traversal.h"
 #include "runtime/parallel.h"
 
@@ -26,14 +27,16 @@ class Attention {
     int traversal;
     int index;
   };
-  size_t plan_chunks(Traversal& traversal);
+  size_t plan_chunks(Traversal& traversal, int index);
   void work_on(const Chunk& chunk, Scratch& scratch);
   void help(Scratch& scratch, const Team& team);
 
   CertifiedSearches searches_;
+  TierSearches tiers_;
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;
   std::vector<size_t> offsets_;  // where each traversal's results begin
+  std::vector<int> firsts_;      // the first of each traversal's searches in tiers, if it has any
   std::vector<float> results_;
   std::unique_ptr<std::atomic<int>[]> left_;  // unfinished chunks of each traversal
   size_t left_size_ = 0;

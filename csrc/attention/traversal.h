@@ -73,22 +73,6 @@ inline int parent_of(const Visible& visible, int row) {
   return before ? 31 - __builtin_clz(before) : -1;
 }
 
-// What `tiers` decides for one token.
-struct TierChoice {
-  std::vector<float> peaks, floors;   // [query rows]: largest scores, lowest scores to keep
-  std::vector<double> totals, rest;   // [query rows]: sums of weights, all and not yet exact
-  std::vector<float> masses, shares;  // [query rows][blocks], [blocks]
-  std::vector<float> errors;          // of BlockErrors
-  std::vector<ErrorUnits> units;      // [query rows]
-  std::vector<float> bounds;          // [query rows]: on the distance of their softmax
-  std::vector<int> buckets;           // for sorting
-  std::vector<int32_t> sorted, list;  // all blocks by share, and those to read exactly
-  std::vector<uint16_t> rows;         // of each listed block, those that are read
-  // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
-  // where a block is light, and all that the token sees
-  std::vector<uint64_t> heavy, counted, kept, light, seen;
-};
-
 // A thread's buffers.
 struct Scratch {
   std::vector<float> floats, masses, scores;
@@ -97,7 +81,6 @@ struct Scratch {
   std::vector<Partial> parts;
   Ranking ranking;
   SketchOrder by_sketch;
-  TierChoice tiers;
 
   float* at_least(size_t count) {
     if (floats.size() < count) floats.resize(count);

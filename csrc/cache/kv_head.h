@@ -94,6 +94,7 @@ struct KeyRounding {
 // second plane's codes, as `KeyRounding` measures it, never too short. It is the upper part of a
 // float32 from kLeastLength on.
 constexpr int kGreatestRest = kLevels / 2 - 1;
+constexpr int kGreatestPlaneCode = 127 << 8;  // of queries that are multiplied with such keys
 constexpr float kLeastLength = 0.125f;
 constexpr int kLengthShift = 19;       // of the byte within the float32
 constexpr Codebook whole_codebook() {  // for the stored codes of second planes to be added

@@ -11,6 +11,7 @@
 #include "linear_codes_unpack.inl"
 #include "linear_codes_inputs.inl"
 #include "kv_kmeans4.inl"
+#include "zip_codes.inl"
 #include "kv_planes.inl"
 #include "rows.inl"
 #include "linear_ahead.inl"

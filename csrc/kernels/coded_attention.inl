@@ -24,12 +24,14 @@ void score_tiles_of(const KVHead& head, const float* const* query_rows, const Vi
   const Queries queries{query_rows, codes, scratch, offsets, means};
   queries.quantize<KT>(head, count);
   const int end_row = rows_in_use(visible, count);
+  const Visible all = seen_by_all(visible, count);
   for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
     const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
     score<KT>(head, tile, queries, count, scores);
+    const bool whole = sees_tile(all, tile);
     for (int q = 0; q < count; q++) {
-      hide(tile, visible[q], scores + q * kTileRows);
+      if (!whole) hide(tile, visible[q], scores + q * kTileRows);
       keep_greatest(tile.blocks, scores + q * kTileRows, lanes + q * W);
     }
   }

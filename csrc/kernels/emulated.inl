@@ -76,6 +76,19 @@ SUFFICE_EMULATED __m512i _mm512_inserti32x4(__m512i all, __m128i part, int place
 SUFFICE_EMULATED __m512i _mm512_broadcast_i32x4(__m128i part) {
   return of_quarters(part, part, part, part);
 }
+SUFFICE_EMULATED __m512 _mm512_maskz_compress_ps(uint16_t lanes, __m512 from) {
+  __m512 to = {};
+  for (int i = 0, place = 0; i < 16; i++)
+    if (lanes >> i & 1) to[place++] = from[i];
+  return to;
+}
+SUFFICE_EMULATED void _mm512_mask_storeu_ps(void* to, uint16_t lanes, __m512 from) {
+  for (int i = 0; i < 16; i++)
+    if (lanes >> i & 1) {
+      const float lane = from[i];
+      std::memcpy(static_cast<float*>(to) + i, &lane, sizeof lane);
+    }
+}
 SUFFICE_EMULATED __m512i _mm512_set1_epi8(char value) {
   return whole(_mm256_set1_epi8(value), _mm256_set1_epi8(value));
 }
@@ -83,6 +96,10 @@ SUFFICE_EMULATED __m512i _mm512_set1_epi8(char value) {
 template <class... Lane>
 SUFFICE_EMULATED __m512i _mm512_setr_epi32(Lane... lanes) {
   return reinterpret_cast<__m512i>(Ints{lanes...});
+}
+SUFFICE_EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int places) {
+  return of_quarters(quarter_of(a, places & 3), quarter_of(a, places >> 2 & 3),
+                     quarter_of(b, places >> 4 & 3), quarter_of(b, places >> 6 & 3));
 }
 SUFFICE_EMULATED __m512i _mm512_shuffle_i64x2(__m512i a, __m512i b, int places) {
   return of_quarters(quarter_of(a, places & 3), quarter_of(a, places >> 2 & 3),

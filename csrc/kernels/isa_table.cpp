@@ -13,6 +13,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 #include "bf16.h"
 #include "kernels/kernels.h"

@@ -249,8 +249,7 @@ inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* co
     store_narrow(code, codes + i);
     lanes += code;
   }
-  *sum = 0;
-  for (int i = 0; i < W; i++) *sum += lanes[i];
+  *sum = sum_of_lanes(lanes);
   return scale;
 }
 
@@ -262,70 +261,6 @@ inline void round_query(const KVHead& head, const float* query, float* to) {
   for (int i = 0; i < head.size; i++) to[i] = scale * codes[i];
   rotate_row(to, head.size);
   if (head.rounding) multiply(to, head.rounding->scales, head.size, to);
-}
-
-// The centroids of 16 elements of four rows of values, four bytes for each element.
-SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
-#if SUFFICE_LEVEL >= 3
-  const auto row = [&](int i) __attribute__((always_inline)) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[i]));
-  };
-  const __m128i a = _mm_unpacklo_epi8(row(0), row(1)), b = _mm_unpacklo_epi8(row(2), row(3));
-  const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowCodebook.levels));
-  const __m256i half = _mm256_set1_epi8(15);
-  const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, half));
-  const __m256i high =
-      _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), half));
-#if SUFFICE_LEVEL == 4
-  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
-#else
-  to[0] = reinterpret_cast<vi>(low);
-  to[1] = reinterpret_cast<vi>(high);
-#endif
-#else
-  for (int v = 0; v < kVectors; v++) {
-    int8_t part[kVectorBytes];
-    for (int j = 0; j < W; j++) {
-      const Nibble nibble = value_nibble(v * W + j);
-      for (int i = 0; i < 4; i++)
-        part[4 * j + i] =
-            kRowCodebook.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
-    }
-    to[v] = load_bits(part);
-  }
-#endif
-}
-
-// The same for 32 elements.
-SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
-#if SUFFICE_LEVEL == 4
-  const auto row = [&](int i) __attribute__((always_inline)) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
-  };
-  __m512i codes = _mm512_castsi128_si512(row(0));
-  codes = _mm512_inserti32x4(codes, row(1), 1);
-  codes = _mm512_inserti32x4(codes, row(2), 2);
-  codes = _mm512_inserti32x4(codes, row(3), 3);
-  // Four bytes of each row into a lane, then one byte of each row next to each other.
-  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i ones =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
-  const __m512i half = _mm512_set1_epi8(15);
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
-  const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
-  const __m512i high =
-      _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
-  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
-  to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
-#else
-  const std::byte* next[4];
-  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::kmeans4, kPanel);
-  zip_levels(rows, to);
-  zip_levels(next, to + kVectors);
-#endif
 }
 
 // Stores W lanes with values below 256 as bytes.

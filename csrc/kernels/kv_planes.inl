@@ -97,6 +97,13 @@ inline void load_value_planes(const std::byte* base, const std::byte* rest, int 
   rotate_row(to, size);
 }
 
+// AVX-512 multiplies rows in planes as bytes. Queries of 16 bits are split into two bytes, with a
+// sum of each; weights of values are bytes. Other sets widen the rows: scores are the same
+// integers.
+constexpr bool kSplitsPlanes = SUFFICE_LEVEL == 4;
+template <Type T>
+constexpr bool kSplit = kSplitsPlanes && T == Type::planes;
+
 // The levels of `base` codes and the codes of second planes, byte by byte.
 SUFFICE_INLINE vi add_rest(vi levels, vi base, vi rest) {
   const vi half = splat_bits(0x0f0f0f0f);
@@ -113,6 +120,24 @@ SUFFICE_INLINE void load_plane_pairs(const std::byte* base, ptrdiff_t rest, vi* 
   pairs[1] = reinterpret_cast<vi>(first >> 8);
   pairs[2] = reinterpret_cast<vi>(second << 8 >> 8);
   pairs[3] = reinterpret_cast<vi>(second >> 8);
+}
+
+// Codes of keys as they are multiplied by signed bytes: unsigned.
+constexpr int kByteOffset = 128;
+constexpr Codebook byte_codebook() {
+  Codebook book = kWholeCodebook;
+  for (int8_t& level : book.levels)
+    level = static_cast<int8_t>(static_cast<uint8_t>(level + kByteOffset));
+  return book;
+}
+constexpr Codebook kByteCodebook = byte_codebook();
+
+// These of W keys, 8 elements of each: 0 to 3, and 4 to 7.
+SUFFICE_INLINE void load_plane_bytes(const std::byte* base, ptrdiff_t rest, vi* to) {
+  const vi levels = load_bits(kByteCodebook.levels);
+  const vi high = load_bits(base), low = load_bits(base + rest);
+  to[0] = add_rest(levels, high, low);
+  to[1] = add_rest(levels, high >> 4, low >> 4);
 }
 
 // The int8 codes of 16 elements of two rows of values as int16: the pairs (a[i], b[i]).
@@ -154,3 +179,36 @@ SUFFICE_INLINE void zip_planes(const std::byte* a, const std::byte* b, ptrdiff_t
   }
 #endif
 }
+
+#if SUFFICE_LEVEL == 4
+// The int8 codes of 16 `Units` elements of four rows of values, four bytes for each element. Those
+// of 32 are in the order of `zip_codes`.
+template <int Units>
+SUFFICE_INLINE void zip_four_planes(const std::byte* const* rows, ptrdiff_t rest, vi* to) {
+  const std::byte* rests[4];
+  for (int i = 0; i < 4; i++) rests[i] = rows[i] + rest;
+  const vi levels = load_bits(kWholeCodebook.levels);
+  const vi high = zip_codes<Units>(rows), low = zip_codes<Units>(rests);
+  to[0] = add_rest(levels, high, low);
+  vi last = add_rest(levels, high >> 4, low >> 4);
+  if constexpr (Units == 2)
+    to[1] = last;
+  else
+    exchange_halves(to[0], last);
+}
+
+// The same of 64, in the order of `zip_many_codes`.
+SUFFICE_INLINE void zip_many_planes(const std::byte* const* rows, ptrdiff_t rest, vi* to) {
+  const std::byte* rests[4];
+  for (int i = 0; i < 4; i++) rests[i] = rows[i] + rest;
+  const vi levels = load_bits(kWholeCodebook.levels);
+  vi high[2], low[2];
+  zip_many_codes(rows, high);
+  zip_many_codes(rests, low);
+  for (int i = 0; i < 2; i++) {
+    to[2 * i] = add_rest(levels, high[i], low[i]);
+    to[2 * i + 1] = add_rest(levels, high[i] >> 4, low[i] >> 4);
+  }
+}
+
+#endif

@@ -34,7 +34,7 @@ SUFFICE_INLINE void store_line(const V* line, std::byte* to) {
 
 // Query elements whose 4 bytes are multiplied at once.
 template <Type T>
-constexpr int kElementsAtOnce = T == Type::kmeans4               ? 4
+constexpr int kElementsAtOnce = T == Type::kmeans4 || kSplit<T>  ? 4
                                 : has_scales(T) || kBf16Pairs<T> ? 2
                                                                  : 1;
 
@@ -54,8 +54,12 @@ void unpack_keys(int size, const std::byte* keys, const std::byte* next, ptrdiff
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, size));
   for (int at = 0; at < bytes; at += kLineBytes) {
     fetch(next + at);
-    if constexpr (T == Type::planes) {
-      fetch(next + at + rest);
+    if constexpr (T == Type::planes) fetch(next + at + rest);
+    if constexpr (kSplit<T>) {
+      vi bytes[2];
+      load_plane_bytes(keys + at, rest, bytes);
+      for (int i = 0; i < 2; i++, to += kLineBytes) store_line(bytes + i, to);
+    } else if constexpr (T == Type::planes) {
       vi pairs[kVectors][4];
       for (int v = 0; v < kVectors; v++)
         load_plane_pairs(keys + at + v * kVectorBytes, rest, pairs[v]);
@@ -148,8 +152,8 @@ SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std:
               sum = dot_halves(sum, line[u][0][v], line[u][1][v], word, next);
             else  // a 16-bit sum has no room for more
               sum += widen(dot_halves(vi{}, line[u][0][v], line[u][1][v], word, next));
-          } else if constexpr (T == Type::kmeans4) {
-            sum = add_quads(sum, word, line[u][0][v]);
+          } else if constexpr (T == Type::kmeans4 || kSplit<T>) {
+            sum = add_quads(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);
           } else if constexpr (kBf16Pairs<T>) {
             sum = dot_bf16(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);
           } else {
@@ -190,8 +194,15 @@ void score_unpacked(const KVHead& head, const Tile& tile, const Queries& queries
   in_register_tiles(count, tile.blocks, unpack, [&]<int Q, int U>(int first, int block) {
     const std::byte* words[Q];
     for (int q = 0; q < Q; q++) words[q] = queries.template row<T>(first + q, head.size);
-    Sum total[Q][U][kVectors] = {};
+    Sum total[Q][U][kVectors];
+    clear(total);
     multiply_lines<T, true, Q, U>(lines, steps, words, total);
+    for (int q = 0; kSplit<T> && q < Q; q++) {  // then the lower bytes of queries
+      words[q] += head.size;
+      for (int u = 0; u < U; u++)
+        for (int v = 0; v < kVectors; v++) total[q][u][v] *= 256;
+    }
+    if constexpr (kSplit<T>) multiply_lines<T, true, Q, U>(lines, steps, words, total);
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         store_scores<T>(head, tile.row[block + u], queries, first + q, total[q][u],
@@ -212,7 +223,7 @@ void add_unpacked(const KVHead& head, const Tile& tile, const Weights& weights, 
     for (int q = 0; q < Q; q++)
       words[q] = static_cast<const std::byte*>(weights.template at<T, pairs>(first + q, 0));
     float* const to = output + first * head.size + unit * kPanel;
-    WeightedSums<T, Q, U, pairs> sums;
+    WeightedSums<T, Q, U, pairs, true> sums;
     sums.begin(to, head.size);
     multiply_lines<T, false, Q, U>(lines, steps_of<T>(tile), words, sums.total);
     sums.end(to, head.size, weights.units + first);

@@ -1,5 +1,16 @@
 // Splits work into pieces that fit the registers, with sizes known to the compiler.
 
+// Zeros sums one by one: an initializer of them all would go through memory.
+template <class Sum, size_t Count>
+SUFFICE_INLINE void clear(Sum (&sums)[Count]) {
+#pragma GCC unroll 32
+  for (size_t i = 0; i < Count; i++)
+    if constexpr (std::is_array_v<Sum>)
+      clear(sums[i]);
+    else
+      sums[i] = Sum{};
+}
+
 // Calls f.operator()<value>() for a value from Least to Most.
 template <int Most, int Least = 1, class F>
 SUFFICE_INLINE void dispatch(int value, F f) {

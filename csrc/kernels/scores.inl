@@ -3,20 +3,35 @@
 // Elements of a query in the order in which `load_plane_pairs` has those of keys, out of four.
 constexpr int kPlaneOrder[4] = {0, 2, 1, 3};
 
-// A query for keys in planes: rotated like the keys, in int16, in that order. Returns the scale.
-// `mean`: its product with the mean key.
+// A query for keys in planes: rotated like the keys, in 16 bits whose upper byte is above -128. In
+// that order, or split: all upper bytes, then all lower ones, which have a sign too. Returns the
+// scale. `mean`: its product with the mean key; `offset`: what keys as unsigned bytes add.
 inline float quantize_for_planes(const KVHead& head, const float* query, int16_t* codes,
-                                 float* mean) {
+                                 float* mean, int32_t* offset) {
   alignas(64) float rotated[kMaxSize];
   alignas(64) int16_t ordered[kMaxSize];
   const int size = head.size;
   turn_query(head, query, rotated);
-  const float scale = quantize_to_int16([&](int i) { return load(rotated + i * W); }, size / W,
-                                        max_magnitude(rotated, size), ordered);
-  float product = 0;
-  for (int i = 0; head.rounding && i < size; i++) product += head.rounding->mean[i] * ordered[i];
-  *mean = product * scale;
-  for (int i = 0; i < size; i++) codes[i] = ordered[i / 4 * 4 + kPlaneOrder[i % 4]];
+  const float greatest = max_magnitude(rotated, size);
+  const float inverse = greatest > 0 ? kGreatestPlaneCode / greatest : 0.0f;
+  int8_t* const bytes = reinterpret_cast<int8_t*>(codes);
+  vf product = {};
+  vi sum = {};
+  for (int i = 0; i < size; i += W) {
+    const vi code = nearest(load(rotated + i), inverse);
+    if (head.rounding) product += load(head.rounding->mean + i) * to_float(code);
+    sum += code;
+    store_narrow(code, ordered + i);
+    if (!kSplitsPlanes) continue;
+    const vi upper = (code + 128) >> 8;
+    store_narrow(upper, bytes + i);
+    store_narrow(code - 256 * upper, bytes + size + i);
+  }
+  for (int i = 0; i < size && !kSplitsPlanes; i++)
+    codes[i] = ordered[i / 4 * 4 + kPlaneOrder[i % 4]];
+  const float scale = greatest / kGreatestPlaneCode;
+  *mean = sum_of(product) * scale;
+  *offset = kSplitsPlanes ? -kByteOffset * sum_of_lanes(sum) : 0;
   return scale;
 }
 
@@ -27,7 +42,7 @@ struct Queries {
   const float* const* values;  // [count] -> [D]
   int16_t* codes;              // [count][D]; int8 rows have the same spacing as those of 16 bits
   float* scales;               // [count]
-  int32_t* offsets;            // [count], for int8 rows
+  int32_t* offsets;            // [count], for rows of bytes
   float* means;                // [count]: their products with the mean key
 
   template <Type T>
@@ -45,7 +60,7 @@ struct Queries {
         scales[q] = quantize_to_int16([&](int i) { return load(values[q] + i * W); }, size / W,
                                       max_magnitude(values[q], size), codes + q * size);
       else if constexpr (T == Type::planes)
-        scales[q] = quantize_for_planes(head, values[q], codes + q * size, means + q);
+        scales[q] = quantize_for_planes(head, values[q], codes + q * size, means + q, offsets + q);
       else if constexpr (T == Type::kmeans4)
         quantize_for_codes(head, q);
       else if constexpr (kBf16Pairs<T>)
@@ -57,10 +72,11 @@ struct Queries {
     int32_t sum;
     scales[q] = quantize_to_int8(head, values[q], query_codes, &sum);
     offsets[q] = -kGreatestLevel * sum;
-    float product = 0;
-    for (int i = 0; head.rounding && i < head.size; i++)
-      product += head.rounding->mean[i] * query_codes[i];
-    means[q] = product * scales[q];
+    vf product = {};
+    for (int i = 0; head.rounding && i < head.size; i += W)
+      product += load(head.rounding->mean + i) *
+                 to_float(load_bytes<int8_t>(reinterpret_cast<const std::byte*>(query_codes + i)));
+    means[q] = sum_of(product) * scales[q];
   }
 };
 
@@ -113,6 +129,28 @@ SUFFICE_INLINE void add_line_of_planes(const std::byte* const* keys, ptrdiff_t r
     }
 }
 
+// For keys in planes as bytes: 8 elements of 16 keys; `low` are the sums of the queries' lower
+// bytes, `size` bytes after the upper ones.
+template <int Q, int U>
+SUFFICE_INLINE void add_line_of_bytes(const std::byte* const* keys, ptrdiff_t rest, int at,
+                                      const std::byte* const* query, int size,
+                                      vi (*total)[Q][kVectors], vi (*low)[Q][kVectors]) {
+  vi bytes[U][kVectors][2];
+  for (int u = 0; u < U; u++)
+    for (int v = 0; v < kVectors; v++)
+      load_plane_bytes(keys[u] + at + v * kVectorBytes, rest, bytes[u][v]);
+  for (int q = 0; q < Q; q++)
+    for (int i = 0; i < 2; i++) {
+      const vi upper = broadcast<vi>(query[q] + 4 * i);
+      const vi lower = broadcast<vi>(query[q] + 4 * i + size);
+      for (int u = 0; u < U; u++)
+        for (int v = 0; v < kVectors; v++) {
+          total[u][q][v] = add_quads(total[u][q][v], bytes[u][v][i], upper);
+          low[u][q][v] = add_quads(low[u][q][v], bytes[u][v][i], lower);
+        }
+    }
+}
+
 // For keys in codes: 8 elements of 16 keys.
 template <int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
@@ -144,7 +182,8 @@ SUFFICE_INLINE void store_scores(const KVHead& head, int row, const Queries& que
   if constexpr (is_four_bits(T)) {
     for (int v = 0; v < kVectors; v++) {
       const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
-      const vf sum = to_float(T == Type::kmeans4 ? 2 * total[v] + queries.offsets[q] : total[v]);
+      const vi products = (T == Type::kmeans4 ? 2 * total[v] : total[v]) + queries.offsets[q];
+      const vf sum = to_float(products);
       store(to + v * W,
             sum * (first_bf16(pair) * queries.scales[q]) + second_bf16(pair) * queries.means[q]);
     }
@@ -163,6 +202,7 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
                                  const Queries& queries, int first, float* scores) {
   using Sum = std::conditional_t<has_scales(T), vi, vf>;
   constexpr int line_query = T == Type::kmeans4  ? 8
+                             : kSplit<T>         ? 8
                              : T == Type::planes ? 16
                              : kBf16Pairs<T>     ? 4
                                                  : 4 * kLineBytes / (kPanel * key_run(T));
@@ -175,13 +215,17 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     keys[u] = tile.keys[block + u];
     next[u] = tile.next_keys[block + u];
   }
-  Sum total[U][Q][kVectors] = {};
+  Sum total[U][Q][kVectors], low[kSplit<T> ? U : 1][Q][kVectors];
+  clear(total);
+  clear(low);
   for (int at = 0; at < bytes; at += kLineBytes) {
     for (int u = 0; u < U; u++) {
       fetch(next[u] + at);
       if constexpr (T == Type::planes) fetch(next[u] + at + tile.key_rest);
     }
-    if constexpr (T == Type::planes)
+    if constexpr (kSplit<T>)
+      add_line_of_bytes<Q, U>(keys, tile.key_rest, at, query, head.size, total, low);
+    else if constexpr (T == Type::planes)
       add_line_of_planes<Q, U>(keys, tile.key_rest, at, query, total);
     else if constexpr (T == Type::kmeans4)
       add_line_of_codes<Q, U>(keys, at, query, total);
@@ -192,15 +236,18 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     for (int q = 0; q < Q; q++) query[q] += line_query;
   }
   for (int u = 0; u < U; u++)
-    for (int q = 0; q < Q; q++)
+    for (int q = 0; q < Q; q++) {
+      if constexpr (kSplit<T>)
+        for (int v = 0; v < kVectors; v++) total[u][q][v] = 256 * total[u][q][v] + low[u][q][v];
       store_scores<T>(head, tile.row[block + u], queries, first + q, total[u][q],
                       scores + (first + q) * kTileRows + (block + u) * kPanel);
+    }
 }
 
 template <Type T>
 void score(const KVHead& head, const Tile& tile, const Queries& queries, int count, float* scores) {
   in_units<kQueriesOf<T>>(count, [&]<int Q>(int first) {
-    in_units<units_for(Q)>(tile.blocks, [&]<int U>(int block) {
+    in_units<units_of<T>(Q)>(tile.blocks, [&]<int U>(int block) {
       score_blocks<T, Q, U>(head, tile, block, queries, first, scores);
     });
   });

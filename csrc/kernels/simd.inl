@@ -84,6 +84,12 @@ SUFFICE_INLINE float sum_of(vf value) {
   return fold_lanes(value, [](auto a, auto b) { return a + b; });
 }
 
+SUFFICE_INLINE int32_t sum_of_lanes(vi value) {
+  int32_t sum = 0;
+  for (int i = 0; i < W; i++) sum += value[i];
+  return sum;
+}
+
 SUFFICE_INLINE float max_of(vf value) {
   return fold_lanes(value, [](auto a, auto b) { return a > b ? a : b; });
 }

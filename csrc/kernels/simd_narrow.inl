@@ -70,6 +70,21 @@ SUFFICE_INLINE void zip_halves(const std::byte* a, const std::byte* b, vi* to) {
 #endif
 }
 
+constexpr uint32_t kLanes = static_cast<uint32_t>((uint64_t{1} << W) - 1);
+
+// Stores the lanes with their bit set next to each other.
+SUFFICE_INLINE void pack_lanes(vf value, uint32_t bits, float* to) {
+#if SUFFICE_LEVEL == 4
+  const auto lanes = static_cast<__mmask16>(bits);
+  const auto first = static_cast<__mmask16>((1u << __builtin_popcount(bits)) - 1);
+  _mm512_mask_storeu_ps(to, first, _mm512_maskz_compress_ps(lanes, value));
+#else
+  alignas(kVectorBytes) float lane[W];
+  store(lane, value);
+  for (; bits; bits &= bits - 1) *to++ = lane[__builtin_ctz(bits)];
+#endif
+}
+
 // Stores W lanes that fit as int16 or int8. (Compilers split a plain conversion into parts.)
 SUFFICE_INLINE void store_narrow(vi value, int16_t* to) {
 #if SUFFICE_LEVEL == 4

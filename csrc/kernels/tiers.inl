@@ -1,6 +1,6 @@
 // Attention in three tiers: rows that are skipped, rows read by their base planes, and exact rows.
 //
-// A token's scores by base planes come first, in tiles; see attention/tiers_traversal.h.
+// A token's scores by base planes come first, in tiles; see attention/tier_search.h.
 
 // masses [count][stride]: the sum of 2^(score - peak) of each block, from the first of `tiles` on.
 inline void sum_blocks(const CodedTiles& tiles, int count, const float* peaks, float* masses,
@@ -54,7 +54,7 @@ inline float dual_length(const float* query, int size, const KeyRounding* by) {
 
 // Room for the rounding of float32 sums, and of exact attention's queries to int16.
 constexpr float kErrorSlack = 1.001f;
-constexpr float kInt16Step = 1.0f / 65534;
+constexpr float kInt16Step = 0.5f / kGreatestPlaneCode;
 constexpr float kMostError = 100;  // in base 2: more would exceed float32, and bound no better
 
 inline void measure_queries(const KVHead& head, const float* const* queries, int count,
@@ -135,15 +135,21 @@ struct LightRows {
   // Packs the scores of the `rows` of a tile.
   void pack(const Tile& tile, uint64_t rows, const float* scores) {
     if (picked.count + __builtin_popcountll(rows) > kTileRows) add();
+    for (int i = 0, place = picked.count; i < kTileRows && rows >> i; i += W) {
+      const auto bits = static_cast<uint32_t>(rows >> i) & kLanes;
+      if (!bits) continue;
+      const float* const scale = head.value_scales + tile.row[i / kPanel] + i % kPanel;
+      pack_lanes(load(scale), bits, scales + place);
+      for (int q = 0; q < count; q++)
+        pack_lanes(load(scores + q * kTileRows + i), bits, packed.values + q * kTileRows + place);
+      place += __builtin_popcount(bits);
+    }
     const ptrdiff_t row_bytes = elements_bytes(Type::kmeans4, head.size);
     for (; rows; rows &= rows - 1) {
-      const int row = __builtin_ctzll(rows), block = row / kPanel, within = row % kPanel;
-      const int place = picked.count++;
-      picked.rows[place] = tile.values[block] + within * row_bytes;
-      fetch_row(picked.rows[place], static_cast<int>(row_bytes));
-      scales[place] = head.value_scales[tile.row[block] + within];
-      for (int q = 0; q < count; q++)
-        packed.values[q * kTileRows + place] = scores[q * kTileRows + row];
+      const int row = __builtin_ctzll(rows);
+      const std::byte* const value = tile.values[row / kPanel] + row % kPanel * row_bytes;
+      fetch_row(value, static_cast<int>(row_bytes));
+      picked.rows[picked.count++] = value;
     }
   }
 

@@ -79,6 +79,12 @@ constexpr int units_for(int queries) {
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
+// The same for keys of a type; split products have two sums.
+template <Type T>
+constexpr int units_of(int queries) {
+  return !kSplit<T> ? units_for(queries) : queries > 3 ? 2 : 4;
+}
+
 // codes = round(values / unit), unit = greatest / 32767, which is returned; values(i) is one of the
 // `vectors` vectors.
 template <class Values>

@@ -1,5 +1,9 @@
 // Weights times the values of a tile, added to the output.
 
+// Types whose values are multiplied by weights of bytes.
+template <Type T>
+constexpr bool kByteWeights = T == Type::kmeans4 || kSplit<T>;
+
 // Weights of a tile's keys: float32; for int8 values also times the values' scales in int16; for
 // values in codes likewise in bytes; for values multiplied in pairs also in bfloat16.
 struct Weights {
@@ -11,7 +15,7 @@ struct Weights {
   SUFFICE_INLINE const void* at(int q, int place) const {
     if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::kmeans4) return reinterpret_cast<const uint8_t*>(row) + place;
+    if constexpr (kByteWeights<T>) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
   }
 
@@ -20,7 +24,7 @@ struct Weights {
   template <Type T, class Folded>
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::kmeans4)
+    if constexpr (kByteWeights<T>)
       units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
@@ -52,25 +56,47 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = T == Type::kmeans4       ? 4
+constexpr int kRowsAtOnce = kByteWeights<T>          ? 4
                             : has_scales(T) || Pairs ? 2
                                                      : 1;
+
+#if SUFFICE_LEVEL == 4
+template <Type T>
+SUFFICE_INLINE void zip_many(const std::byte* const* rows, ptrdiff_t rest, vi* to) {
+  if constexpr (T == Type::planes)
+    zip_many_planes(rows, rest, to);
+  else
+    zip_many_levels(rows, to);
+}
+#endif
 
 // 16 U elements of as many rows of values as are multiplied at once; second planes are `rest` away.
 template <Type T, bool Pairs, int U, class Taken>
 SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
                                Taken (*loaded)[kVectors]) {
   // Units of 16 elements, if there are.
-  constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
-  for (int u = 0; u < U; u += u + together <= U ? together : 1) {
+  constexpr int together = kByteWeights<T> || Pairs ? 2 : 1;
+  constexpr bool many = SUFFICE_LEVEL == 4 && is_four_bits(T);
+  for (int u = 0; u < U; u += many && u + 4 <= U ? 4 : u + together <= U ? together : 1) {
     const std::byte* from[kRowsAtOnce<T, Pairs>];
     for (int i = 0; i < kRowsAtOnce<T, Pairs>; i++)
       from[i] = rows[i] + u * elements_bytes(T, kPanel);
+    if constexpr (many) {
+      if (u + 4 <= U) {
+        zip_many<T>(from, rest, loaded[u]);
+        continue;
+      }
+    }
     if constexpr (T == Type::kmeans4) {
       if (u + together <= U)
         zip_two_levels(from, loaded[u]);
       else
         zip_levels(from, loaded[u]);
+    } else if constexpr (kByteWeights<T>) {
+      if (u + together <= U)
+        zip_four_planes<2>(from, rest, loaded[u]);
+      else
+        zip_four_planes<1>(from, rest, loaded[u]);
     } else if constexpr (T == Type::planes) {
       zip_planes(from[0], from[1], rest, loaded[u]);
     } else if constexpr (has_scales(T)) {
@@ -88,8 +114,8 @@ SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
 
 // Sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. Outputs have the element order in which values of this type
-// load. `Pairs`: as products of bfloat16.
-template <Type T, int Q, int U, bool Pairs = false>
+// load. `Pairs`: as products of bfloat16. `Lines`: of lines that were unpacked, two units at once.
+template <Type T, int Q, int U, bool Pairs = false, bool Lines = false>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
   static constexpr int rows = kRowsAtOnce<T, Pairs>;
@@ -97,7 +123,9 @@ struct WeightedSums {
   using Sum = std::conditional_t<integers, vi, vf>;
   using Taken = std::conditional_t<integers || Pairs, vi, vf>;
 
-  Sum total[Q][U][kVectors] = {};
+  Sum total[Q][U][kVectors];
+
+  SUFFICE_INLINE WeightedSums() { clear(total); }
 
   SUFFICE_INLINE static float* at(float* output, int size, int q, int u, int v) {
     return output + q * size + u * kPanel + v * W;
@@ -121,7 +149,7 @@ struct WeightedSums {
       const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (T == Type::kmeans4)
+          if constexpr (kByteWeights<T>)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else if constexpr (Pairs)
             total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);
@@ -131,6 +159,10 @@ struct WeightedSums {
   }
 
   SUFFICE_INLINE void end(float* output, int size, const float* units) {
+#if SUFFICE_LEVEL == 4
+    if constexpr (is_four_bits(T))
+      for (int q = 0; q < Q; q++) order_units<U, Lines ? 2 : 4>(total[q]);
+#endif
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++) {

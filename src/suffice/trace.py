@@ -160,6 +160,7 @@ class Trace:
     steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
+    `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -180,6 +181,7 @@ class Trace:
         self.missing = 0.0
         self.cached = (0, 0)
         self.plain_row_bytes = 0
+        self.estimates = False
         self.audit: Audit | None = None
 
     @property
@@ -267,7 +269,7 @@ class Trace:
         made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
         made.missing, made.cached = self.missing, self.cached
-        made.plain_row_bytes = self.plain_row_bytes
+        made.plain_row_bytes, made.estimates = self.plain_row_bytes, self.estimates
         made.experts_missing = self.experts_missing
         for name, count in counts.items():
             setattr(made, name, count)

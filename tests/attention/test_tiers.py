@@ -34,7 +34,7 @@ def like_a_model_s(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filled(rows: int, seed: int = 0) -> KVCache:
-    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None)
+    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None, limit=8192)
 
 
 def queries(count: int, seed: int = 1, spread: float = 1.5) -> np.ndarray:
@@ -110,14 +110,21 @@ def test_a_tree_of_drafts(each_isa: str) -> None:
     assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
 
 
-def test_threads_do_not_change_a_bit() -> None:
-    cache, q = filled(1900), queries(4)
+@pytest.mark.parametrize("window", [None, 3014])  # alone, row 1 begins a tile later
+@pytest.mark.parametrize("bounded", [False, True])
+def test_threads_and_other_rows_do_not_change_a_bit(bounded: bool, window: int | None) -> None:
+    """There are several pieces, which threads share."""
+    cache, q = filled(5000), queries(4)
+    rule, how = Tiers(0.5, 0.00002, bounded).rule(), {"scale": SCALE, "window": window}
     before, results = native.threads(), []
     for threads in range(1, native.cores() + 1):
         native.set_threads(threads)
-        results.append(attend(Tiers().rule(), q, cache, 0, scale=SCALE)[0])
+        results.append(attend(rule, q, cache, 0, **how)[0])
     native.set_threads(before)
     assert all(np.array_equal(result, results[0]) for result in results)
+    cache.truncate(4998)
+    alone = attend(rule, q[:, 1:2], cache, 0, **how)[0]
+    assert np.array_equal(alone[:, 0], results[0][:, 1])
 
 
 def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:
@@ -239,7 +246,7 @@ def test_other_storage_is_refused(types: tuple[str, str], tmp_path: Any) -> None
     with pytest.raises(InputError) as error:
         LLM(tmp_path, attention="tiers", kv_cache_dtype=stored)
     text = f"attention=tiers with kv_cache_dtype={stored}: keys and values must be 'planes'"
-    assert str(error.value) == text
+    assert str(error.value) == text + " (on the command line: -ctk planes)"
 
 
 def test_drafts_in_tiers_need_planes(tmp_path: Any) -> None:

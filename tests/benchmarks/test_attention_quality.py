@@ -82,6 +82,17 @@ def test_it_goes_on_where_it_stopped(
     }
 
 
+def test_bytes_of_other_types_are_over_those_of_the_model_s_own(run: Run) -> None:
+    names = ["exact", "exact @ int8", "tiers:eps=0.9,skip=0.001 @ planes"]
+    found = run("quality_stored", "--stored", "--settings", *names)["records"]
+    types = [found[name]["config"]["kv_cache_dtype"] for name in names]
+    assert types == ["float32", "int8", "planes"]
+    shares = [quality_table.share(found[name]) for name in names]
+    size = 16  # of the tiny model's heads
+    assert shares[0] == 1 and shares[1] == pytest.approx((size + 4) / (4 * size))
+    assert shares[2] < shares[1] and found[names[1]]["result"]["against"]["divergence"] > 0
+
+
 def test_a_file_is_of_one_text_cut_in_one_way(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

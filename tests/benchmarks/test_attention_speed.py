@@ -26,16 +26,20 @@ def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
     asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
     asked += ["--depths", "100", "--steps", "5", "--weights", "none"]
-    asked += ["--settings", *speed.CHECKED, "certified:bounded=false,eps=0.9"]
+    stored = ["exact @ int8", "tiers:eps=0.9,skip=0.001 @ planes"]
+    asked += ["--settings", *stored, *speed.CHECKED, "certified:bounded=false,eps=0.9"]
     monkeypatch.setattr(sys, "argv", ["speed", *asked])
     assert speed.main() == 0
     found = json.loads((tmp_path / "out" / "speed.json").read_text())["rows"]
     assert [row["setting"] for row in found] == [
         "`exact`",
-        *(f"`{setting}`" for setting in speed.CHECKED),
+        *(f"`{setting}`" for setting in (*stored, *speed.CHECKED)),
         "`certified:bounded=false,eps=0.9`",
     ]
-    exact, *whole, sketched = found
+    exact, eight, tiers, *whole, sketched = found
+    size = 16  # of the tiny model's heads
+    assert eight["bytes read"] == pytest.approx((size + 4) / (2 * size))
+    assert tiers["bytes read"] < eight["bytes read"] and tiers["K read"] < 1
     assert exact["exact / this"] == 1
     for row in (exact, *whole):
         assert (row["K read"], row["V read"], row["bytes read"]) == (1, 1, 1)

@@ -90,6 +90,19 @@ def test_the_bound_in_words(output: RequestOutput) -> None:
     assert SUMMARY.fullmatch(said)
 
 
+def test_estimated_weights_are_off_rather_than_unread(output: RequestOutput) -> None:
+    trace = read(0.5, held=400, cached=MIB, sketch=1)
+    trace.estimates, trace.missing = True, 0.0312
+    said = summary(output, trace, WEIGHTS)
+    assert "read 50 % | softmax off by up to 3.1 % | memory" in said
+    assert SUMMARY.fullmatch(said)
+    audit = Audit(1, 2)
+    audit.add(np.array([[[[0.02, 0.04]]], [[[0.5, 0.5]]], [[[0.1, 0.1]]]], np.float32))
+    trace.audit = audit
+    line = "audit of 1 tokens: softmax off by 3 % (at most 4 %), output error 50 % (at most 50 %)"
+    assert summary(output, trace, WEIGHTS).splitlines()[-1] == line
+
+
 def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
     trace = read(0.123, held=4000, cached=119 * MIB, sketch=1)
     trace.cached = (512 * 995, 119 * MIB)

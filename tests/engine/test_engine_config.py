@@ -82,6 +82,13 @@ KNOWN = (
             "unknown kv_cache_dtype 'int4'. Did you mean 'int8'? "
             "Known: auto, bfloat16, float16, float32, int8, kmeans4, planes",
         ),
+        *(
+            (
+                {"kv_cache_dtype": given},
+                f"kv_cache_dtype='{given}': must be a type, or KEYS/VALUES such as int8/kmeans4",
+            )
+            for given in ("/planes", "planes/", "int8/int8/int8", "")
+        ),
         (
             {"kv_cache_dtype": "int8/auto"},
             "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, "

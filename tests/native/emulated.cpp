@@ -157,8 +157,29 @@ void moves() {
     expect((mask >> i & 1) == chosen, "test_epi8");
     expect(blended.lane[i] == (chosen ? at : table.lane[i]), "blend");
   }
+  Lanes<float> numbers, kept, packed;
+  for (int i = 0; i < 16; i++) numbers.lane[i] = kept.lane[i] = static_cast<float>(generator());
+  const auto chosen = static_cast<uint16_t>(generator());
+  packed = Lanes<float>::of(_mm512_maskz_compress_ps(chosen, numbers.as<__m512>()));
+  Lanes<float> ones;
+  for (float& each : ones.lane) each = -1;
+  _mm512_mask_storeu_ps(kept.lane, chosen, ones.as<__m512>());
+  for (int i = 0, place = 0; i < 16; i++) {
+    const bool taken_lane = chosen >> i & 1;
+    expect(kept.lane[i] == (taken_lane ? -1 : numbers.lane[i]), "mask_storeu");
+    if (taken_lane) expect(packed.lane[place++] == numbers.lane[i], "compress");
+    if (i == 15)
+      for (; place < 16; place++) expect(packed.lane[place] == 0, "compress");
+  }
   const Integers lanes = Integers::random();
   const Shorts narrow = Shorts::of(_mm512_cvtepi32_epi16(lanes.as<__m512i>()));
+  const Integers quarters =
+      Integers::of(_mm512_shuffle_i32x4(lanes.as<__m512i>(), a.as<__m512i>(), 0x8d));
+  for (int i = 0; i < 16; i++) {
+    const int place = 0x8d >> i / 4 * 2 & 3;
+    const Integers& from = i < 8 ? lanes : Integers::of(a);
+    expect(quarters.lane[i] == from.lane[place * 4 + i % 4], "shuffle_i32x4");
+  }
   const Integers mixed =
       Integers::of(_mm512_shuffle_i64x2(lanes.as<__m512i>(), a.as<__m512i>(), 0xe4));
   for (int i = 0; i < 16; i++) {

@@ -52,6 +52,11 @@ class Attention(Protocol):
         ...
 
     @property
+    def estimates(self) -> bool:
+        """Whether its softmax has estimated weights, so that it is off rather than incomplete."""
+        ...
+
+    @property
     def calibrated(self) -> bool:
         """Whether a calibration sets its thresholds, one for each layer and key/value head."""
         ...

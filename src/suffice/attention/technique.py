@@ -28,6 +28,7 @@ class Technique(ABC):
     applies_to_prompts: ClassVar[bool] = False
     stateless: ClassVar[bool] = True
     calibrated: bool = False
+    estimates: ClassVar[bool] = False
 
     @property
     def sketched(self) -> bool:

@@ -29,7 +29,7 @@ Exact    eps = 0 and skip = 0.
 Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the base planes of all keys, both planes of heavy rows and the base planes of light
          values: (D / 2 + 4) bytes for a row of a base plane; for the bound, a byte for each key.
-Native   csrc/attention/tiers_traversal.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
+Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
 Example  tiers:eps=0.7,skip=0.0002
 Options
     eps         largest share of the softmax with estimated scores, in every head; 0: none
@@ -65,6 +65,7 @@ class Tiers(Technique):
     """
 
     needs_exact_softmax: ClassVar[bool] = True
+    estimates: ClassVar[bool] = True
     threshold: ClassVar = "eps"
     ladder: ClassVar = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
 

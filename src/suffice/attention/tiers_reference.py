@@ -16,7 +16,7 @@ from suffice.attention.traversal import Attended
 from suffice.cache import BLOCK
 
 SLACK = 1.001  # room for the rounding of sums, and of exact attention's queries to int16
-STEP = 1 / 65534  # of these, of the largest element
+STEP = 0.5 / (127 << 8)  # of these, of the largest element
 LEAST_SHARE = 1e-4  # of the distance that is asked for: below, all blocks are read
 
 

@@ -94,7 +94,9 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         *experts_read(trace),
         f"memory {_size(peak_memory_bytes())}",
     ]
-    audit = [audited(trace.audit)] if trace.audit and trace.audit.tokens else []
+    audit = []
+    if trace.audit and trace.audit.tokens:
+        audit = [audited(trace.audit, trace.estimates)]
     return "\n".join([*_wrapped(parts), *audit])
 
 
@@ -118,8 +120,9 @@ def kv_read(trace: Trace) -> list[str]:
     if not whole or not plain:
         return []
     size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"
-    sketch = ", sketch included" if trace.sketch_bytes_read else ""
-    bound = [f"up to {_share(trace.missing)} of softmax unread"] if trace.missing else []
+    sketch = ", sketch included" if trace.sketch_bytes_read and not trace.estimates else ""
+    words = "softmax off by up to {}" if trace.estimates else "up to {} of softmax unread"
+    bound = [words.format(_share(trace.missing))] if trace.missing else []
     return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
 
 
@@ -144,12 +147,13 @@ def drafted(stats: DraftStats) -> list[str]:
     ]
 
 
-def audited(audit: Audit) -> str:
-    """Return the results of an audit in one line."""
+def audited(audit: Audit, estimates: bool = False) -> str:
+    """Return the results of an audit in one line; `estimates`: see `Trace`."""
     found = audit.plain()
+    softmax = "softmax off by" if estimates else "softmax unread"
     said = [
         f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])})"
-        for name, words in (("missing", "softmax unread"), ("error", "output error"))
+        for name, words in (("missing", softmax), ("error", "output error"))
         if isinstance(figures := found.get(name), dict)
     ]
     beyond = f"; {audit.beyond} queries beyond their bound" if audit.beyond else ""

@@ -131,7 +131,11 @@ def _next(model: ModelFlags, budget: float | None, name: str) -> str:
     source = f"-m {shlex.quote(model.model)}"
     if budget is None:
         return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
-    return f'run {source} --attention {name}:calibrated "your prompt"'
+    from suffice.attention import ATTENTIONS
+
+    storage = ATTENTIONS.build(name).storage
+    stored = f" -ctk {storage}" if storage else ""
+    return f'run {source} --attention {name}:calibrated{stored} "your prompt"'
 
 
 def fraction(name: str, text: str) -> float:

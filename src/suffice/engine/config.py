@@ -111,7 +111,7 @@ class Config(EngineOptions):
             if needed not in (None, self.kv_cache_dtype):
                 raise InputError(
                     f"{option}={technique} with kv_cache_dtype={self.kv_cache_dtype}: keys and "
-                    f"values must be '{needed}'"
+                    f"values must be '{needed}' (on the command line: -ctk {needed})"
                 )
 
     def _check_policy(self) -> None:

@@ -58,6 +58,8 @@ def kv_dtype(name: str, value: Any) -> str:
     if text == "auto":
         return text
     types = types_of(text)
+    if "" in types or "/" in types[1]:
+        raise OptionError(name, text, "must be a type, or KEYS/VALUES such as int8/kmeans4")
     for dtype in types:
         _choice(name, dtype, KV_DTYPES if "/" in text else ("auto", *KV_DTYPES))
     return "/".join(dict.fromkeys(types))

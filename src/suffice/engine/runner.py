@@ -64,6 +64,7 @@ class Runner(ModelWithTechniques):
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.trace.estimates = config.attention.estimates
         self.stored_as = self.stamp = ""
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit

@@ -13,7 +13,7 @@ namespace {
 constexpr float kEveryRow = -1e30f;  // a floor that every visible row reaches
 constexpr double kSumError = 1e-5;   // relative, of float32 sums of thousands of weights
 constexpr double kLeast = 1e-4;      // of what is asked: below, all blocks are read
-constexpr int kPieceTiles = 2 * kChunkBlocks / kTileBlocks;
+constexpr int kTierPieceTiles = 2 * kChunkBlocks / kTileBlocks;
 
 bool is_marked(const std::vector<uint64_t>& marks, int block) {
   return marks[block / kTileBlocks] >> (block % kTileBlocks * kPanel) & 1;
@@ -94,8 +94,8 @@ double TierEstimates::masses(int row, int q, float peak, float* to) const {
 void TierSearch::plan(const Traversal& traversal) {
   const int first = traversal.begin / kTileBlocks;  // begins at a tile
   const int last = (traversal.end + kTileBlocks - 1) / kTileBlocks;
-  before_ = first % kPieceTiles;
-  pieces_ = (before_ + last - first + kPieceTiles - 1) / kPieceTiles;
+  before_ = first % kTierPieceTiles;
+  pieces_ = (before_ + last - first + kTierPieceTiles - 1) / kTierPieceTiles;
   left.store(pieces_);
 }
 
@@ -213,8 +213,9 @@ Partial TierSearch::part(int index) {
 }
 
 void TierSearch::attend(int piece, Scratch& scratch) {
-  const int first = std::max(piece * kPieceTiles - before_, 0);
-  const int last = std::min((piece + 1) * kPieceTiles - before_, static_cast<int>(kept_.size()));
+  const int first = std::max(piece * kTierPieceTiles - before_, 0);
+  const int last =
+      std::min((piece + 1) * kTierPieceTiles - before_, static_cast<int>(kept_.size()));
   CodedTiles tiles = tiles_;
   tiles.begin += first * kTileBlocks;
   tiles.end = std::min(tiles.end, tiles_.begin + last * kTileBlocks);
@@ -222,8 +223,8 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   PieceReads& reads = piece_reads_[piece];
   reads = {};
   reads.per_head = keep_rows(tiles, first, last);
-  int32_t list[kPieceTiles * kTileBlocks];  // chosen blocks with rows that count
-  uint16_t rows[kPieceTiles * kTileBlocks];
+  int32_t list[kTierPieceTiles * kTileBlocks];  // chosen blocks with rows that count
+  uint16_t rows[kTierPieceTiles * kTileBlocks];
   int blocks = 0;
   for (int tile = first; tile < last; tile++) {
     const uint64_t heavy = counted_[tile] & marked_[tile];

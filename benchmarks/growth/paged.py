@@ -122,7 +122,7 @@ def measured(case: Case, worker: Worker, flags: argparse.Namespace) -> dict[str,
 
 
 def table(data: dict[str, Any]) -> str:
-    """Return the table of a result, beside the paper's."""
+    """Return the table of a result, with the paper's figures."""
     lines = []
     for each in data["cases"]:
         rounds = each["rounds"]

@@ -1,4 +1,4 @@
-"""benchmarks/growth/paged.py on tiny sizes, beside a worker that stands for vLLM's."""
+"""benchmarks/growth/paged.py on tiny sizes, with a worker that stands for vLLM's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An engine in a thread gives what `LLM.generate` gives, and nothing disturbs it.
 
-Also tests work.py.
+Also tests work.py, job.py.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def contiguous(case: Case, layers: int) -> tuple[Callable[[int], object], np.nda
 
 
 def measured(case: Case, worker: Worker, flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the rounds of a case: the streaming read, and each engine's seconds of a layer.
+    """Return a case with the streaming read and each engine's seconds of a layer, by rounds.
 
     Raises:
         EngineError: vLLM failed, or its output is another one.
@@ -105,7 +105,7 @@ def measured(case: Case, worker: Worker, flags: argparse.Namespace) -> dict[str,
     size = {name: value for name, value in asdict(case).items() if name != "name"}
     isa = worker.ask("prepare", layers=layers, **size)["isa"]
     call, out = contiguous(case, layers)
-    rounds = []
+    found: dict[str, list[float]] = {"roof": [], "suffice": [], "vllm": []}
     for number in range(flags.rounds + 1):  # the first does not count
         roof = native.read_bandwidth(RING_BYTES >> (8 if flags.quick else 0), flags.threads, 3)
         began = time.perf_counter()
@@ -114,28 +114,30 @@ def measured(case: Case, worker: Worker, flags: argparse.Namespace) -> dict[str,
         ours = (time.perf_counter() - began) / layers
         theirs = worker.ask("attend")
         if number:
-            rounds.append({"roof": roof, "suffice": ours, "vllm": theirs["seconds"]})
-    found, wanted = out[-1].ravel(), np.array(theirs["output"])
-    if np.abs(found - wanted).max() > ROUNDING * np.abs(wanted).max():
+            for name, value in zip(found, (roof, ours, theirs["seconds"]), strict=True):
+                found[name].append(value)
+    wanted = np.array(theirs["output"])
+    if np.abs(out[-1].ravel() - wanted).max() > ROUNDING * np.abs(wanted).max():
         raise EngineError(f"{case.name}: vLLM's output differs from ours")
-    return {"case": asdict(case), "bytes": case.bytes, "isa": isa, "rounds": rounds}
+    return {**size, "bytes": case.bytes, "isa": isa, **found}
 
 
 def table(data: dict[str, Any]) -> str:
     """Return the table of a result, with the paper's figures."""
     lines = []
-    for each in data["cases"]:
-        rounds = each["rounds"]
-        median = {n: statistics.median(r[n] for r in rounds) for n in ("suffice", "vllm")}
-        share = statistics.median(each["bytes"] / r["roof"] / r["suffice"] for r in rounds)
+    for model, each in data["cases"].items():
+        ours, theirs = each["suffice"], each["vllm"]
+        shares = [
+            each["bytes"] / roof / taken for roof, taken in zip(each["roof"], ours, strict=True)
+        ]
         lines.append(
             [
-                each["case"]["name"],
-                f"{each['case']['heads']} of {each['case']['size']}",
-                *(f"{1000 * median[name]:.3g}" for name in ("suffice", "vllm")),
-                f"{share:.2f}",
-                spread([r["vllm"] / r["suffice"] for r in rounds]),
-                f"{PAPER[each['case']['name']]:.2f}" if each["case"]["name"] in PAPER else "-",
+                model,
+                f"{each['heads']} of {each['size']}",
+                *(f"{1000 * statistics.median(taken):.3g}" for taken in (ours, theirs)),
+                f"{statistics.median(shares):.2f}",
+                spread([peer / own for own, peer in zip(ours, theirs, strict=True)]),
+                f"{PAPER[model]:.2f}" if model in PAPER else "-",
             ]
         )
     head = ["model", "heads", "suffice, ms", "vLLM, ms", "suffice, of the streaming read",
@@ -167,7 +169,10 @@ def main() -> int:
             BUILD / "log" / "paged.log",
         )
         try:
-            cases = [measured(case, worker, flags) for case in (TINY if flags.quick else CASES)]
+            cases = {
+                case.name: measured(case, worker, flags)
+                for case in (TINY if flags.quick else CASES)
+            }
         finally:
             worker.close()
     except (EngineError, InstallError) as error:

@@ -38,7 +38,7 @@ SHAPES = [
 SCALE = 0.1  # about 1 / sqrt(D)
 # Weights and queries are rounded to 15 bits for int8; weights to 8 for codes, and for bfloat16
 # where it is multiplied in pairs.
-ROUNDED = {"int8": 2e-4, "planes": 2e-4, "kmeans4": 2e-2, "bfloat16": 4e-3}
+ROUNDED = {"int8": 2e-4, "planes": 2e-2, "kmeans4": 2e-2, "bfloat16": 4e-3}
 BY_BASE = 2e-2  # of `tiers`: weights of values by base planes have 8 bits
 
 

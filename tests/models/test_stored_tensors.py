@@ -17,8 +17,8 @@ from draws import normal
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
+from suffice.models.formats.quantized_config import described_config
 from suffice.models.formats.quantized_file import (
-    described_config,
     open_quantized,
     read_part,
     stored_tokenizer,

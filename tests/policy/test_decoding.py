@@ -29,7 +29,7 @@ from suffice.policy.streaming import Streaming
 TOLERANCE = 2e-5
 # Of types with which queries and weights are rounded; bfloat16 is only where it is multiplied in
 # pairs.
-ROUNDED = {"int8": 1e-3, "planes": 1e-3, "kmeans4": 3e-2, "bfloat16": 4e-3}
+ROUNDED = {"int8": 1e-3, "planes": 3e-2, "kmeans4": 3e-2, "bfloat16": 4e-3}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

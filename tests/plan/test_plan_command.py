@@ -19,7 +19,7 @@ from planning import calibration
 from suffice.cli.plan import drawn
 from suffice.cli.plan_flags import LoadFlags, PlanFlags
 from suffice.plan import stored
-from suffice.plan.trace import Lengths, made, write
+from suffice.plan.trace import Arrival, Lengths, made, write
 
 LOAD = ("--request-rate", "20", "--num-prompts", "60", "--input-len", "50", "--output-len", "10")
 
@@ -75,9 +75,27 @@ def test_goals_that_nothing_can_hold_are_said_at_once(
 ) -> None:
     ran = cli("plan", *known, *load, "--slo", goal)
     assert ran.code == 1
-    (line,) = ran.err.splitlines()
+    *warned, line = ran.err.splitlines()
+    assert len(warned) == (missed == "are refused or fail")
     assert line.startswith("1 x 2 cores: on an idle engine") and missed in line
     assert "| no number |" in ran.out
+
+
+def test_requests_beyond_the_context_are_said_and_have_no_times(
+    cli: Cli, known: tuple[str, ...], tmp_path: Path
+) -> None:
+    context = calibration().model.context
+    write(tmp_path / "trace", [Arrival(0, 10 * context, 5), Arrival(1, context + 1, 5)])
+    asked = ("plan", *known, "--trace", str(tmp_path / "trace"), "--plot", str(tmp_path / "p.png"))
+    ran = cli(*asked)
+    assert ran.code == 1 and "| - | - | - | - |" in re.sub(" +", " ", ran.out)
+    said = (
+        f"2 of 2 requests exceed the context of {context} tokens (the first has {10 * context} + 5)"
+    )
+    assert ran.err.splitlines()[0].startswith(f"suffice: warning: {said}: ")
+    assert len(ran.err.splitlines()) == 2, "no warning of the picture"
+    (own,) = json.loads(cli(*asked, "-o", "json").out, parse_constant=pytest.fail).values()
+    assert own[-1]["figures"]["p50_ttft_ms"] is None
 
 
 def test_a_trace_and_a_picture(cli: Cli, known: tuple[str, ...], tmp_path: Path) -> None:

@@ -33,9 +33,20 @@ def test_lengths_vary_by_their_share_and_prefixes_take_turns() -> None:
 
 def test_a_file_is_read_as_it_was_written_in_order_of_time(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    arrivals = [Arrival(2.5, 10, 3), Arrival(0.5, 20, 4, "a", 15, priority=-1, key="k")]
+    arrivals = [Arrival(2.5, 10, 3), Arrival(0, 20, 4, "a", 15, priority=-1, key="k")]
     write(path, arrivals)
     assert read(path) == arrivals[::-1]
+
+
+def test_times_count_from_the_first_arrival(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path, [Arrival(1764000000.5, 10, 3), Arrival(1764000000, 10, 3)])
+    assert [each.arrival for each in read(path)] == [0.0, 0.5]
+    write(path, [Arrival(1764000000e9, 10, 3), Arrival(1764000001e9, 10, 3)])
+    with pytest.raises(
+        InputError, match=r"1e\+09 seconds lie between its arrivals: at most 1e\+08"
+    ):
+        read(path)
 
 
 GOOD = '{"arrival": 0, "prompt_tokens": 5, "output_tokens": 5'

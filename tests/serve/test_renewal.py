@@ -337,6 +337,15 @@ def test_a_signal_replaces_the_engine_of_a_server(model: Path, tmp_path: Path) -
         assert process.wait(60) == 0
 
 
+@sharing_only
+def test_a_signal_to_a_server_that_loads_does_not_end_it(model: Path, tmp_path: Path) -> None:
+    with signalled(model, tmp_path, while_loading=signal.SIGHUP) as (process, client):
+        ask = {"prompt": "hello there", "max_tokens": 4}
+        assert client.post("/v1/completions", json=ask).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     threads = Path(f"/proc/{pid}/task").iterdir()
@@ -345,7 +354,9 @@ def children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def signalled(model: Path, folder: Path) -> Iterator[tuple[Any, httpx2.Client]]:
+def signalled(
+    model: Path, folder: Path, while_loading: int = 0
+) -> Iterator[tuple[Any, httpx2.Client]]:
     """A server of the command line on a socket, in a session of its own: without a terminal."""
     uds = folder / "uds"
     # Tests that run under `nohup` hand down that the signal is ignored, and the server heeds it.
@@ -358,6 +369,7 @@ def signalled(model: Path, folder: Path) -> Iterator[tuple[Any, httpx2.Client]]:
     with subprocess.Popen(command, env=env, start_new_session=True) as process:
         try:
             until(lambda: uds.exists(), 60)
+            process.send_signal(while_loading)
             transport = httpx2.HTTPTransport(uds=str(uds))
             with httpx2.Client(transport=transport, base_url="http://x", timeout=60) as client:
                 until(lambda: ready(client), 60)

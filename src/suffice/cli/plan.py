@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import click
 from suffice.cli.options import ModelFlags
 from suffice.cli.output import markdown
 from suffice.cli.plan_flags import LoadFlags, PlanFlags
-from suffice.errors import InputError, OptionError, one_line
+from suffice.errors import InputError, OptionError, SufficeWarning, one_line
 from suffice.progress import counted, counting_bar
 
 if TYPE_CHECKING:
@@ -42,12 +44,16 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
     flags.check()
     limits, goal, kinds = figures.goals(flags.slo), figures.share(flags.goal), _cores(flags.cores)
     _check_plot(flags.plot)
+    for cores in kinds:
+        if flags.node_cores is not None and cores > flags.node_cores:
+            raise OptionError("cores", cores, f"must be at most --node-cores {flags.node_cores}")
     config = model.config()
     arrivals = load.load() if load.given or not flags.calibrate else []
     found = _calibration(config, model, flags, kinds)
     if not arrivals:
         print(drawn(found))
         return
+    _warn_of_long(arrivals, found.model.context)
     tries = {
         f"{cores} cores" if cores > 1 else "1 core": _tried(
             found, arrivals, limits, goal, flags, config, cores
@@ -59,6 +65,19 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
         _save(flags.plot, tries, limits)
     if not any(each.holds for own in tries.values() for each in own):
         raise click.exceptions.Exit(1)
+
+
+def _warn_of_long(arrivals: Sequence[Arrival], context: int) -> None:
+    """Say how many requests the context is too small for, since their goals mean little."""
+    long = [each for each in arrivals if each.prompt_tokens + each.output_tokens > context]
+    if long:
+        first = f"{long[0].prompt_tokens} + {long[0].output_tokens}"
+        warnings.warn(
+            f"{len(long)} of {len(arrivals)} requests exceed the context of {context} tokens (the "
+            f"first has {first}): such answers end there, longer prompts are refused",
+            SufficeWarning,
+            stacklevel=2,
+        )
 
 
 def _label(cores: int) -> str:
@@ -211,9 +230,18 @@ def _shown(what: str, total: int) -> Iterator[Callable[[], None]]:
 def _print(tries: dict[str, list[Try]], flags: PlanFlags, found: Calibration) -> None:
     if flags.output == "json":
         data = {label: list(map(dataclasses.asdict, own)) for label, own in tries.items()}
-        print(json.dumps(data, indent=1))
+        print(json.dumps(_known(data), indent=1))
         return
     print(table(tries, found))
+
+
+def _known(value: Any) -> Any:
+    """Return a value for JSON, with None for what nobody knows: times, if nothing was answered."""
+    if isinstance(value, dict):
+        return {name: _known(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_known, value))
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def table(tries: dict[str, list[Try]], found: Calibration) -> str:
@@ -227,7 +255,8 @@ def table(tries: dict[str, list[Try]], found: Calibration) -> str:
         lacking = "no number" if each.vain else f"more than {each.instances}"
 
         def spread(name: str, figures: dict[str, Any] = figures) -> str:
-            return " / ".join(f"{figures[f'p{at}_{name}_ms']:.3g}" for at in (50, 95, 99))
+            times = [figures[f"p{at}_{name}_ms"] for at in (50, 95, 99)]
+            return "-" if math.isnan(times[0]) else " / ".join(f"{each:.3g}" for each in times)
 
         rows.append(
             [

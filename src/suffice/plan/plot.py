@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from suffice.plan.figures import SHOWN
 from suffice.plan.search import Try, fewest
@@ -34,15 +34,19 @@ def save(
         for name, limit in limits.items():
             times = [value / (1e3 * limit) for value in chosen.figures[f"spread_{name}_ms"]]
             shares = [at / (len(times) - 1) for at in range(len(times))]
+            if not times[-1] > 0:
+                continue  # nothing was answered
             spread.plot(times, shares, label=f"{SHOWN[name]}, {chosen.instances} x {label}")
     held.set(xlabel="engines", ylabel="requests that hold the goals")
     held.set_xscale("log", base=2)
     spread.set(xlabel="time over its goal", ylabel="requests", xscale="log")
+    spread.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     spread.axvline(1.0, color="grey", linewidth=1)
     for axes in (held, spread):
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        if axes.lines[1 if axes is spread else 0 :]:
+            axes.legend(fontsize="small")
     figure.savefig(path, format=kind)

@@ -14,13 +14,14 @@ from suffice.errors import InputError, OptionError, nearest, one_line
 PATTERNS = ("poisson", "bursts")
 MOST_TOKENS = 10_000_000  # of a prompt or an answer, which a simulation has as a list
 MOST_REQUESTS = 10_000_000
+MOST_SECONDS = 1e8  # between arrivals: beyond, times are no longer exact to the microsecond
 
 
 class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request; also a line of a trace's file.
 
     Attributes:
-        arrival: Seconds since the trace began.
+        arrival: Seconds, since any time that all requests share.
         prompt_tokens: Of the whole prompt.
         output_tokens: That are generated; no answer ends before.
         prefix: Whose first `prefix_tokens` tokens are equal in all requests of the same prefix.
@@ -118,8 +119,10 @@ def made(
 def read(path: Path) -> list[Arrival]:
     """Return the load of a file: a JSON object per line, in any order of time.
 
+    The first request arrives at 0 seconds.
+
     Raises:
-        InputError: It cannot be read or is empty, or a line is no request.
+        InputError: It cannot be read or is empty, a line is no request, or years lie between them.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -142,7 +145,14 @@ def read(path: Path) -> list[Arrival]:
         found.append(arrival)
     if not found:
         raise InputError(f"{path}: has no requests")
-    return sorted(found, key=lambda each: each.arrival)
+    found.sort(key=lambda each: each.arrival)
+    first, last = found[0].arrival, found[-1].arrival
+    if last - first > MOST_SECONDS:
+        raise InputError(
+            f"{path}: {last - first:g} seconds lie between its arrivals: at most {MOST_SECONDS:g} "
+            "can be simulated; are they in seconds?"
+        )
+    return [msgspec.structs.replace(each, arrival=each.arrival - first) for each in found]
 
 
 def write(path: Path, arrivals: Sequence[Arrival]) -> None:

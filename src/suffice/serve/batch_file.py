@@ -128,8 +128,8 @@ def _fault(found: Any) -> str:
 class Results:
     """The file of results, opened to go on with it; a context manager.
 
-    What an interruption left of a line is cut off. `setting` is what is known of how its results
-    are to be made; see `settle` for the rest.
+    What an interruption left of a line is cut off; a new file that gets no result is removed.
+    `setting` is what is known of how its results are to be made; see `settle` for the rest.
 
     Raises:
         InputError: It cannot be written, has results of other requests or of another setting, or
@@ -142,8 +142,9 @@ class Results:
             raise InputError(f"{path}: is the file of the requests: give another for the results")
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is no regular file, which results need to go on with them")
+        self._new = not path.exists()
         try:
-            self._file = path.open("r+b" if path.exists() else "w+b")
+            self._file = path.open("w+b" if self._new else "r+b")
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from None
         try:
@@ -163,6 +164,8 @@ class Results:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._new and self._file.seek(0, os.SEEK_END) == 0:
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
     @property

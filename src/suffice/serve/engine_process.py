@@ -243,7 +243,10 @@ def begin(link: socket.socket, memory: int | None = None) -> None:
         with contextlib.suppress(OSError):  # the server may have found the fault itself, and ended
             link.sendall(wire.frame(wire.Failed.of(error)))
         return
-    link.sendall(wire.frame(opened.facts))
+    try:
+        link.sendall(wire.frame(opened.facts))
+    except OSError:  # the server was stopped meanwhile
+        return
     serve(link, opened)
 
 

@@ -95,6 +95,18 @@ def has_terminal() -> bool:
     return True
 
 
+def hold_hangups() -> None:
+    """Let SIGHUP end a server that loads only if its terminal is gone: there are no engines yet."""
+    terminal = has_terminal()
+
+    def held(signum: int, frame: FrameType | None) -> None:
+        if terminal and not has_terminal():
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, held)
+
+
 def listening(settings: Settings) -> socket.socket:
     """Return the socket to listen on.
 
@@ -191,6 +203,7 @@ def serve(settings: Settings, text: Text | None = None) -> int:
     Raises:
         InputError: The address, the model or an option cannot be used.
     """
+    hold_hangups()
     with listening(settings) as listener, removed(settings):
         front = Front(settings, text)  # starts the thread that starts engines, before `nice`
         os.nice(NICE)

@@ -1,6 +1,7 @@
 """Time plain decoding of the engine by growth policy: what growing costs, and what steps cost.
 
-    python -m benchmarks.growth.engine              SmolLM2 and layers of LLaMA-2-7B's shape
+    python -m benchmarks.growth.engine              SmolLM2, Gemma 3, layers of LLaMA-2-7B's shape
+    ... --models gemma3-270m                        these alone; rows of others stay as stored
     python -m benchmarks.growth.engine --quick      tiny sizes, to see that it runs
 
 N tokens are decoded for each of B requests, from empty caches. The time is the sum of N steps and
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import statistics
 import sys
@@ -62,6 +64,9 @@ CASES = (
     Case("smollm2-135m", 8, 2048),
     Case("smollm2-135m", 32, 1024),
     Case("smollm2-135m", 1, 8192),
+    Case("gemma3-270m", 1, 2048),
+    Case("gemma3-270m", 8, 2048),
+    Case("gemma3-270m", 32, 1024),
     Case(SHAPED, 1, 2048),
     Case(SHAPED, 8, 2048),
     Case(SHAPED, 1, 4096),
@@ -82,20 +87,30 @@ def main() -> int:
     """Measure, print the table and store it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
+    models = list(dict.fromkeys(case.model for case in CASES))
+    parser.add_argument("--models", nargs="+", choices=models, default=models)
     flags = parser.parse_args()
-    cases, sampling = (TINY, Sampling(2, 2, 2)) if flags.quick else (CASES, Sampling())
-    found = []
+    folder = QUICK if flags.quick else record.results(__file__)
+    asked = [case for case in CASES if case.model in flags.models]
+    cases, sampling = (TINY, Sampling(2, 2, 2)) if flags.quick else (asked, Sampling())
+    found = [] if flags.quick else kept(folder / "engine.json", flags.models)
     for case in track(cases, "growth", console=Console(stderr=True), transient=True):
         found += measure(case, sampling)
+    found.sort(key=lambda row: [case.model for case in (*TINY, *CASES)].index(row["model"]))
     text = f"## Growth in the engine\n\n{table(found)}\n\n{verdicts(found)}\n\n" + (
         "Seconds for N tokens of each request, and the share of them that growing takes. Held: the "
         "mean of the rows that memory is held for, over the mean of the rows in use."
     )
-    folder = QUICK if flags.quick else record.results(__file__)
     data = record.facts() | {"sampling": dataclasses.asdict(sampling), "rows": found}
     record.write(folder, "engine", data, text)
     print(text)
     return 0
+
+
+def kept(path: Path, models: list[str]) -> list[dict[str, Any]]:
+    """Return the stored rows of other models than those that are measured."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in rows if row["model"] not in models]
 
 
 def model_path(name: str) -> str | Path:

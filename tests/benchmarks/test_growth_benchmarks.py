@@ -33,6 +33,30 @@ def test_growth_in_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "speed of bmc over iterative" in (tmp_path / "engine.md").read_text()
 
 
+def test_one_model_is_measured_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(case: engine.Case, sampling: engine.Sampling) -> list[dict[str, Any]]:
+        row = {"model": case.model, "batch": case.batch, "rows": case.rows, "growth": "bmc"}
+        return [
+            row | {"seconds": seconds} | dict.fromkeys(("r", "allocations", "growing", "held"), 1)
+        ]
+
+    monkeypatch.setattr(engine, "measure", measured)
+    monkeypatch.setattr(engine, "verdicts", lambda rows: "")
+    monkeypatch.setattr(engine.record, "results", lambda script: tmp_path)
+    seconds = 1.0
+    for models in ([], ["--models", "gemma3-270m"]):
+        monkeypatch.setattr(sys, "argv", ["engine", *models])
+        assert engine.main() == 0
+        seconds += 1
+    rows = json.loads((tmp_path / "engine.json").read_text())["rows"]
+    assert [(row["model"], row["batch"]) for row in rows] == [
+        (case.model, case.batch) for case in engine.CASES
+    ]
+    assert {row["model"] for row in rows if row["seconds"] == 2.0} == {"gemma3-270m"}
+
+
 def test_every_growth_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A growth of n rows takes n seconds here: half of them are timed, all are counted."""
     monkeypatch.setattr(engine, "growing", lambda full, growth, rows: float(rows))

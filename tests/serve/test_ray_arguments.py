@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suffice.errors import InputError
-from suffice.serve.ray_arguments import Cluster, names, read
+from suffice.serve.ray_arguments import Cluster, check_address, names, read
+
+
+@pytest.mark.parametrize("address", ["1.2.3:x", "head", ":6379", "head:70000", "ray://head:"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match=f"--ray {address}: must be a head's address, such as"):
+        check_address(address)
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        port = held.getsockname()[1]
+        with pytest.raises(InputError, match=f"--ray 127.0.0.1:{port}: nothing answers there: Con"):
+            check_address(f"127.0.0.1:{port}")
+        held.listen()
+        check_address(f"127.0.0.1:{port}")
+        check_address(f"ray://127.0.0.1:{port}")
+    check_address("auto")
 
 
 def test_texts_of_a_command_line_and_values_of_yaml() -> None:

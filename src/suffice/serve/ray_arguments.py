@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from suffice.engine.options import EngineOptions, options
-from suffice.errors import InputError, OptionError, brief, unknown
+from suffice.errors import InputError, OptionError, brief, one_line, unknown
 from suffice.pull import DEFAULT_MODEL
 from suffice.serve.settings import FLAGS, GENERATION, Settings, limits
 from suffice.serve.tools import parser_of
 
 FRONT_NODES = ("head", "any")
+CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -192,3 +194,21 @@ def _value(name: str, value: Any, kind: Any) -> Any:
         return str(value)
     texts = value.split(",") if isinstance(value, str) else value
     return tuple(str(each) for each in texts)
+
+
+def check_address(address: str) -> None:
+    """Check that something listens at the address of a cluster, for which Ray waits minutes.
+
+    Raises:
+        InputError: It is no address, or nothing answers there.
+    """
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InputError(f"--ray {address}: must be a head's address, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        why = one_line(error.strerror or error)
+        raise InputError(f"--ray {address}: nothing answers there: {why}") from None

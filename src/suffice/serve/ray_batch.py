@@ -24,6 +24,7 @@ from suffice import native
 from suffice.errors import InputError, one_line
 from suffice.serve.batch import AHEAD, Answer, Answers, Record
 from suffice.serve.batch_file import Entry, entry_of, id_of, parsed, refusal
+from suffice.serve.ray_arguments import check_address
 from suffice.serve.settings import Settings
 
 MOST_TASKS = 10_000  # a task is several requests where there are more
@@ -140,6 +141,8 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    if address is not None:
+        check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is made here
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # this process's part of Ray is quiet
     try:

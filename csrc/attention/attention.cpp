@@ -111,7 +111,7 @@ void Attention::help(Scratch& scratch, const Team& team) {
       helped |=
           ahead_[t]->help(scratch.at_least(attend_scratch(traversal.group, traversal.head.size)));
     }
-    if (!helped) waiting.pause();
+    if (busy && !helped) waiting.pause();
   }
 }
 

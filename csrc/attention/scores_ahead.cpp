@@ -6,21 +6,6 @@
 #include "runtime/parallel.h"
 
 namespace suffice {
-namespace {
-
-// The first blocks of a piece, which its kernel does not fetch ahead.
-constexpr int kFirstBlocks = 2 * kTileBlocks;
-
-void fetch_keys(const KVHead& head, const int32_t* list, int begin, int end) {
-  const size_t bytes = kPanel * elements_bytes(head.key_type, head.size);
-  for (int i = begin; i < end; i++)
-    for (size_t at = 0; at < bytes; at += kLineBytes) {
-      __builtin_prefetch(head.keys + list[i] * bytes + at);
-      if (head.key_type == Type::planes) __builtin_prefetch(head.key_rest + list[i] * bytes + at);
-    }
-}
-
-}  // namespace
 
 void ScoresAhead::open(const BlocksToScore& what) {
   what_ = what;
@@ -80,7 +65,6 @@ bool ScoresAhead::help(float* scratch) {
   const int piece = pieces_.load() > 0 ? take_next() : -1;
   if (piece >= 0) {
     const int begin = piece * kPieceBlocks, end = std::min(begin + kPieceBlocks, what_.blocks);
-    fetch_keys(*what_.head, what_.list, begin, std::min(begin + kFirstBlocks, end));
     kernels().score_piece(*what_.head, what_.queries, what_.count, what_.list, begin, end,
                           what_.end_row, scores(piece), scratch);
     finish(piece);

@@ -55,9 +55,7 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
         return
     _warn_of_long(arrivals, found.model.context)
     tries = {
-        f"{cores} cores" if cores > 1 else "1 core": _tried(
-            found, arrivals, limits, goal, flags, config, cores
-        )
+        _label(cores): _tried(found, arrivals, limits, goal, flags, config, cores)
         for cores in kinds or [found.threads]
     }
     _print(tries, flags, found)

@@ -47,6 +47,6 @@ def save(
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.3)
-        if axes.lines[1 if axes is spread else 0 :]:
+        if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small")
     figure.savefig(path, format=kind)

@@ -1,4 +1,7 @@
-"""The arguments of `serve run suffice.serve.ray:build`: texts, or values of a YAML file."""
+"""The arguments of `serve run suffice.serve.ray:build`, texts or values of a YAML file.
+
+Also checks the address of a cluster, without Ray.
+"""
 
 from __future__ import annotations
 

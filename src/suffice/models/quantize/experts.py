@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,28 +72,38 @@ class _Experts:
 
     def moments(self, expert: int) -> dict[str, np.ndarray]:
         """Return H = sum x x^T over the text's rows, of the inputs of each matrix, by its name."""
-        own, some = self.own(expert), sampled(self.rows, len(self.rows))
-        into = self._moments(own, some)
-        out = self._moments(self.inner(expert, own), self.inner(expert, some))
-        return {**dict.fromkeys(INTO, into), OUT: out}
+        own, some = self.own(expert), self.some
+        inner = self._prior(self.inner(expert, some))
+        into = self._moments(own, self.prior)
+        return {**dict.fromkeys(INTO, into), OUT: self._moments(self.inner(expert, own), inner)}
 
-    def _moments(self, own: torch.Tensor, some: torch.Tensor) -> np.ndarray:
-        found: np.ndarray = (
-            (own.T @ own + (PRIOR / len(some)) * (some.T @ some)) / len(self.rows)
-        ).numpy()
+    @cached_property
+    def some(self) -> torch.Tensor:
+        """Rows drawn from all."""
+        return sampled(self.rows, len(self.rows))
+
+    @cached_property
+    def prior(self) -> torch.Tensor:
+        """What the drawn rows add to every expert's own."""
+        return self._prior(self.some)
+
+    def _prior(self, some: torch.Tensor) -> torch.Tensor:
+        return (PRIOR / len(some)) * (some.T @ some)
+
+    def _moments(self, own: torch.Tensor, prior: torch.Tensor) -> np.ndarray:
+        found: np.ndarray = ((own.T @ own + prior) / len(self.rows)).numpy()
         return found
 
     def samples(self) -> dict[str, np.ndarray]:
         """Return inputs of the matrices, by their names: some rows, and some of all experts."""
-        some = sampled(self.rows, len(self.rows))
         inner = [
             self.inner(expert, sampled(self.own(expert), len(self.rows)))
             for expert in range(self.block.experts.count)
         ]
         out = torch.cat(inner)
         return {
-            **dict.fromkeys(INTO, some.numpy()),
-            OUT: (out if len(out) else self.inner(0, some)).numpy(),
+            **dict.fromkeys(INTO, self.some.numpy()),
+            OUT: (out if len(out) else self.inner(0, self.some)).numpy(),
         }
 
     def most_reached(self) -> list[int]:

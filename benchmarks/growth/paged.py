@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.growth.paged_numbers import numbers
-from benchmarks.harness import record, script
+from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.peers import install
 from benchmarks.peers.client import EngineError, Worker, engine_module
@@ -34,7 +34,6 @@ from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 
 NAME = "paged"
-QUICK = record.BUILD / "paged-quick"
 RING_BYTES = 512 << 20
 ROUNDING = 0.02  # of the largest output: what two orders of bfloat16 products may differ by
 
@@ -178,10 +177,7 @@ def main() -> int:
     except (EngineError, InstallError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
-    data = record.facts() | {"threads": flags.threads, "cases": cases}
-    folder = flags.output or (QUICK if flags.quick else record.results(__file__))
-    record.write(folder, NAME, data, table(data))
-    print(table(data))
+    script.store(flags, __file__, {"threads": flags.threads, "cases": cases}, table)
     return 0
 
 

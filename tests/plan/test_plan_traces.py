@@ -63,6 +63,7 @@ GOOD = '{"arrival": 0, "prompt_tokens": 5, "output_tokens": 5'
         (GOOD.replace("5", "0", 1) + "}", "line 2: prompt_tokens=0: must be in"),
         (GOOD.replace("0", "-1", 1) + "}", "line 2: arrival=-1.0: must be seconds, at least 0"),
         (GOOD + ', "prefix_tokens": 3}', "prefix_tokens without prefix"),
+        (GOOD + ', "prefix": "a"}', "prefix without prefix_tokens"),
         (GOOD + ', "prefix": "a", "prefix_tokens": 6}', "must be at most prompt_tokens=5"),
         (GOOD.replace("5", "1.5", 1) + "}", "Expected `int`, got `float`"),
     ],

@@ -135,6 +135,9 @@ def test_bad_requests_have_their_own_errors(batch: Folder) -> None:
         ]
     )
     assert found.code == 0 and "11 requests: 1 answered, 10 refused" in found.err, found.err
+    assert "refused, the first line 1: is not JSON" in found.err
+    found = batch.run([request("field", temprature=1), good], "two.jsonl")
+    assert "1 answered, 1 refused, the first 'field': " in found.err and "temprature" in found.err
     results = batch.results()
     faults = [each["error"] for each in results[:7]]
     parts = ["line 1: is not JSON", "line 2: must be a JSON object", "line 4: unknown field 'more'",
@@ -174,6 +177,8 @@ def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
 
     given = ("-i", source, "-o", target)
     assert "give -i FILE" in refused()
+    assert "-o -: must be a file" in refused("-i", source, "-o", "-")
+    assert "-i -: must be a file" in refused("-i", "-", "-o", target)
     assert "No such file" in refused("-i", batch.folder / "none", "-o", target)
     assert "has no requests" in refused(*given, requests=[""])
     assert "lines 1 and 3 have the same custom_id 'one'" in refused(
@@ -184,6 +189,10 @@ def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
     assert "no regular file" in refused("-i", source, "-o", "/dev/full")
     assert "cores" in refused(*given, "--instances", "99")
     assert not target.exists()
+    target.write_text("notes of mine\n")
+    assert "is no file of results" in refused(*given)
+    assert target.read_text() == "notes of mine\n"
+    target.unlink()
     batch.run([one])
     assert "results of other requests" in refused(*given, requests=[request("one", max_tokens=7)])
     with target.open("rb") as file:
@@ -259,7 +268,7 @@ def started(batch: Folder, target: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_keeps_what_it_has(batch: Folder, how: signal.Signals) -> None:
     requests = [request(f"r{i}", max_tokens=40) for i in range(60)]
     batch.run(requests, "whole.jsonl")
@@ -270,8 +279,8 @@ def test_a_run_that_is_stopped_keeps_what_it_has(batch: Folder, how: signal.Sign
     kept = target.read_bytes()
     done = kept.count(b"\n")
     assert 3 <= done < 60, "the run was to be stopped in the middle"
-    if how == signal.SIGINT:
-        assert process.returncode == 130
+    if how != signal.SIGKILL:
+        assert process.returncode == (130 if how == signal.SIGINT else 143)
         assert f"interrupted: {done} of 60 done; the same command goes on".encode() in said
     end = time.monotonic() + 30
     while (found := batch.run(requests)).code and time.monotonic() < end:

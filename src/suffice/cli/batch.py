@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.adapters import AdapterFlags
 from suffice.cli.flags import WHOLE, flag, plain
+from suffice.cli.interrupt import terminates_as_interrupt
 from suffice.cli.options import ModelFlags, long
 from suffice.cli.serve import engine_options
 from suffice.errors import InputError
@@ -101,13 +102,20 @@ def run(*, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags) -> None
         raise InputError(f"`suffice batch` needs {error.name}: {_EXTRA}") from None
     if flags.requests is None or flags.results is None:
         raise InputError("give -i FILE, the requests, and -o FILE, the results")
+    for name, path in (("-i", flags.requests), ("-o", flags.results)):
+        if str(path) == "-":
+            raise InputError(f"{name} -: must be a file, since an interrupted run goes on with it")
     model = adapters.on(model)
     settings = _settings(flags, model)
     answer, setting = _answer(flags, model, settings), _setting(flags, settings)
     requests = Requests(flags.requests)
     began = time.monotonic()
     shown = _shown(len(requests.entries))
-    with Results(flags.results, requests, setting) as results, shown as tell:
+    with (
+        terminates_as_interrupt(),
+        Results(flags.results, requests, setting) as results,
+        shown as tell,
+    ):
         try:
             counts = batch.run(answer, requests, results, tell)
         except KeyboardInterrupt:
@@ -207,7 +215,7 @@ def summary(counts: Counts, seconds: float) -> str:
     """Return a run's summary in a line."""
     parts = [f"{counts.total} requests: {counts.answered} answered"]
     if counts.refused:
-        parts.append(f"{counts.refused} refused, see their results")
+        parts.append(f"{counts.refused} refused, the first {counts.first_refusal}")
     if counts.before:
         parts.append(f"{counts.before} done before")
     if counts.tokens:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 INTERRUPTED = 130
+TERMINATED = 143
 _SHOW_CURSOR = b"\x1b[?25h\n"  # a progress display hides it
 
 
@@ -36,3 +37,27 @@ def _end(number: int, frame: FrameType | None) -> None:
     if os.isatty(2):
         os.write(2, _SHOW_CURSOR)
     os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def terminates_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM do what Ctrl-C does, but for the exit code, which is 143.
+
+    For long work that says how far it is and ends well: that is what service managers send.
+    """
+    terminated = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if terminated:
+            raise SystemExit(TERMINATED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -46,6 +46,8 @@ class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return f"{name}={getattr(self, name)}: must be in [1, {MOST_TOKENS}]"
         if self.prefix is None and self.prefix_tokens:
             return "prefix_tokens without prefix: name whose beginning it is"
+        if self.prefix is not None and not self.prefix_tokens:
+            return "prefix without prefix_tokens: say how many tokens requests share"
         if not 0 <= self.prefix_tokens <= self.prompt_tokens:
             most = self.prompt_tokens
             return f"prefix_tokens={self.prefix_tokens}: must be at most prompt_tokens={most}"

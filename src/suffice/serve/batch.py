@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from suffice import native
-from suffice.errors import InputError
+from suffice.errors import InputError, one_line
 from suffice.serve.app import build
 from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
 from suffice.serve.chance import named
@@ -39,6 +39,7 @@ class Counts:
     Attributes:
         before: Results that were there.
         refused: Requests that were answered with an error.
+        first_refusal: The first of them, and why.
         tokens: Tokens generated.
     """
 
@@ -46,6 +47,7 @@ class Counts:
     before: int
     answered: int = 0
     refused: int = 0
+    first_refusal: str = ""
     tokens: int = 0
 
     @property
@@ -66,7 +68,7 @@ class Record:
     def fault(self, entry: Entry) -> None:
         """Add the error of a line that is no request."""
         self.results.add(refusal(entry))
-        self.counts.refused += 1
+        self._refused(entry.custom_id, entry.fault)
 
     def answer(self, entry: Entry, line: bytes) -> None:
         """Add the result of a request."""
@@ -77,8 +79,14 @@ class Record:
             usage = response["body"].get("usage") or {}
             self.counts.tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
         else:
-            self.counts.refused += 1
+            self._refused(entry.custom_id, response["body"]["error"]["message"])
         self._tell(self.counts)
+
+    def _refused(self, custom_id: str | None, why: str) -> None:
+        if not self.counts.refused:
+            named = "" if custom_id is None else f"'{one_line(custom_id, 60)}': "
+            self.counts.first_refusal = named + one_line(why, 160)
+        self.counts.refused += 1
 
 
 Answer = Callable[[list[Entry], Record], None]  # answers requests, in any order

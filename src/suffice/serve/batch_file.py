@@ -182,6 +182,10 @@ class Results:
             if not line.endswith(b"\n"):
                 break
             ident = id_of(line)
+            if not ident:
+                raise InputError(
+                    f"{self.path}: is no file of results, whose lines have an id: give another"
+                )
             if ident not in known:
                 raise InputError(
                     f"{self.path}: has results of other requests than {self._requests.path}: "

@@ -73,7 +73,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
     left_size_ = traversals.size();
     left_ = std::make_unique<std::atomic<int>[]>(left_size_);
   }
-  for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks);
+  for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks + 1);
   queue_.begin(static_cast<int>(chunks_.size()), threads);
   searches_.begin(threads);
   tiers_.begin(threads);
@@ -85,8 +85,9 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
   float* const results = results_.data() + offsets_[chunk.traversal];
   const auto run = [&](auto algorithm) {
     algorithm.work(chunk.index, scratch);
-    if (left_[chunk.traversal].fetch_sub(1, std::memory_order_acq_rel) == 1)
-      algorithm.finish(scratch);
+    if (left_[chunk.traversal].fetch_sub(1, std::memory_order_acq_rel) > 2) return;
+    algorithm.finish(scratch);
+    left_[chunk.traversal].store(0, std::memory_order_release);
   };
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return run(ExactTraversal(traversal, results));

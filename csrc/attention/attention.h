@@ -38,7 +38,8 @@ class Attention {
   std::vector<size_t> offsets_;  // where each traversal's results begin
   std::vector<int> firsts_;      // the first of each traversal's searches in tiers, if it has any
   std::vector<float> results_;
-  std::unique_ptr<std::atomic<int>[]> left_;  // unfinished chunks of each traversal
+  // Of each traversal: unfinished chunks, and 1 until what follows the last of them is done.
+  std::unique_ptr<std::atomic<int>[]> left_;
   size_t left_size_ = 0;
   std::vector<std::unique_ptr<ScoresAhead>> ahead_;  // of each traversal that goes block by block
   std::vector<int> walks_;                           // these traversals

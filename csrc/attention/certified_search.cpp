@@ -9,7 +9,6 @@
 namespace suffice {
 namespace {
 
-constexpr int kEstimatedChunks = 16;  // sketched chunks that one thread estimates at a time
 // Relative error of float32 sums of thousands of masses.
 constexpr double kSumError = 1e-5;
 

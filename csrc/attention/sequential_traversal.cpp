@@ -13,11 +13,28 @@ const AttentionRule& rule_of(const Traversal& traversal) {
   return traversal.rule && !traversal.rule->exact() ? *traversal.rule : everything;
 }
 
+bool orders_by_sketch(const Traversal& traversal) {
+  return traversal.max_blocks == 0 && rule_of(traversal).needs_sketch();
+}
+
+// The estimates of a token, in `memory`.
+SketchMasses masses_in(const Traversal& traversal, int row, float* memory) {
+  const Visible& visible = traversal.visible[static_cast<size_t>(row) * traversal.group];
+  return {visible, traversal.length(row), traversal.group, memory};
+}
+
 }  // namespace
 
 size_t SequentialTraversal::plan(Traversal& traversal) {
-  traversal.chunks = 1;
-  return partial_floats(static_cast<int>(traversal.queries.size()), traversal.head.size);
+  size_t floats = partial_floats(static_cast<int>(traversal.queries.size()), traversal.head.size);
+  traversal.chunks = 0;
+  for (int row = 0; orders_by_sketch(traversal) && row < traversal.tokens(); row++) {
+    const SketchMasses masses = masses_in(traversal, row, nullptr);
+    traversal.chunks += masses.pieces();
+    floats += masses.floats();
+  }
+  if (traversal.chunks == 0) traversal.chunks = 1;  // with nothing to estimate
+  return floats;
 }
 
 SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* results,
@@ -30,7 +47,27 @@ SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* resu
       results_(
           partial_at(results, static_cast<int>(traversal.queries.size()), traversal.head.size)) {}
 
-void SequentialTraversal::work(int, Scratch& scratch) {
+// Estimates lie behind the partial results, token after token.
+SketchMasses SequentialTraversal::masses_of(int row) const {
+  const int count = static_cast<int>(traversal_.queries.size());
+  float* memory = results_.output + partial_floats(count, traversal_.head.size);
+  for (int before = 0; before < row; before++)
+    memory += masses_in(traversal_, before, nullptr).floats();
+  return masses_in(traversal_, row, memory);
+}
+
+void SequentialTraversal::work(int chunk, Scratch&) const {
+  if (!orders_by_sketch(traversal_)) return;
+  for (int row = 0; row < traversal_.tokens(); row++) {
+    const SketchMasses masses = masses_of(row);
+    if (chunk < masses.pieces())
+      return masses.estimate(traversal_.head, traversal_.queries.data() + row * traversal_.group,
+                             chunk);
+    chunk -= masses.pieces();
+  }
+}
+
+void SequentialTraversal::finish(Scratch& scratch) {
   const int rows = traversal_.tokens();
   if (traversal_.rule && std::holds_alternative<Aet>(traversal_.rule->technique))
     traversal_.state->drafts.resize(rows);
@@ -97,12 +134,11 @@ size_t SequentialTraversal::list_others(int row, int begin, int end, Scratch& sc
                                            end, traversal_.max_blocks, scratch.order);
     return boxes * box_bytes(traversal_.head.size);
   }
-  if (rule_.needs_sketch()) {
-    const Visible& visible = traversal_.visible[static_cast<size_t>(row) * group];
-    const int chunks =
-        scratch.by_sketch.sort(traversal_.head, queries, group, visible, traversal_.length(row));
+  if (orders_by_sketch(traversal_)) {
+    const SketchMasses masses = masses_of(row);
+    scratch.by_sketch.sort(masses);
     list_rest(begin, end, scratch.by_sketch.blocks, scratch);
-    return chunks * sketch_bytes(traversal_.head.size);
+    return masses.chunks() * sketch_bytes(traversal_.head.size);
   }
   list_rest(begin, end, ranked_blocks(), scratch);
   return 0;

@@ -1,5 +1,6 @@
 // Attention block after block: for boxes and techniques that may stop. One thread takes all tokens
-// in order, because what a token reads may depend on what earlier ones found.
+// in order, because what a token reads may depend on what earlier ones found. Before, any threads
+// estimate blocks from sketches, if these order them.
 //
 // Order of a token's blocks: sinks of the policy; with `aet` the sink, global and local blocks,
 // which are always read; then the others until a check stops the traversal: newest first, by
@@ -14,15 +15,16 @@ namespace suffice {
 
 class SequentialTraversal {
  public:
-  // Sets one chunk; returns the number of floats that the results take.
+  // Sets the chunks; returns the number of floats that the results take.
   static size_t plan(Traversal& traversal);
   // `results`: memory of that size. Through `ahead`, other threads help.
   SequentialTraversal(const Traversal& traversal, float* results, ScoresAhead& ahead);
 
-  void work(int chunk, Scratch& scratch);
-  void finish(Scratch&) {}  // nothing is left: the one chunk has all tokens
+  void work(int chunk, Scratch&) const;  // estimates some blocks of a token
+  void finish(Scratch& scratch);         // attends
 
  private:
+  SketchMasses masses_of(int row) const;
   void attend_row(int row, Scratch& scratch);
   int list(int row, size_t& metadata, Scratch& scratch);
   int list_always(int row, int begin, int end, std::vector<int32_t>& to);

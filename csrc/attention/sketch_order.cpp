@@ -1,6 +1,7 @@
 #include "attention/sketch_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "cache/sketch.h"
@@ -36,26 +37,51 @@ void set_chunks(const Visible& visible, int length, Estimates& estimates) {
   estimates.chunks = std::max(sketched_chunks(length) - estimates.first, 0);
 }
 
-int SketchOrder::sort(const KVHead& head, const float* const* queries, int count,
-                      const Visible& visible, int length) {
-  Estimates estimates;
-  set_chunks(visible, length, estimates);
+SketchMasses::SketchMasses(const Visible& visible, int length, int count, float* memory)
+    : shape_{}, memory_(memory) {
+  set_chunks(visible, length, shape_);
+  shape_.count = count;
+}
+
+size_t SketchMasses::floats() const {
+  return shape_.count * (2 * shape_.blocks() + static_cast<size_t>(pieces()));
+}
+
+Estimates SketchMasses::estimates() const {
+  Estimates full = shape_;
+  full.masses = memory_;
+  full.peaks = memory_ + full.count * full.blocks();
+  return full;
+}
+
+float* SketchMasses::greatest(int piece) const {
+  return memory_ + shape_.count * (2 * shape_.blocks() + static_cast<size_t>(piece));
+}
+
+void SketchMasses::estimate(const KVHead& head, const float* const* queries, int piece) const {
+  const Estimates to = estimates();
+  const int begin = piece * kEstimatedChunks, end = std::min(begin + kEstimatedChunks, to.chunks);
+  kernels().estimate(head, queries, begin, end, to, greatest(piece));
+  if (end < to.chunks) return;
+  const size_t blocks = to.blocks(), used = static_cast<size_t>(to.chunks) * kSketchBlocks;
+  for (int q = 0; q < to.count; q++)  // the padding beyond the chunks has no mass
+    for (float* each : {to.masses, to.peaks})
+      std::fill(each + q * blocks + used, each + (q + 1) * blocks, 0.0f);
+}
+
+void SketchOrder::sort(const SketchMasses& masses) {
+  const Estimates estimates = masses.estimates();
   blocks.clear();
-  if (estimates.chunks == 0) return 0;
-  estimates.count = count;
-  estimates.bounds = nullptr;
-  masses_.assign(count * estimates.blocks(), 0.0f);  // the padding beyond the chunks has no mass
-  peaks_.assign(masses_.size(), 0.0f);
-  estimates.masses = masses_.data();
-  estimates.peaks = peaks_.data();
-  greatest_.resize(count);
-  totals_.resize(count);
+  if (estimates.chunks == 0) return;
+  greatest_.assign(estimates.count, -INFINITY);
+  for (int piece = 0; piece < masses.pieces(); piece++)
+    for (int q = 0; q < estimates.count; q++)
+      greatest_[q] = std::max(greatest_[q], masses.greatest(piece)[q]);
+  totals_.resize(estimates.count);
   shares_.resize(estimates.blocks());
-  kernels().estimate(head, queries, 0, estimates.chunks, estimates, greatest_.data());
   kernels().combine(estimates, greatest_.data(), totals_.data(), shares_.data());
   sort_by_share(shares_.data(), estimates.chunks * kSketchBlocks, buckets_, blocks);
   for (int32_t& block : blocks) block += estimates.first * kSketchBlocks;
-  return estimates.chunks;
 }
 
 }  // namespace suffice

@@ -16,17 +16,39 @@ void sort_by_share(const float* shares, int count, std::vector<int>& buckets,
 // The complete chunks among the keys that a token of `length` rows sees.
 void set_chunks(const Visible& visible, int length, Estimates& estimates);
 
+// Sketched chunks that one thread estimates at a time.
+constexpr int kEstimatedChunks = 16;
+
+// The masses of the blocks that a token of `length` rows sees, for its `count` query rows. Any
+// threads estimate their pieces, in memory [floats()] that belongs to the caller.
+class SketchMasses {
+ public:
+  SketchMasses(const Visible& visible, int length, int count, float* memory);
+
+  int chunks() const { return shape_.chunks; }
+  int pieces() const { return (chunks() + kEstimatedChunks - 1) / kEstimatedChunks; }
+  size_t floats() const;
+  void estimate(const KVHead& head, const float* const* queries, int piece) const;
+
+ private:
+  friend class SketchOrder;
+  Estimates estimates() const;
+  float* greatest(int piece) const;  // [count] scores
+
+  Estimates shape_;  // without pointers
+  float* memory_;
+};
+
 class SketchOrder {
  public:
   // Sets `blocks` to those of the complete chunks, heaviest first, by the sum of shares over the
-  // token's `count` query rows. Returns the number of chunks whose sketches it read.
-  int sort(const KVHead& head, const float* const* queries, int count, const Visible& visible,
-           int length);
+  // token's query rows. All pieces are estimated; their masses change.
+  void sort(const SketchMasses& masses);
 
   std::vector<int32_t> blocks;
 
  private:
-  std::vector<float> masses_, peaks_, greatest_, totals_, shares_;
+  std::vector<float> greatest_, totals_, shares_;
   std::vector<int> buckets_;
 };
 

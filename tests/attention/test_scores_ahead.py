@@ -1,4 +1,7 @@
-"""Threads that score keys ahead of a traversal that may stop change no bit of it."""
+"""Threads that help a traversal that may stop change no bit of it.
+
+They score keys ahead of it, and estimate blocks from sketches before it.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,7 @@ def test_drafts_and_codes() -> None:
     keys, values = random.standard_normal((2, 1, ROWS, SIZE)).astype(np.float32)
     cache = cache_of(keys, values, "bfloat16", sketch=True)
     q = random.standard_normal((3, 5, SIZE)).astype(np.float32)
-    for setting in ("art:change=3e-2,angle=1,patience=2", "aet:keys=0.9,values=0.05"):
+    stops = "art:change=3e-2,angle=1,patience=2"
+    for setting in (stops, f"{stops},block=16,order=sketch", "aet:keys=0.9,values=0.05"):
         same_by_any_threads(setting, q, cache)
         same_by_any_threads(setting, q[:, :1], cache, coded=True)

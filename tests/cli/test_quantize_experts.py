@@ -22,7 +22,7 @@ from suffice.models.formats.quantized_config import described_config, read_confi
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
-from suffice.models.quantize import experts, layerwise
+from suffice.models.quantize import experts, layerwise, torch_decoder
 from suffice.models.quantize.calibrated import Calibrated
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import route
@@ -102,7 +102,7 @@ def test_experts_that_the_text_does_not_reach_are_named(
         reached.append((weights != 0).any(0))
         return weights
 
-    monkeypatch.setattr(layerwise, "route", noted)
+    monkeypatch.setattr(torch_decoder, "route", noted)
     output = tmp_path / "out.safetensors"
     flags = (*text_flags(tmp_path, 6), "-o", str(output), "--method", "4bit")
     ran = cli("quantize", "-m", str(model), *flags)
@@ -147,7 +147,7 @@ def test_a_seldom_reached_expert_has_moments_of_full_rank(tmp_path: Path) -> Non
     layers = layerwise.Layerwise(decoder, [[5, 6, 7]])
     (block,) = [each for each in decoder.config.blocks(0) if isinstance(each, ExpertMLP)]
     own = experts._Experts(layers, 0, block, rows, weights)
-    often, seldom, never = (own.moments(expert)["expert_up"] for expert in (0, 4, 5))
+    often, seldom, never = (own.into(expert) for expert in (0, 4, 5))
     everything = (rows.T @ rows).numpy()
     share = experts.PRIOR / 200
     np.testing.assert_allclose(often, everything * (1 + share) / 200, rtol=1e-4, atol=1e-5)

@@ -117,11 +117,11 @@ def test_the_change_of_a_layer_is_within_its_bound(tmp_path: Any) -> None:
     outputs = []
     for expert in range(experts.count):
         gate, up = (
-            decoder._expert(f"layers.0.{name}", expert, experts.inner, x)
+            decoder.expert(f"layers.0.{name}", expert, experts.inner, x)
             for name in ("expert_gate", "expert_up")
         )
         inner = torch.nn.functional.silu(gate) * up
-        outputs.append(decoder._expert("layers.0.expert_down", expert, config.width, inner))
+        outputs.append(decoder.expert("layers.0.expert_down", expert, config.width, inner))
     each = torch.stack(outputs, 1)  # [T, E, M]
     for row, own in zip(weights, each, strict=True):
         kept = torch.from_numpy(choice.kept(row.numpy()))

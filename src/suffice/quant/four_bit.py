@@ -23,7 +23,7 @@ Options
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -148,7 +148,7 @@ class Nested:
         data = pack_panels(form.layout, coded.codes, coded.grid.numbers, allocate)
         return self.packed_as(form, data, coded.codes.shape, bias)
 
-    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    def shared_levels(self, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
         """Return None: all weights have the same levels."""
 
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:
@@ -212,7 +212,7 @@ class FourBit:
         """Pack what `quantize` returned; there is no `site`."""
         return self.plain.packed(coded, bias, site)
 
-    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    def shared_levels(self, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
         """Return None: all weights have the same levels."""
 
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:

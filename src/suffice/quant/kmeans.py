@@ -44,7 +44,7 @@ Options
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -269,12 +269,15 @@ class KMeans:
             coded = gptq.descend(weight, hessian, coded, 1)
         return coded
 
-    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def shared_levels(self, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Return the codebook of weights [N, K] that share one, given with H of their inputs."""
-        rotated = [self._rotated(*part) for part in parts]
-        costs = [np.broadcast_to(self._importance(*part), part[0].shape) for part in rotated]
-        weight = np.concatenate([weight for weight, _ in rotated])
-        return self._refined_grid(weight, np.concatenate(costs).astype(np.float32)).levels
+        weights, costs = [], []
+        for part in parts:  # one H at a time is in memory
+            weight, hessian = self._rotated(*part)
+            weights.append(weight)
+            costs.append(np.broadcast_to(self._importance(weight, hessian), weight.shape))
+        cost = np.concatenate(costs).astype(np.float32)
+        return self._refined_grid(np.concatenate(weights), cost).levels
 
     def _rotated(
         self, weight: np.ndarray, hessian: np.ndarray | None

@@ -19,7 +19,7 @@ Options
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -127,7 +127,7 @@ class RTN:
         """
         return pack_codes(coded, bias, a=self.act_bits, site=site, allocate=allocate)
 
-    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    def shared_levels(self, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
         """Return None: all weights have the same levels."""
 
     def site(self, inputs: np.ndarray, gradients: np.ndarray | None = None) -> None:

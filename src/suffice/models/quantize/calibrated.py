@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -44,7 +44,7 @@ class Calibrated(Quant, Protocol):
         """Pack what `quantize` and `site` returned."""
         ...
 
-    def shared_levels(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray | None:
+    def shared_levels(self, parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray | None:
         """Return `levels` for `quantize`, learned from weights [N, K] with H of their inputs.
 
         Matrices of the same levels can be stacked. None: all weights have the same ones.

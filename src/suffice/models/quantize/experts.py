@@ -65,17 +65,25 @@ class _Experts:
     def inner(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an expert's last matrix for rows x."""
         gate, up = (
-            self.layers._expert(f"layers.{self.index}.{name}", expert, self.block.experts.inner, x)
+            self.layers.expert(f"layers.{self.index}.{name}", expert, self.block.experts.inner, x)
             for name in INTO
         )
         return gated(self.block.activation, gate, up)
 
-    def moments(self, expert: int) -> dict[str, np.ndarray]:
-        """Return H = sum x x^T over the text's rows, of the inputs of each matrix, by its name."""
-        own, some = self.own(expert), self.some
-        inner = self._prior(self.inner(expert, some))
-        into = self._moments(own, self.prior)
-        return {**dict.fromkeys(INTO, into), OUT: self._moments(self.inner(expert, own), inner)}
+    def into(self, expert: int) -> np.ndarray:
+        """Return H = sum x x^T over the text's rows, of the inputs of the first matrices."""
+        return self._moments(self.own(expert), self.prior)
+
+    def out(self, expert: int) -> np.ndarray:
+        """Return the same of the inputs of the last matrix."""
+        prior = self._prior(self.inner(expert, self.some))
+        return self._moments(self.inner(expert, self.own(expert)), prior)
+
+    def weighed(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield a stack's matrices that levels are learned from, each with H of its inputs."""
+        for expert in self.most_reached():
+            moments = self.out(expert) if name == OUT else self.into(expert)
+            yield unpack(self.part(name, expert)), moments
 
     @cached_property
     def some(self) -> torch.Tensor:
@@ -129,7 +137,7 @@ def quantized_experts(layers: Layerwise, index: int, method: Calibrated) -> Quan
         for expert in range(block.experts.count):
             if not len(experts.own(expert)):
                 found.unreached.append(expert)
-            hessians = experts.moments(expert)
+            hessians = {**dict.fromkeys(INTO, experts.into(expert)), OUT: experts.out(expert)}
             for name, way in ways.items():
                 dense = experts.part(name, expert)
                 packed = way.packed(dense, hessians[name])
@@ -159,12 +167,10 @@ class _Way:
 
 def _ways(experts: _Experts, method: Calibrated) -> dict[str, _Way]:
     samples = experts.samples()
-    moments = {expert: experts.moments(expert) for expert in experts.most_reached()}
 
     def way(name: str) -> _Way:
         own: Any = method.for_matrix(name)
-        parts = [(unpack(experts.part(name, e)), h[name]) for e, h in moments.items()]
-        return _Way(own, own.shared_levels(parts), own.site(samples[name]))
+        return _Way(own, own.shared_levels(experts.weighed(name)), own.site(samples[name]))
 
     return {name: way(name) for name in (*INTO, OUT)}
 

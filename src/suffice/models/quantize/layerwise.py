@@ -18,7 +18,6 @@ from suffice.cache.kv import KVCache
 from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
 from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import route
 from suffice.quant import PackedLinear
 from suffice.quant.sites import CALIBRATED
 
@@ -122,11 +121,11 @@ class Layerwise(TorchDecoder):
         rows, weights = zip(*self._routed, strict=True)
         return torch.cat(rows), torch.cat(weights)
 
-    def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+    def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+        weights = super()._routes(index, block, x)
         if self._inputs is not None:
-            logits = self._linear(f"layers.{index}.router", x)
-            self._routed.append((x, route(logits, block.experts)))
-        return super()._experts(index, block, x)
+            self._routed.append((x, weights))
+        return weights
 
     def _gradients(self, name: str) -> torch.Tensor | None:
         """Return the gradients at a site, of all windows."""

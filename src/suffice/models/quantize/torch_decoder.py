@@ -210,18 +210,18 @@ class TorchDecoder(DecoderWeights):
     def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of the outputs of experts, in their order, and of the shared one."""
         experts, at = block.experts, f"layers.{index}."
-        weights = route(self._linear(at + "router", x), experts)
+        weights = self._routes(index, block, x)
         y = torch.zeros_like(x)
         for expert in range(experts.count):
             rows = weights[:, expert].nonzero()[:, 0]
             if not len(rows):
                 continue
             gate, up = (
-                self._expert(at + name, expert, experts.inner, x[rows])
+                self.expert(at + name, expert, experts.inner, x[rows])
                 for name in ("expert_gate", "expert_up")
             )
             inner = gated(block.activation, gate, up)
-            found = self._expert(at + "expert_down", expert, block.width, inner)
+            found = self.expert(at + "expert_down", expert, block.width, inner)
             y = y.index_add(0, rows, weights[rows, expert, None] * found)
         if not experts.shared:
             return y
@@ -231,7 +231,11 @@ class TorchDecoder(DecoderWeights):
             shared = self._linear(at + "shared_router", x).sigmoid() * shared
         return y + shared
 
-    def _expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
+    def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+        """Return the weights of all experts for each row of x, 0 for those it does not reach."""
+        return route(self._linear(f"layers.{index}.router", x), block.experts)
+
+    def expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
         """Multiply by an expert's `rows` rows of a stack."""
         return linear(x, rows_of(self.matrix(name), expert * rows, rows), self.dtype)
 

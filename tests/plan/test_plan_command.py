@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,16 +10,20 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
+from msgspec.structs import replace
 
 from commands import Cli, complaint
 from planning import calibration
 from suffice.cli.plan import drawn
 from suffice.cli.plan_flags import LoadFlags, PlanFlags
-from suffice.plan import stored
+from suffice.plan import calibrate, stored
+from suffice.plan.costs import Residual
+from suffice.plan.stored import Calibration
 from suffice.plan.trace import Arrival, Lengths, made, write
 
 LOAD = ("--request-rate", "20", "--num-prompts", "60", "--input-len", "50", "--output-len", "10")
@@ -112,6 +117,34 @@ def test_the_costs_of_a_calibration_are_shown() -> None:
     # 4 ms, 0.5 ms for each row, and 1 us for each of 8 x 2048 rows that are read.
     assert re.search(r"8 samples, depth 2048 +\| 24.38 ", text)
     assert "median 1.0%, p95 5.0% of 100 calls" in text
+
+
+@pytest.mark.parametrize("median", [0.02, 0.3])
+def test_a_measurement_beside_other_work_is_said(
+    median: float, cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = calibration()
+    found = replace(found, residual=Residual(median=median, p95=1.0, measured=100))
+
+    class Measuring(contextlib.nullcontext[Any]):
+        done, total = 0, 0
+
+        def __init__(self, *given: object) -> None:
+            super().__init__(self)
+
+        def steps(self) -> Iterator[None]:
+            return iter(())
+
+        def result(self) -> Calibration:
+            return found
+
+    saved: list[Calibration] = []
+    monkeypatch.setattr(calibrate, "Measuring", Measuring)
+    monkeypatch.setattr(stored, "find", lambda *place: None)
+    monkeypatch.setattr(stored, "save", saved.append)
+    ran = cli("plan", "-m", str(checkpoint), *LOAD)
+    assert ran.code == 0 and saved == [found]
+    assert ("differ from their costs by 30% in the median" in ran.err) == (median > 0.1)
 
 
 def test_what_is_not_given_is_as_in_the_server() -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from suffice.plan.trace import Arrival
 
 _EXTRA = "pip install 'suffice[serve]'"
+_DISTURBED = 0.1  # median error of a call's fitted seconds; a quiet machine has 0.02 to 0.07
 
 
 def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
@@ -150,6 +151,13 @@ def _measured(config: Config, options: str, kept: Path) -> Calibration:
             f"interrupted: {count} measurements are kept; the same command goes on", file=sys.stderr
         )
         raise
+    if found.residual.median > _DISTURBED:
+        error = f"{found.residual.median:.0%}"
+        print(
+            f"measured steps differ from their costs by {error} in the median: the machine did "
+            "other work, too; --calibrate measures again",
+            file=sys.stderr,
+        )
     stored.save(found)
     kept.unlink(missing_ok=True)
     return found

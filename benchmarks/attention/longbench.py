@@ -143,7 +143,7 @@ def table(store: CellStore) -> str:
     config = store.config
     text = [
         f"## LongBench: {config['model']}",
-        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and "
+        f"{config['model']}, {ruler.weights_of(config)}, {config['kv_cache_dtype']} keys and "
         f"values, greedy answers, prompt and answer of up to {config['length']} tokens. Scores are "
         "in per cent, with standard errors over samples; the error of a difference is that of the "
         "samples' differences. Bytes of keys, values and metadata are over those that exact "

@@ -74,6 +74,13 @@ PUBLISHED = {
 }
 
 
+def weights_of(engine: dict[str, Any]) -> str:
+    """Return what an engine's weights are, for a table's text."""
+    if engine["quant"].startswith("AsStored"):
+        return "weights as the file has them"
+    return f"{engine['dtype']} weights"
+
+
 def answered(llm: LLM, plan: RulerPlan) -> Iterator[tuple[int, Cell | None]]:
     """Ask a plan's questions; yield how many are answered, with the cell at the end."""
     before, tally = llm.runner.trace.copy(), None
@@ -168,7 +175,7 @@ def table(store: CellStore) -> str:
     other = [p for p in store.cells if p not in counting]
     config = store.config
     about = (
-        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and "
+        f"{config['model']}, {weights_of(config)}, {config['kv_cache_dtype']} keys and "
         "values, greedy answers. A cell is the score in per cent, and in brackets the bytes of "
         "keys, values and metadata read over those that exact attention reads. `A + B` is "
         "attention B over policy A. A policy sees the question with the text."

@@ -66,13 +66,24 @@ class Technology(Settings):
         return self.gates(unit) * self.fj_per_ge_cycle * ghz * busy / 1e3
 
 
-# Blocks of the units, as the papers describe them.
+# Blocks of the units: those of the papers' tables, and the control of Scrooge's top level.
 SCROOGE: dict[str, dict[str, float]] = {
-    "multiplier": {"fp16_multiply": 1, "fp16_add": 1},  # one of 1024, with its share of the tree
-    "adder tree": {"fp16_add": 15},
-    "exponent": {"fp16_multiply": 5, "fp16_add": 5},  # one of 16: Horner, fifth order
-    "max and sum": {"max_and_sum": 1},
+    "multiplier": {"multiplier_lane_16": 1 / 16},  # one of 1024, with its adder and registers
+    "adder tree": {"adder_tree_16": 1},
+    "exponent": {"exponent": 1},  # one of 16
+    "max and sum": {"max_and_sum_16": 1},
     "etu and vsu": {"etu": 1, "vsu": 1},
+    "softmax": {"fp16_divide": 1},  # one of 16 dividers
+    "control": {"core_control_16x64": 1},
+}
+SCROOGE_CORE = {  # Table II: how many of each make the logic of the whole accelerator
+    "multiplier": 1024,
+    "adder tree": 1,
+    "exponent": 16,
+    "max and sum": 1,
+    "etu and vsu": 1,
+    "softmax": 16,
+    "control": 1,
 }
 KLLM: dict[str, dict[str, float]] = {
     "concat": {"concat": 1},

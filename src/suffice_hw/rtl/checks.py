@@ -48,10 +48,10 @@ def _equal(name: str) -> Group:
 
 def _area(name: str) -> Group:
     def area() -> list[Check]:
-        from suffice_hw.rtl.units import UNITS
+        from suffice_hw.rtl.units import CIRCUITS
         from suffice_hw.rtl.yosys import synthesise
 
-        ours, stated = synthesise(UNITS[name]), Technology.load().blocks[name]
+        ours, stated = synthesise(CIRCUITS[name]), Technology.load().blocks[name]
         what = f"{name}: synthesized again (GE), compared with the stated size"
         holds = within(ours.gates, stated, 0.03)
         return [
@@ -65,11 +65,12 @@ def _groups() -> list[Group]:
     equal = [_not_run("units against models", "units in hardware against their models", "equal")]
     areas = [_not_run("areas and powers", "units synthesised again (GE)", "as stated")]
     if _installed("amaranth"):
-        from suffice_hw.rtl.units import UNITS
+        from suffice_hw.rtl import core_checks
+        from suffice_hw.rtl.units import CIRCUITS, UNITS
 
-        equal = [_equal(name) for name in UNITS]
+        equal = [*(_equal(name) for name in UNITS), *core_checks.GROUPS]
         if not missing():
-            sized = UNITS.keys() & Technology.load().blocks
+            sized = CIRCUITS.keys() & Technology.load().blocks
             areas = [_area(name) for name in sorted(sized)]
     return [*equal, *areas]
 

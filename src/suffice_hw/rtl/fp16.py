@@ -1,18 +1,21 @@
-"""FP16 as gates: the arithmetic of `fp16_model` in one cycle, without registers.
+"""FP16 as gates: the arithmetic of `fp16_model`, each operation in one cycle but for division.
 
-Functions add gates to a module and return the signal of the result. As in the model, there are no
-subnormals and no NaN. Each signal is driven in a submodule of its own, because the simulator
-recomputes a whole module when any of its inputs changes.
+Functions add gates to a module and return the signal of the result. Only `divide` has registers of
+its own. As in the model, there are no subnormals and no NaN. Each signal is driven in a submodule
+of its own, because the simulator recomputes a whole module when any of its inputs changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 
 FRACTION = 10
 INFINITY = 0x7C00
+DIGITS, DIGITS_A_CYCLE = 14, 2  # of a quotient; two steps take about as long as an addition
+DIVIDE_CYCLES = DIGITS // DIGITS_A_CYCLE + 1  # the last one rounds
 
 
 def named(module: Module, value: Any, width: int | None = None) -> Signal:
@@ -20,6 +23,26 @@ def named(module: Module, value: Any, width: int | None = None) -> Signal:
     signal = Signal(len(value) if width is None else width)
     _drive(module, signal, value)
     return signal
+
+
+def registered(module: Module, value: Any, cycles: int = 1) -> Signal:
+    """Return a value as it was some cycles ago."""
+    for _ in range(cycles):
+        signal, own = Signal(len(value)), Module()
+        own.d.sync += signal.eq(value)
+        module.submodules += own
+        value = signal
+    return value
+
+
+def tree(module: Module, join: Callable[[Any, Any], Any], values: list[Any]) -> list[list[Any]]:
+    """Reduce values by a balanced tree with registers after each level; return all its levels."""
+    levels = [values]
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=True)
+        values = [registered(module, join(a, b)) for a, b in pairs]
+        levels.append(values)
+    return levels
 
 
 def _drive(module: Module, signal: Signal, value: Any) -> None:
@@ -105,24 +128,37 @@ def subtract(module: Module, a: Value, b: Value) -> Signal:
 
 
 def divide(module: Module, a: Value, b: Value) -> Signal:
-    """Return a / b, by 14 steps of long division."""
+    """Return a / b after DIVIDE_CYCLES cycles, by long division; it accepts a pair every cycle."""
     (sa, ea, ma), (sb, eb, mb) = _fields(a), _fields(b)
-    rest: Any = ma
-    digits: list[Any] = []
-    for _ in range(14):
-        less = named(module, rest - mb, 13)
-        fits = ~less[12]
-        digits.insert(0, fits)
-        rest = named(module, Mux(fits, less, rest) << 1, 12)
-    quotient = named(module, Cat(*digits))
+    nothing, large = ~ma[10] | _large(b), _large(a) | ~mb[10]
+    aside: Any = Cat(sa ^ sb, nothing, large, named(module, ea - eb, 7))
+    rest, quotient = ma, Const(0, 0)
+    for _ in range(DIGITS // DIGITS_A_CYCLE):
+        for _ in range(DIGITS_A_CYCLE):
+            less = named(module, rest - mb, 13)
+            fits = ~less[12]
+            quotient = Cat(fits, quotient)
+            rest = named(module, Mux(fits, less, rest) << 1, 12)
+        rest, quotient, mb, aside = (
+            registered(module, each) for each in (rest, quotient, mb, aside)
+        )
+    sign, nothing, large, field = aside[0], aside[1], aside[2], aside[3:].as_signed()
     shifted = named(module, Mux(quotient[13], quotient, quotient << 1), 14)
-    field = _signed(module, ea - eb + 14 + quotient[13], 8)
-    sign = named(module, sa ^ sb)
+    field = _signed(module, field + 14 + quotient[13], 8)
     sticky = shifted[:2].any() | rest.any()
     number = _packed(module, sign, field, shifted[3:], shifted[2], sticky)
-    nothing, large = ~ma[10] | _large(b), _large(a) | ~mb[10]
     size = Mux(nothing, 0, Mux(large, INFINITY, number[:15]))
-    return named(module, Cat(size, sign), 16)
+    return registered(module, named(module, Cat(size, sign), 16))
+
+
+def whole(module: Module, number: Value) -> Signal:
+    """Return a whole number below 2048 as FP16, exactly."""
+    bits = named(module, number, FRACTION + 1)
+    found: Any = Const(0, 16)
+    for place in range(FRACTION + 1):
+        fraction = (bits << FRACTION - place)[:FRACTION]
+        found = Mux(bits[place], Cat(fraction, Const(15 + place, 5), Const(0, 1)), found)
+    return named(module, found, 16)
 
 
 def key(bits: Value) -> Value:

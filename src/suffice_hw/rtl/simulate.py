@@ -9,7 +9,7 @@ from typing import Any
 from amaranth.hdl import ClockDomain, Module, Signal
 from amaranth.sim import Simulator
 
-from suffice_hw.rtl.unit import Unit, Vector
+from suffice_hw.rtl.unit import Circuit, Unit, Vector
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Difference:
     gates: Vector
 
 
-def module_of(unit: Unit) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """Return a unit's module, its clock, and its input and output signals by port."""
+def module_of(unit: Circuit) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+    """Return a circuit's module, its clock, and its input and output signals by port."""
     module = Module()
     inputs = {name: Signal(width, name=name) for name, width in unit.inputs.items()}
     outputs = {name: Signal(width, name=name) for name, width in unit.outputs.items()}
@@ -53,7 +53,7 @@ def differs(unit: Unit, most: int | None = None) -> tuple[int, Difference | None
             gates = {name: context.get(signal) for name, signal in outputs.items()}
             expected = model.step(vector)
             cycles += 1
-            if gates != expected:
+            if cycles > unit.fill and gates != expected:
                 found.append(Difference(cycles - 1, vector, expected, gates))
                 return
 

@@ -2,11 +2,12 @@
 
 Time is counted in clock cycles. In each cycle the inputs are applied, the clock rises, and the
 outputs are read before the inputs change. `step` of the model takes the inputs of a cycle and
-returns its outputs.
+returns its outputs. In a pipeline these belong to inputs of earlier cycles.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,11 +24,10 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A unit; `inputs` and `outputs` have the width of each port.
+class Circuit:
+    """Ports and gates; `inputs` and `outputs` have the width of each port.
 
-    `build` adds the gates to an Amaranth module, given the signals by port. `vectors` yields the
-    inputs of each cycle: all possible ones if `exhaustive`, else a sweep from a fixed seed.
+    `build` adds the gates to an Amaranth module, given the signals by port.
     """
 
     name: str
@@ -35,9 +35,20 @@ class Unit:
     inputs: dict[str, int]
     outputs: dict[str, int]
     build: Callable[[Any, dict[str, Any], dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Unit(Circuit):
+    """A circuit with its model and test vectors.
+
+    `vectors` yields the inputs of each cycle: all possible ones if `exhaustive`, else a sweep from
+    a fixed seed. Outputs of the first `fill` cycles have no meaning: the pipeline is being filled.
+    """
+
     model: Callable[[], Model]
     vectors: Callable[[], Iterator[Vector]]
     exhaustive: bool = False
+    fill: int = 0
 
 
 @dataclass
@@ -49,6 +60,19 @@ class Registered:
     def step(self, inputs: Vector) -> Vector:
         """Return the outputs of a clock cycle."""
         return self.function(**inputs)
+
+
+class Pipelined:
+    """A model whose outputs depend on the inputs of `fill` cycles ago only."""
+
+    def __init__(self, function: Callable[..., Vector], fill: int) -> None:
+        self.function, self.fill = function, fill
+        self.held: deque[Vector] = deque()
+
+    def step(self, inputs: Vector) -> Vector:
+        """Return the outputs of a clock cycle."""
+        self.held.append(self.function(**inputs))
+        return self.held.popleft() if len(self.held) > self.fill else self.held[0]
 
 
 @dataclass

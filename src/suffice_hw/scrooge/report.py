@@ -102,6 +102,7 @@ class Run:
         ):
             counts = {
                 ("multiplier", "multiply-add"): (keys + values) * group * shape.head_size,
+                ("adder tree", "token"): keys * group,
                 ("exponent", "exponent"): keys * group,
                 ("max and sum", "token"): keys * group if design == "scrooge" else 0.0,
                 ("etu and vsu", "wave"): waves * group,
@@ -120,7 +121,7 @@ class Run:
         """Return picojoules by component; idle units use leakage power only."""
         technology, buffer = Technology.load(), self.design.buffer()
         table, part = energy.load(self.design.energy_table), self.design.part()
-        result = self.result
+        result, wave = self.result, self.design.wave(self.shape)
         busy = {
             (row["design"], row["component"], row["mode"]): row["count"] for row in self.activity()
         }
@@ -135,9 +136,11 @@ class Run:
             accesses = 2 * memory.reads * part.burst_bytes * 8 / buffer.port_bits  # in and out
             spent = {
                 "multiplier": logic("multiplier", "multiply-add"),
+                "adder tree": logic("adder tree", "token", 1 / wave),
                 "exponent": logic("exponent", "exponent"),
                 "max and sum": logic("max and sum", "token", 1 / 15),  # 15 nodes handle 16 tokens
                 "etu and vsu": logic("etu and vsu", "wave"),
+                "softmax": logic("softmax", "token"),
                 "buffer accesses": accesses * buffer.read_pj,
                 "buffer leakage": buffer.leakage_mw * memory.ns,
                 "dram activation": dram.activate_pj,
@@ -165,7 +168,7 @@ class Run:
                 "sampled_heads": self.sampled_heads,
                 "sampled_lengths": self.sampled_lengths,
             },
-            not_counted="energy of softmax dividers and adder trees; writes of new rows",
+            not_counted="energy of the control; writes of new rows",
         )
 
     def write(self, folder: Path) -> None:

@@ -27,9 +27,9 @@ def emit(names: tuple[str, ...], folder: Path, most: int | None, command: str | 
     """
     _need_packages(command)
     from suffice_hw.rtl import emit as rtl
-    from suffice_hw.rtl.units import chosen
+    from suffice_hw.rtl.units import UNITS, chosen
 
-    units = chosen(names)
+    units = chosen(names, UNITS)
     if most is not None and most < 1:
         raise InputError(f"--vectors {most}: must be at least 1")
     if folder.exists() and not folder.is_dir():
@@ -50,10 +50,10 @@ def area(names: tuple[str, ...], output: str, command: str | None) -> None:
     """
     check_output(output)
     _need_packages(command)
-    from suffice_hw.rtl.units import chosen
+    from suffice_hw.rtl.units import CIRCUITS, chosen
     from suffice_hw.rtl.yosys import synthesise
 
-    units, found = chosen(names), []
+    units, found = chosen(names, CIRCUITS), []
     um2 = Technology.load().um2_per_ge
     with counting_bar() as bar:
         task = bar.add_task("units", total=len(units))

@@ -241,14 +241,15 @@ class _Core:
     def add_values(self) -> None:
         """Scores of kept weights, then rows of their values, then the output."""
         size, outputs = self.size, self.outputs
-        asked, word = Signal(PLACE_BITS), Signal(PLACE_BITS)
+        # whole waves of a number of tokens may be more than the largest number
+        asked, scored, used = (Signal(PLACE_BITS + 1) for _ in range(3))
         asking = self.named(self.scores & self.selected & (asked < self.kept))
         self.count(Mux(asking, self.per_wave, 0), asked)
         quotients = [
             self.units.divide(i, x, self.total) for i, x in enumerate(self.words("scores_data"))
         ]
         divided = self.after(asking, 1 + fp16.DIVIDE_CYCLES, self.scores)
-        scored = self.count(Mux(divided, self.per_wave, 0))
+        self.count(Mux(divided, self.per_wave, 0), scored)
         back = self.count(divided)
         self.drive(self.scored, divided & (scored + self.per_wave >= self.kept))
         entry = self.named(self.kept - 1, PLACE_BITS)
@@ -260,7 +261,7 @@ class _Core:
         data = Mux(divided, Cat(*quotients), data)
         lanes = one | (divided | self.always).replicate(size.lanes)
         self.write("scores", self.named(place, PLACE_BITS), lanes, data)
-        ready, used = Signal(), Signal(PLACE_BITS)
+        ready, word = Signal(), Signal(PLACE_BITS)
         self.next(ready, self.values)
         more = self.named(self.values & ready & (used < self.kept))
         self.drive(outputs["take"], self.more_keys | more)

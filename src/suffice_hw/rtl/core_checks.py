@@ -11,7 +11,7 @@ from suffice_hw import _simulator
 from suffice_hw.checks import Check
 from suffice_hw.rtl.core_cycles import Times, Work, beside, timed, waves_of
 from suffice_hw.rtl.core_model import Head, computed
-from suffice_hw.rtl.core_run import run
+from suffice_hw.rtl.core_run import Job, run
 from suffice_hw.rtl.core_units import Size
 from suffice_hw.scrooge.design import Design, Shape, model
 from suffice_hw.scrooge.logits import Synthetic
@@ -54,7 +54,7 @@ def gates() -> list[Check]:
     work, keys, values = _arriving(SMALL, head)
     expected = computed(SMALL, head)
     times = timed(SMALL, work, keys, values)
-    ours, when = run(SMALL, head, keys, values)
+    ((ours, when),) = run(SMALL, [Job(head, keys, values)])
     same = ours.known == expected.known and ours.kept == expected.kept and when == times
     same = same and ours.output.tobytes() == expected.output.tobytes()
     shown = f"{ours.known} keys, {len(ours.kept)} values, {when.end} cycles"

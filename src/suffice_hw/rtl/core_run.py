@@ -1,4 +1,4 @@
-"""Runs a head through the top level's gates in Amaranth's simulator, with memories around it."""
+"""Runs heads through the top level's gates in Amaranth's simulator, with memories around it."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ class _Bench:
         }
         self.waves = [list(wave) for wave in self.head.waves(self.size)]
 
+    def still(self) -> dict[str, int]:
+        """Return the ports that stay the same."""
+        head = self.head
+        (query,) = head.padded(self.size, head.query[None])
+        return {
+            "length": len(head.keys),
+            "important": head.important,
+            "spread": head.parts(self.size).bit_length() - 1,
+            "scale": head.scale,
+            "key_share": bits_of(head.key_share),
+            "value_share": bits_of(head.value_share),
+            "query": Lanes(len(query), 16).join(query),
+        }
+
     def wave(self, phase: int) -> int | None:
         """Return the rows of the wave that has arrived, as a port; None if there is none."""
         if phase == KEYS:
@@ -74,66 +88,65 @@ class _Bench:
         return read
 
 
-def run(size: Size, head: Head, keys: list[int], values: list[int]) -> tuple[Outcome, Times]:
-    """Run a head, whose waves arrive at some cycles; see `suffice_hw.rtl.core_cycles.timed`.
+@dataclass(frozen=True)
+class Job:
+    """A head, whose waves arrive at some cycles; see `suffice_hw.rtl.core_cycles.timed`."""
 
-    Returns:
-        What the gates computed, and when their phases ended.
-    """
+    head: Head
+    keys: list[int]
+    values: list[int]
+
+
+def run(size: Size, jobs: list[Job]) -> list[tuple[Outcome, Times]]:
+    """Run heads one after the other; return what the gates computed, and when phases ended."""
     module, _, inputs, outputs = module_of(core(size))
-    bench = _Bench(size, head, keys, values)
-    (query,) = head.padded(size, head.query[None])
-    parts = head.parts(size)
-    still = {
-        "length": len(head.keys),
-        "important": head.important,
-        "spread": parts.bit_length() - 1,
-        "scale": head.scale,
-        "key_share": bits_of(head.key_share),
-        "value_share": bits_of(head.value_share),
-        "query": Lanes(len(query), 16).join(query),
-    }
+    found: list[tuple[Outcome, Times]] = []
 
     async def drive(context: Any) -> None:
-        for name, value in still.items():
-            context.set(inputs[name], value)
-        context.set(inputs["start"], 1)
-        await context.tick()
-        context.set(inputs["start"], 0)
-        last = 0
-        while True:
-            bench.cycle += 1
-            phase = context.get(outputs["phase"])
-            if phase != last:
-                bench.entered, last = 0, phase
-            bench.ends[phase] = bench.cycle
-            rows = bench.wave(phase)
-            context.set(inputs["valid"], int(rows is not None))
-            if rows is not None:
-                context.set(inputs["rows"], rows)
-                bench.entered += context.get(outputs["take"])
-            if context.get(outputs["keep"]):
-                bench.kept.append(context.get(outputs["position"]))
-            if context.get(outputs["y_valid"]):
-                bench.output += Lanes(size.width, 16).split(context.get(outputs["y"]))
-            if context.get(outputs["done"]):
-                return
-            read = bench.buffer(context, outputs)
-            await context.tick()
-            for name, data in read.items():
-                context.set(inputs[f"{name}_data"], data)
+        for job in jobs:
+            bench = _Bench(size, job.head, job.keys, job.values)
+            await _compute(bench, context, inputs, outputs)
+            known = context.get(outputs["known"])
+            bits = np.array(bench.output, np.uint16)[: len(job.head.query)]
+            times = Times(bench.ends[KEYS], bench.ends[SCORES], bench.cycle)
+            found.append((Outcome(known, bench.kept, bits.view(np.float16)), times))
 
     simulator = Simulator(module)
     simulator.add_clock(1e-6)
-    known = 0
-
-    async def watch(context: Any) -> None:
-        nonlocal known
-        await drive(context)
-        known = context.get(outputs["known"])
-
-    simulator.add_testbench(watch)
+    simulator.add_testbench(drive)
     simulator.run()
-    found = np.array(bench.output, np.uint16).view(np.float16)[: len(head.query)]
-    times = Times(bench.ends[KEYS], bench.ends[SCORES], bench.cycle)
-    return Outcome(known, bench.kept, found), times
+    return found
+
+
+async def _compute(
+    bench: _Bench, context: Any, inputs: dict[str, Any], outputs: dict[str, Any]
+) -> None:
+    """Start a head, and give and take what its ports ask for until it is done."""
+    for name, value in bench.still().items():
+        context.set(inputs[name], value)
+    context.set(inputs["valid"], 0)
+    context.set(inputs["start"], 1)
+    await context.tick()
+    context.set(inputs["start"], 0)
+    last = 0
+    while True:
+        bench.cycle += 1
+        phase = context.get(outputs["phase"])
+        if phase != last:
+            bench.entered, last = 0, phase
+        bench.ends[phase] = bench.cycle
+        rows = bench.wave(phase)
+        context.set(inputs["valid"], int(rows is not None))
+        if rows is not None:
+            context.set(inputs["rows"], rows)
+            bench.entered += context.get(outputs["take"])
+        if context.get(outputs["keep"]):
+            bench.kept.append(context.get(outputs["position"]))
+        if context.get(outputs["y_valid"]):
+            bench.output += Lanes(bench.size.width, 16).split(context.get(outputs["y"]))
+        done, read = context.get(outputs["done"]), bench.buffer(context, outputs)
+        await context.tick()
+        if done:
+            return
+        for name, data in read.items():
+            context.set(inputs[f"{name}_data"], data)

@@ -17,6 +17,7 @@ from suffice_hw.rtl.simulate import module_of
 from suffice_hw.rtl.unit import Lanes
 
 KEYS, SCORES, VALUES = 1, 2, 4  # phases
+_OLD = 0x4900  # any number: what memories and rows hold where nothing was written
 _MEMORIES = ("logits", "weights", "scores")
 
 
@@ -71,17 +72,20 @@ class _Bench:
         if self.entered >= len(waves) or times[self.entered] > now:
             return None
         numbers = [x for row in waves[self.entered] for x in self.rows[phase][row]]
+        unused = self.size.lanes * self.size.width - len(numbers)
+        numbers += [_OLD] * unused
         return Lanes(len(numbers), 16).join(numbers)
 
     def buffer(self, context: Any, outputs: dict[str, Any]) -> dict[str, int]:
         """Write what the gates write in this cycle; return what they read, for the next one."""
         read = {}
         word = Lanes(self.size.lanes, 16)
+        unknown = word.join([_OLD] * word.count)
         for name, memory in self.memories.items():
-            read[name] = memory.get(context.get(outputs[f"{name}_from"]), 0)
+            read[name] = memory.get(context.get(outputs[f"{name}_from"]), unknown)
             lanes, place = (context.get(outputs[f"{name}_{end}"]) for end in ("write", "to"))
             if lanes:
-                old = word.split(memory.get(place, 0))
+                old = word.split(memory.get(place, unknown))
                 new = word.split(context.get(outputs[f"{name}_word"]))
                 chosen = [new[i] if lanes >> i & 1 else old[i] for i in range(word.count)]
                 memory[place] = word.join(chosen)

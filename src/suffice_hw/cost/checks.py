@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from suffice_hw import settings
 from suffice_hw.checks import Check, within
 from suffice_hw.cost import sram
-from suffice_hw.cost.logic import KLLM, SCROOGE, SCROOGE_CORE, Technology
+from suffice_hw.cost.logic import KLLM, SCROOGE, SCROOGE_WHOLE, Technology
 from suffice_hw.cost.sram import Sram
 
 PUBLISHED = Path(__file__).parent / "published.toml"
@@ -127,7 +127,7 @@ def powers() -> list[Check]:
     """Powers within 25 %; the energy per gate comes from the multiplier array."""
     found = []
     for unit, published, why in POWERS:
-        ours, count = _spent(unit)[1], SCROOGE_CORE[unit]
+        ours, count = _spent(unit)[1], SCROOGE_WHOLE[unit]
         holds = within(ours, published, 0.25)
         shown = f"{ours:.1f} ({100 * (ours / published - 1):+.0f} %)"
         found.append(
@@ -145,13 +145,13 @@ def powers() -> list[Check]:
 
 
 def whole() -> list[Check]:
-    """The logic of Table II's whole accelerator beside the sum of Table III's rows."""
+    """The logic of Table II's whole accelerator, compared with the sum of Table III's rows."""
     rows: dict[str, Any] = settings.table(PUBLISHED)["scrooge"]["rows"]
     logic = {name: row for name, row in rows.items() if name != "sram buffer"}
     why = "the softmax row, 2.18 mm2, for which 16 dividers take 0.03; the other rows agree"
     found = []
     for without, unit in (("SRAM and softmax", "softmax"), ("SRAM", "")):
-        units = [name for name in SCROOGE_CORE if name != unit]
+        units = [name for name in SCROOGE_WHOLE if name != unit]
         kept = [row for name, row in logic.items() if not (unit and name == "softmax")]
         for k, what in enumerate(("area (mm2)", "power if always busy (mW)")):
             published = sum(row[k] for row in kept)
@@ -167,7 +167,7 @@ def whole() -> list[Check]:
 
 def _spent(unit: str) -> tuple[float, float]:
     """Return the area in mm2 and the power in mW of all units of a kind."""
-    technology, count = Technology.load(), SCROOGE_CORE[unit]
+    technology, count = Technology.load(), SCROOGE_WHOLE[unit]
     area = technology.area_um2(SCROOGE[unit]) / 1e6
     return count * area, count * technology.power_mw(SCROOGE[unit], 1.0)
 
@@ -184,11 +184,11 @@ def pieces() -> list[Check]:
             "max_and_sum_2": 1,
             "etu": 1,
             "vsu": 1,
-            "core_control_2x2": 1,
+            "top_level_control_2x2": 1,
         }
     )
-    piece = sizes.gates({"core_2x2": 1})
-    what = "Scrooge top level of 2 lanes of 2: sum of its parts, beside one piece (GE)"
+    piece = sizes.gates({"top_level_2x2": 1})
+    what = "Scrooge top level of 2 lanes of 2: sum of its parts, and in one piece (GE)"
     shown = f"{ours:.0f} ({100 * (ours / piece - 1):+.0f} %)"
     holds = within(ours, piece, 0.1)
     return [Check("areas and powers", what, f"{piece:.0f}", shown, holds, "derived")]

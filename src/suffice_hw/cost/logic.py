@@ -74,9 +74,9 @@ SCROOGE: dict[str, dict[str, float]] = {
     "max and sum": {"max_and_sum_16": 1},
     "etu and vsu": {"etu": 1, "vsu": 1},
     "softmax": {"fp16_divide": 1},  # one of 16 dividers
-    "control": {"core_control_16x64": 1},
+    "control": {"top_level_control_16x64": 1},
 }
-SCROOGE_CORE = {  # Table II: how many of each make the logic of the whole accelerator
+SCROOGE_WHOLE = {  # Table II: how many of each make the logic of the whole accelerator
     "multiplier": 1024,
     "adder tree": 1,
     "exponent": 16,

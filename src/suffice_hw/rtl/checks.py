@@ -65,10 +65,10 @@ def _groups() -> list[Group]:
     equal = [_not_run("units against models", "units in hardware against their models", "equal")]
     areas = [_not_run("areas and powers", "units synthesised again (GE)", "as stated")]
     if _installed("amaranth"):
-        from suffice_hw.rtl import core_checks
+        from suffice_hw.rtl import top_level_checks
         from suffice_hw.rtl.units import CIRCUITS, UNITS
 
-        equal = [*(_equal(name) for name in UNITS), *core_checks.GROUPS]
+        equal = [*(_equal(name) for name in UNITS), *top_level_checks.GROUPS]
         if not missing():
             sized = CIRCUITS.keys() & Technology.load().blocks
             areas = [_area(name) for name in sorted(sized)]

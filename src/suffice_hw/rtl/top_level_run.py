@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from amaranth.sim import Simulator
 
-from suffice_hw.rtl.core import core
-from suffice_hw.rtl.core_cycles import Times
-from suffice_hw.rtl.core_model import Head, Outcome
-from suffice_hw.rtl.core_units import Size
 from suffice_hw.rtl.lane_units import bits_of
 from suffice_hw.rtl.simulate import module_of
+from suffice_hw.rtl.top_level import top_level
+from suffice_hw.rtl.top_level_cycles import Times
+from suffice_hw.rtl.top_level_model import Head, Outcome
+from suffice_hw.rtl.top_level_units import Size
 from suffice_hw.rtl.unit import Lanes
 
 KEYS, SCORES, VALUES = 1, 2, 4  # phases
@@ -94,7 +94,7 @@ class _Bench:
 
 @dataclass(frozen=True)
 class Job:
-    """A head, whose waves arrive at some cycles; see `suffice_hw.rtl.core_cycles.timed`."""
+    """A head, whose waves arrive at some cycles; see `suffice_hw.rtl.top_level_cycles.timed`."""
 
     head: Head
     keys: list[int]
@@ -103,7 +103,7 @@ class Job:
 
 def run(size: Size, jobs: list[Job]) -> list[tuple[Outcome, Times]]:
     """Run heads one after the other; return what the gates computed, and when phases ended."""
-    module, _, inputs, outputs = module_of(core(size))
+    module, _, inputs, outputs = module_of(top_level(size))
     found: list[tuple[Outcome, Times]] = []
 
     async def drive(context: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from amaranth.hdl import Module
 
 from suffice_hw.rtl import lane_units, scrooge_units
-from suffice_hw.rtl.core import add_core
-from suffice_hw.rtl.core_units import Size, Units
 from suffice_hw.rtl.scrooge_units import PLACE_BITS
+from suffice_hw.rtl.top_level import add_top_level
+from suffice_hw.rtl.top_level_units import Size, Units
 from suffice_hw.rtl.unit import Circuit
 
 
@@ -83,10 +83,10 @@ def control(size: Size | None = None) -> Circuit:
     returned, given = _ports(size)
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
-        add_core(module, inputs, outputs, size, _Outside(module, inputs | outputs))
+        add_top_level(module, inputs, outputs, size, _Outside(module, inputs | outputs))
 
     return Circuit(
-        f"core_control_{size.lanes}x{size.width}",
+        f"top_level_control_{size.lanes}x{size.width}",
         "Scrooge's top level without its units",
         size.inputs | returned,
         size.outputs | given,

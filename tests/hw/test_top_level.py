@@ -1,11 +1,12 @@
 """Scrooge's top level: gates against the model, the model against the algorithm of the paper.
 
-Also tests core_parts.py, core_units.py, core_run.py and the exponent's gates.
+Also tests top_level_parts.py, top_level_units.py, top_level_run.py and the exponent's gates.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -17,15 +18,15 @@ pytest.importorskip("amaranth", reason="needs suffice[rtl]")
 from amaranth.hdl import Fragment
 
 from suffice.attention.aet import AET
-from suffice_hw.rtl import core_checks, core_model, fp16_model
-from suffice_hw.rtl.core_checks import SMALL, head_of
-from suffice_hw.rtl.core_cycles import Work, beside, timed, waves_of
-from suffice_hw.rtl.core_model import Head, Outcome, computed
-from suffice_hw.rtl.core_parts import control, parts
-from suffice_hw.rtl.core_run import Job, run
-from suffice_hw.rtl.core_units import Size
+from suffice_hw.rtl import fp16_model, top_level_checks, top_level_model
 from suffice_hw.rtl.lane_units import exponent_of
 from suffice_hw.rtl.simulate import module_of
+from suffice_hw.rtl.top_level_checks import SMALL, head_of
+from suffice_hw.rtl.top_level_cycles import Work, compared, timed, waves_of
+from suffice_hw.rtl.top_level_model import Head, Outcome, computed
+from suffice_hw.rtl.top_level_parts import control, parts
+from suffice_hw.rtl.top_level_run import Job, run
+from suffice_hw.rtl.top_level_units import Size
 from suffice_hw.scrooge.aet import Aet, Decision, Rule
 from suffice_hw.scrooge.design import Design, model
 from suffice_hw.scrooge.exponent import exp_fp16
@@ -123,7 +124,7 @@ def test_fp16_reads_what_the_algorithm_reads(head_size: int, wave: int) -> None:
         outcome = computed(WIDE, head)
         assert abs(outcome.known - len(decision.keys)) <= wave
         differs += outcome.known != len(decision.keys)
-        assert core_checks._error(head, outcome.known, outcome.kept, outcome.output) < 1e-2
+        assert top_level_checks._error(head, outcome.known, outcome.kept, outcome.output) < 1e-2
     assert differs <= 1, "a threshold that is met to 1 part in 1000 may go either way"
 
 
@@ -182,7 +183,7 @@ def test_the_simulators_memory_bounds_both() -> None:
     source = Synthetic.load("s")
     rule = design.rule(shape, source.key_share, source.value_share)
     _, (decision,) = source.steps(rule, shape, 0, 0, 300, [300])
-    ours, theirs = beside(gates, shape, decision, 300)
+    ours, theirs = compared(gates, shape, decision, 300)
     assert ours.keys_end == theirs.keys_end
     assert ours.scores_end < theirs.scores_end, "only kept weights are divided, in 8 cycles, not 15"
     after = theirs.end - gates.sum_cycles - theirs.scores_end  # the last row's arrival
@@ -205,7 +206,7 @@ def test_parts_make_a_whole() -> None:
         "max_and_sum_2": 1,
         "etu": 1,
         "vsu": 1,
-        "core_control_2x4": 1,
+        "top_level_control_2x4": 1,
     }
     small = control(Size(2, 4, 2))
     module, _, inputs, outputs = module_of(small)
@@ -214,17 +215,19 @@ def test_parts_make_a_whole() -> None:
 
 
 def test_what_the_checks_compare(monkeypatch: pytest.MonkeyPatch) -> None:
-    (check,) = core_checks.gates()
+    (check,) = top_level_checks.gates()
     assert check.status == "hit" and check.ours == check.published
     wrong = lambda size, head: dataclasses.replace(  # noqa: E731
-        core_model.computed(size, head), kept=[0]
+        top_level_model.computed(size, head), kept=[0]
     )
-    monkeypatch.setattr(core_checks, "computed", wrong)
-    (check,) = core_checks.gates()
+    monkeypatch.setattr(top_level_checks, "computed", wrong)
+    (check,) = top_level_checks.gates()
     assert check.status == "miss"
     monkeypatch.undo()
-    assert {check.status for check in core_checks.cycles()} == {"hit"}
-    assert math.isclose(core_checks._error(*_exact()), 0, abs_tol=2e-3)
+    found = top_level_checks.cycles()
+    assert {check.status for check in found} == {"hit"}
+    json.dumps([dataclasses.asdict(check) for check in (*found, *top_level_checks.precision())])
+    assert math.isclose(top_level_checks._error(*_exact()), 0, abs_tol=2e-3)
 
 
 def _exact() -> tuple[Head, int, list[int], Any]:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from suffice_hw import _simulator
 from suffice_hw.checks import Check
-from suffice_hw.rtl.core_cycles import Times, Work, beside, timed, waves_of
-from suffice_hw.rtl.core_model import Head, computed
-from suffice_hw.rtl.core_run import Job, run
-from suffice_hw.rtl.core_units import Size
+from suffice_hw.rtl.top_level_cycles import Times, Work, compared, timed, waves_of
+from suffice_hw.rtl.top_level_model import Head, computed
+from suffice_hw.rtl.top_level_run import Job, run
+from suffice_hw.rtl.top_level_units import Size
 from suffice_hw.scrooge.design import Design, Shape, model
 from suffice_hw.scrooge.logits import Synthetic
 
@@ -73,7 +73,7 @@ def _arriving(size: Size, head: Head) -> tuple[Work, list[int], list[int]]:
 
 
 def precision() -> list[Check]:
-    """Keys and values that FP16 reads beside those of the algorithm in double precision."""
+    """Keys and values that FP16 reads, compared with those of the algorithm in double precision."""
     shape = model("opt-1.3b")
     found = []
     for workload in ("s", "as"):
@@ -101,7 +101,7 @@ def precision() -> list[Check]:
 
 
 def _error(head: Head, known: int, kept: list[int], output: Any) -> float:
-    """Return the error of an output beside the same rows in double precision."""
+    """Return the error of an output, compared with the same rows in double precision."""
     query, keys, values = (x.astype(np.float64) for x in (head.query, head.keys, head.values))
     weights = np.exp(keys[:known] @ query / np.sqrt(len(query)))
     exact = weights[kept] @ values[kept] / weights.sum()
@@ -109,12 +109,12 @@ def _error(head: Head, known: int, kept: list[int], output: Any) -> float:
 
 
 def cycles() -> list[Check]:
-    """Cycles of the gates beside those of the simulator, with the simulator's memory."""
+    """Cycles of the gates compared with those of the simulator, on the simulator's memory."""
     shape, found = model("llama-2-7b"), []
     for workload in ("s", "as"):
         for lengths in ([128], [256, 512, 768, 1024]):
             heads = _heads(workload, shape, lengths)
-            times = [beside(Design.load(), shape, x, length) for x, _, length in heads]
+            times = [compared(Design.load(), shape, x, length) for x, _, length in heads]
             ours, theirs = (np.mean([_phases(pair[k]) for pair in times], 0) for k in (0, 1))
             longer = ours.sum() / theirs.sum() - 1
             phases = [f"{each:+.0f}" for each in ours - theirs]
@@ -122,7 +122,8 @@ def cycles() -> list[Check]:
             what = f"{workload.upper()}, a head of {several} tokens: cycles of keys, scores, output"
             shown = f"{ours.sum():.0f} ({100 * longer:+.0f} %: {', '.join(phases)})"
             stated = " + ".join(f"{each:.0f}" for each in theirs)
-            found.append(Check(GROUP, what, stated, shown, abs(longer) <= 0.05, "derived"))
+            holds = bool(abs(longer) <= 0.05)
+            found.append(Check(GROUP, what, stated, shown, holds, "derived"))
     return found
 
 

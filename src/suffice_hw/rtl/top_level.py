@@ -33,16 +33,16 @@ from typing import Any
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 
 from suffice_hw.rtl import fp16
-from suffice_hw.rtl.core_units import Size, Units
 from suffice_hw.rtl.lane_units import EXPONENT_CYCLES, MINUS_INFINITY
 from suffice_hw.rtl.scrooge_units import ETU_CYCLES, PLACE_BITS
+from suffice_hw.rtl.top_level_units import Size, Units
 from suffice_hw.rtl.unit import Circuit
 
 ONE = 0x3C00
 
 
-class _Core:
-    """Builds a core; each method adds a part of it."""
+class _TopLevel:
+    """Builds a top level; each method adds a part of it."""
 
     def __init__(
         self, module: Any, inputs: dict[str, Any], outputs: dict[str, Any], size: Size, units: Units
@@ -294,19 +294,19 @@ class _Core:
         self.drive(self.outputs["done"], self.last)
 
 
-def add_core(
+def add_top_level(
     module: Any, inputs: dict[str, Any], outputs: dict[str, Any], size: Size, units: Units
 ) -> None:
     """Add the top level to a module, with units of its own."""
-    _Core(module, inputs, outputs, size, units)
+    _TopLevel(module, inputs, outputs, size, units)
 
 
-def core(size: Size | None = None) -> Circuit:
+def top_level(size: Size | None = None) -> Circuit:
     """Return the top level with all units; memories are outside."""
     size = size or Size()
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
-        add_core(module, inputs, outputs, size, Units(module))
+        add_top_level(module, inputs, outputs, size, Units(module))
 
     what = f"Scrooge's top level with {size.lanes} lanes of {size.width} multipliers"
-    return Circuit(f"core_{size.lanes}x{size.width}", what, size.inputs, size.outputs, build)
+    return Circuit(f"top_level_{size.lanes}x{size.width}", what, size.inputs, size.outputs, build)

@@ -67,7 +67,7 @@ class Size:
 
 
 class Units:
-    """The units of a top level; `place` numbers those of which there are several."""
+    """The units of a top level; `place` numbers the units of a kind."""
 
     def __init__(self, module: Module) -> None:
         self.module = module

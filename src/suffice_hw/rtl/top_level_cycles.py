@@ -1,4 +1,4 @@
-"""When the top level's phases end: in closed form, and beside the simulator's times of a head.
+"""When the top level's phases end: in closed form, and compared with the simulator's times of a head.
 
 The gates take exactly these cycles. `suffice_hw.scrooge.simulate` has assumed latencies for the
 same steps.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from suffice_hw import _simulator
-from suffice_hw.rtl.core_units import Size
 from suffice_hw.rtl.fp16 import DIVIDE_CYCLES
 from suffice_hw.rtl.lane_units import EXPONENT_CYCLES
 from suffice_hw.rtl.scrooge_units import ETU_CYCLES
+from suffice_hw.rtl.top_level_units import Size
 from suffice_hw.scrooge import simulate
 from suffice_hw.scrooge.design import Design, Shape
 
@@ -80,7 +80,7 @@ def timed(size: Size, work: Work, keys: list[int], values: list[int]) -> Times:
     return Times(result, scored, taken + 2 + turns + work.parts - 1)
 
 
-def beside(design: Design, shape: Shape, decision: Any, length: int) -> tuple[Times, Times]:
+def compared(design: Design, shape: Shape, decision: Any, length: int) -> tuple[Times, Times]:
     """Return the times of the gates and of the simulator for a head, with the same memory.
 
     Each wave of keys enters when it does in the simulator. Values arrive evenly until the

@@ -1,8 +1,8 @@
-"""What the top level computes, in integers, bit for bit: the reference of `core`.
+"""What the top level computes, in integers, bit for bit: the reference of `top_level`.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
          Mechanism", Algorithm 1, a wave of tokens at a time as in section V-B. Choices that the
-         paper leaves open are listed in `core`.
+         paper leaves open are listed in `top_level`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from suffice_hw.rtl import fp16_model
-from suffice_hw.rtl.core import ONE
-from suffice_hw.rtl.core_units import Size
 from suffice_hw.rtl.lane_units import bits_of, exponent_of
 from suffice_hw.rtl.scrooge_units import expected_total, stops
+from suffice_hw.rtl.top_level import ONE
+from suffice_hw.rtl.top_level_units import Size
 from suffice_hw.rtl.unit import joined
 
 Halves = npt.NDArray[np.float16]

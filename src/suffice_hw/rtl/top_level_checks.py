@@ -120,7 +120,7 @@ def cycles() -> list[Check]:
             phases = [f"{each:+.0f}" for each in ours - theirs]
             several = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
             what = f"{workload.upper()}, a head of {several} tokens: cycles of keys, scores, output"
-            shown = f"{ours.sum():.0f} ({100 * longer:+.0f} %: {', '.join(phases)})"
+            shown = f"{ours.sum():.0f} ({round(100 * longer):+d} %: {', '.join(phases)})"
             stated = " + ".join(f"{each:.0f}" for each in theirs)
             holds = bool(abs(longer) <= 0.05)
             found.append(Check(GROUP, what, stated, shown, holds, "derived"))

@@ -1,4 +1,4 @@
-"""When the top level's phases end: in closed form, and compared with the simulator's times of a head.
+"""When the top level's phases end, in closed form, and when those of the simulator end.
 
 The gates take exactly these cycles. `suffice_hw.scrooge.simulate` has assumed latencies for the
 same steps.

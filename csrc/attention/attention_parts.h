@@ -91,7 +91,7 @@ struct CodedTiles {
   bool summed = false;  // the sum of all values, times the lowest weight, is added elsewhere
 };
 
-// By how much a query's scores by first planes may be off, for a key of scale s, with the multiple
+// By how much a query's scores by bases may be off, for a key of scale s, with the multiple
 // m of the mean key and the stored length l: s * (l * length + rounding) + m * mean.
 struct ErrorUnits {
   float length, rounding, mean;

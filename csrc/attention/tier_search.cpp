@@ -148,7 +148,7 @@ void TierSearch::bound_errors() {
   const std::vector<float> every(group_, kEveryRow);
   kernels().keep_rows(tiles_, group_, every.data(), marked_.data(), seen_.data());
   units_.resize(group_);
-  kernels().measure_queries(base_, queries_, group_, units_.data());
+  kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
   errors_.resize(3 * masses_.size());
   kernels().bound_blocks(base_, tiles_, group_, peaks_.data(), units_.data(), if_light_.data(),
                          errors());
@@ -285,7 +285,8 @@ void TierSearch::count() {
     reads.per_head_rows += piece.per_head;
     light += piece.light;
   }
-  const int64_t by_base = visible_.rows() - reads.key_rows + light;
+  const int64_t alone = is_four_bits(traversal_->head.key_type) ? reads.key_rows : 0;
+  const int64_t by_base = visible_.rows() - alone + light;  // a plane is part of an exact key
   reads.sketch_bytes = by_base * stored_bytes(Type::kmeans4, base_.size);
   if (rule_->bounded) reads.sketch_bytes += visible_.rows();  // a byte of errors for each
   reads.missing = missing_;

@@ -1,14 +1,14 @@
-// Attention in three tiers (`tiers`), to keys and values in planes.
+// Attention in three tiers (`tiers`), to keys and values with bases.
 //
-// How it works. All scores come first, estimated from the base planes of the keys:
+// How it works. All scores come first, estimated from the bases of the keys:
 //
 //   TierEstimates::work  estimated scores of a chunk's keys for all query rows, and block by block
 //                        the sums of their weights, relative to the chunk's peak
 //   choose               for each token: chooses the heaviest blocks until at most the share
 //                        `estimated` of every head's sum of weights is left, and the lowest scores
 //                        that are not skipped
-//   attend               attends to the rows of a piece: those of chosen blocks by both planes,
-//                        others by their estimated scores and the base planes of their values
+//   attend               attends to the rows of a piece: those of chosen blocks exactly, others
+//                        by their estimated scores and the bases of their values
 //   finish               merges the pieces in their order
 //
 // With bounds, every row of a chosen block is read. Let W be the sum of the weights that count, M
@@ -66,7 +66,7 @@ class TierSearch {
   std::atomic<int> left{0};  // unfinished pieces
 
  private:
-  // What a piece read; rows of values by their base planes are `light`.
+  // What a piece read; rows of values by their bases are `light`.
   struct PieceReads {
     int64_t keys = 0, values = 0, light = 0, per_head = 0;
   };
@@ -84,7 +84,7 @@ class TierSearch {
 
   const Traversal* traversal_ = nullptr;
   const Tiers* rule_ = nullptr;
-  KVHead base_;  // the head by its base planes
+  KVHead base_;  // the head by its bases
   CodedTiles tiles_;
   int row_ = 0, group_ = 0, blocks_ = 0;
   const float* const* queries_ = nullptr;

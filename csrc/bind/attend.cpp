@@ -13,7 +13,7 @@ namespace suffice::bind {
 namespace {
 
 void check_storage(const AttentionRule& rule, const KVCache& cache) {
-  require(!rule.needs_planes() || in_planes(cache), kNeedsPlanes);
+  require(!rule.needs_bases() || cache.has_bases(), kNeedsBases);
 }
 
 void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int length) {

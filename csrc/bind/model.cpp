@@ -64,7 +64,7 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
   check_tokens(cache, length, count);
   require(exact || !spec.needs_sketch(technique) || cache.extras().sketch,
           "the cache has no sketch of its keys");
-  require(exact || !spec.needs_planes(technique) || in_planes(cache), kNeedsPlanes);
+  require(exact || !spec.needs_bases(technique) || cache.has_bases(), kNeedsBases);
   require(exact || count == 1 || !cache.extras().masses,
           "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
 }

@@ -29,6 +29,7 @@ void move_rows(const KVHead& head, int from, int to, int count) {
     if (row) std::memmove(row + to, row + from, count * sizeof(float));
   if (head.key_errors) std::memmove(head.key_errors + to, head.key_errors + from, count);
   if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
+  if (head.base_keys || head.base_values) move_rows(beside(head), from, to, count);
 }
 
 }  // namespace
@@ -55,6 +56,7 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
   for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
   if (from.key_errors) to.key_errors[to_row] = from.key_errors[row];
+  if (from.base_keys || from.base_values) copy_row(beside(from), row, beside(to), to_row);
 }
 
 void KVCache::evict(int layer, const int32_t* kept, int count, int length) {

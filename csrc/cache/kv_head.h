@@ -104,6 +104,10 @@ constexpr Codebook whole_codebook() {  // for the stored codes of second planes 
 }
 constexpr Codebook kWholeCodebook = whole_codebook();
 
+// Rows of other types may have a base: the row in kmeans4 beside the exact one, made from it as it
+// is stored. An element of a key is then scale * (level + rest), like one in planes, where the rest
+// is any number and is not stored; its length is, in the same way.
+
 // A sketch of a chunk of 64 keys: 4 bits per element with a scale and a lowest value per channel,
 // and for each block of 16 keys the largest norm of a key's residual (key minus sketch).
 //
@@ -129,7 +133,11 @@ struct KVHead {
   std::byte* value_rest = nullptr;
   float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
   float* value_scales = nullptr;
-  uint8_t* key_errors = nullptr;          // [capacity], of keys in planes: lengths, see above
+  std::byte* base_keys = nullptr;  // bases in kmeans4, of rows of other types, or null
+  std::byte* base_values = nullptr;
+  float* base_key_scales = nullptr;  // [capacity]
+  float* base_value_scales = nullptr;
+  uint8_t* key_errors = nullptr;          // [capacity], of keys with a base: lengths, see above
   const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
@@ -140,11 +148,31 @@ struct KVHead {
   Type value_type = Type::f32;
 };
 
-// A head in planes as the first planes alone show it.
+// A head as its bases alone show it: first planes, or the rows beside the exact ones.
 inline KVHead base_of(KVHead head) {
-  if (head.key_type == Type::planes) head.key_type = Type::kmeans4;
-  if (head.value_type == Type::planes) head.value_type = Type::kmeans4;
+  if (head.base_keys) {
+    head.keys = head.base_keys;
+    head.key_scales = head.base_key_scales;
+  }
+  if (head.base_values) {
+    head.values = head.base_values;
+    head.value_scales = head.base_value_scales;
+  }
+  if (head.base_keys || head.key_type == Type::planes) head.key_type = Type::kmeans4;
+  if (head.base_values || head.value_type == Type::planes) head.value_type = Type::kmeans4;
   return head;
+}
+
+// The bases that lie beside the exact rows, as a head of nothing else.
+inline KVHead beside(const KVHead& head) {
+  KVHead bases;
+  bases.keys = head.base_keys;
+  bases.values = head.base_values;
+  bases.key_scales = head.base_key_scales;
+  bases.value_scales = head.base_value_scales;
+  bases.size = head.size;
+  bases.key_type = bases.value_type = Type::kmeans4;
+  return bases;
 }
 
 }  // namespace suffice

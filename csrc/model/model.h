@@ -56,11 +56,11 @@ struct ModelSpec {
     return std::any_of(own.begin(), own.end(),
                        [](const AttentionRule& rule) { return rule.needs_sketch(); });
   }
-  // Whether a technique needs keys and values in planes.
-  bool needs_planes(int technique) const {
+  // Whether a technique needs bases of keys and values.
+  bool needs_bases(int technique) const {
     const std::vector<AttentionRule>& own = rules[technique];
     return std::any_of(own.begin(), own.end(),
-                       [](const AttentionRule& rule) { return rule.needs_planes(); });
+                       [](const AttentionRule& rule) { return rule.needs_bases(); });
   }
 };
 

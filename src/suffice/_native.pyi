@@ -133,6 +133,7 @@ class KVCache:
         sketch: bool = False,
         boxes: bool = False,
         masses: bool = False,
+        bases: bool = False,
         rounding: KeyRoundings | None = None,
     ) -> None: ...
     def removed(self, layer: int) -> int: ...

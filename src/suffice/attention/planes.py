@@ -5,7 +5,7 @@
     y is s (L[b] + r) by both     -8 <= r < 8; |L[b] + r| < 128: a row of int8
 
 The base plane has the codes b and the scale, and is the row as `kmeans4` has it; the second plane
-has r. This is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels,
+has r. A base may also lie beside a row of another type: r is then any number, and not stored. This is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels,
 the mean key and errors that are passed on, for which see `suffice.models.key_rounding`.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from suffice.quant import hadamard
 
-__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split"]
+__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split", "with_base"]
 
 UPPER = (3, 9, 15, 21, 27, 35, 45, 59)
 LEVELS = np.array([*(-level for level in reversed(UPPER)), *UPPER], np.int8)
@@ -32,7 +32,10 @@ LENGTH_SHIFT = 19
 
 @dataclass(frozen=True)
 class Planes:
-    """Rotated rows [..., D]: levels and r, int8, and a scale for each row, float32 [..., 1]."""
+    """Rotated rows [..., D]: levels and r, and a scale for each row, float32 [..., 1].
+
+    Levels are int8, and so is r, but of rows of other types with a base beside.
+    """
 
     levels: np.ndarray
     rest: np.ndarray
@@ -69,12 +72,19 @@ def rotated(rows: np.ndarray) -> np.ndarray:
 
 def split(rows: np.ndarray, *, keys: bool) -> Planes:
     """Return the planes of rows [..., D], of keys or else of values."""
+    whole = with_base(rows, keys=keys)
+    rest = np.rint(whole.rest).clip(LEAST, MOST).astype(np.int8)
+    return Planes(whole.levels, rest, whole.scale)
+
+
+def with_base(rows: np.ndarray, *, keys: bool) -> Planes:
+    """Return rows [..., D], of keys or else of values, with the base that lies beside them."""
     turned = rotated(rows.astype(np.float64))
     levels, scale = _coded(turned)
     if keys:
         scale = scale.astype(ml_dtypes.bfloat16).astype(np.float32)
     exact = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
-    return Planes(levels, np.rint(exact - levels).clip(LEAST, MOST).astype(np.int8), scale)
+    return Planes(levels, exact - levels, scale)
 
 
 def _coded(turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

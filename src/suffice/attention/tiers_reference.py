@@ -31,8 +31,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tiered(Attended):
-    """`keys` and `values` are rows read by both planes; `light` [T, G, S] are values by the base
-    plane. The base plane of every visible key is read. `distance` [T, G]: the bound, if asked for.
+    """`keys` and `values` are rows read exactly; `light` [T, G, S] are values by their bases. The
+    base of every visible key is read. `distance` [T, G]: the bound, if asked for.
     """
 
     light: np.ndarray
@@ -51,7 +51,7 @@ def attend(
 ) -> Tiered:
     """Attend with q [H, T, D] to k, v [G, S, D]; `visible` bool [T, S].
 
-    `stored` are the planes of keys and values that a cache has; None: those of `split`.
+    `stored` are keys and values with the bases that a cache has of them; None: those of `split`.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -76,8 +76,8 @@ def attend(
 
 @dataclass(frozen=True)
 class _Tiers:
-    """A token's estimated scores [R, S], and bool [S]: keys and values read by both planes, values
-    read by the base plane; and the bound on the distance."""
+    """A token's estimated scores [R, S], and bool [S]: keys and values read exactly, values read by
+    their bases; and the bound on the distance."""
 
     estimates: np.ndarray
     keys: np.ndarray
@@ -88,7 +88,7 @@ class _Tiers:
 
 @dataclass(frozen=True)
 class _Held:
-    """The planes of a group's keys and values [S, D]."""
+    """A group's keys and values [S, D], with their bases."""
 
     k: Planes
     v: Planes
@@ -155,7 +155,8 @@ class _Held:
         """Return by how much an estimated score may be off, at most [R, S]."""
         lost = np.abs(q - _rounded(q)).sum(-1, keepdims=True) * GREATEST
         size = q.shape[-1]
-        steps = size * STEP * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
+        step = STEP if self.k.rest.dtype == np.int8 else 0  # other exact keys multiply q itself
+        steps = size * step * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
         length = np.sqrt(np.square(q).sum(-1, keepdims=True))
         errors: np.ndarray = (length * self.k.lengths[:, 0] + lost + steps) * (
             SLACK * self.k.scale[:, 0]

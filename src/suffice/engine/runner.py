@@ -70,12 +70,21 @@ class Runner(ModelWithTechniques):
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        self._rounding = None
-        if fits_keys(types_of(config.kv_cache_dtype)[0]):
-            self._rounding = key_rounding(self._native, model, self.context, sample())
+        self._rounding = self._fitted_rounding()
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
+
+    def _fitted_rounding(self) -> core.KeyRoundings | None:
+        if not (self._based or fits_keys(types_of(self.config.kv_cache_dtype)[0])):
+            return None
+        return key_rounding(self._native, self.decoder.config, self.context, self.sample())
+
+    def allow(self, config: Config) -> int:
+        """Let rows name the attention of a config, as the model has it."""
+        number = super().allow(config)
+        self._rounding = self._rounding or self._fitted_rounding()
+        return number
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -115,6 +124,7 @@ class Runner(ModelWithTechniques):
             value_dtype=values,
             arena=self.arena,
             sketch=self._sketched,
+            bases=self._based,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )

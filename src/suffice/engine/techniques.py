@@ -37,6 +37,7 @@ class ModelWithTechniques(ModelFacts):
         self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._guarantees = [self._guarantee(rules)]
         self._sketched = config.attention.sketched or config.speculative_config.sketched
+        self._based = config.attention.based or config.speculative_config.based
 
     def _rules(self, config: Config) -> list[list[AttentionRule | None]]:
         model = self.decoder.config
@@ -56,6 +57,7 @@ class ModelWithTechniques(ModelFacts):
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.attention.sketched
+        self._based = self._based or config.attention.based
         return self._native.add_rules(rules)
 
     def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:

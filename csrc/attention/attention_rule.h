@@ -54,7 +54,7 @@ struct AttentionRule {
   bool looks_after_more() const;
   bool needs_sketch() const;
   bool needs_bases() const;  // of keys and values
-  bool exact() const;         // nothing can be left out
+  bool exact() const;        // nothing can be left out
   // Every key is read, and its weight follows from its code alone.
   bool coded() const;
 };

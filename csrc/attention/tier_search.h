@@ -15,6 +15,7 @@
 // by how much the true ones may exceed them, and L by how much they may fall short. The softmax is
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
+// How far an output is moved follows from it: docs/techniques/tiers_bound.md.
 //
 // Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
 // traversal starts, and most often runs on the thread that has their scores in its cache.
@@ -80,7 +81,11 @@ class TierSearch {
   void gather();
   float distance();
   void count();
-  void audit_token(Scratch& scratch);
+  void audit_token(Scratch& scratch);  // in tier_audit.cpp, as the next
+  void weigh_exactly(const float* scores, int q, std::vector<double>& truth,
+                     std::vector<double>& used) const;
+  std::vector<double> shifts_of(const std::vector<double>* truth,
+                                const std::vector<double>* used) const;
 
   const Traversal* traversal_ = nullptr;
   const Tiers* rule_ = nullptr;
@@ -94,7 +99,7 @@ class TierSearch {
   std::vector<float> masses_, shares_;  // [group][blocks], [blocks]
   std::vector<float> errors_;           // of BlockErrors
   std::vector<ErrorUnits> units_;       // [group]
-  std::vector<float> bounds_;           // [group]: on the distance of their softmax
+  std::vector<float> bounds_, shifts_;  // [group]: on the distance of their softmax, on outputs
   std::vector<int> buckets_;            // for sorting
   std::vector<int32_t> sorted_;         // all blocks by share
   // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count

@@ -124,10 +124,8 @@ class KVCache {
   ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
   void forget_drafts(int layer);  // tentative rows get replaced: clears what depends on them
   const Extras& extras() const { return extras_; }
-  // Whether every row can be read in 4 bits, and the errors of such keys are known.
-  bool has_bases() const {
-    return extras_.bases || (key_type_ == Type::planes && value_type_ == Type::planes);
-  }
+  // Whether every row can be read in 4 bits, and the errors of that are known.
+  bool has_bases() const { return keeps_errors(key_type_) && keeps_errors(value_type_); }
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
   void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
@@ -162,6 +160,7 @@ class KVCache {
     kBaseKeyScales,
     kBaseValueScales,
     kKeyErrors,
+    kValueErrors,
     kSketch,
     kBoxes,
     kMasses,
@@ -176,7 +175,7 @@ class KVCache {
   Layout layout(int rows) const;
   KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
   void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
-  bool has_errors() const { return extras_.bases || key_type_ == Type::planes; }  // of keys
+  bool keeps_errors(Type type) const { return extras_.bases || type == Type::planes; }
   bool grows_in_place(int capacity, int keep) const;
   void extend(int capacity);
   void replace(int capacity, int keep, size_t needed);

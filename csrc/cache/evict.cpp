@@ -27,7 +27,8 @@ void move_rows(const KVHead& head, int from, int to, int count) {
       std::memmove(plane + to * value_bytes, plane + from * value_bytes, count * value_bytes);
   for (float* row : {head.key_scales, head.value_scales, head.masses})
     if (row) std::memmove(row + to, row + from, count * sizeof(float));
-  if (head.key_errors) std::memmove(head.key_errors + to, head.key_errors + from, count);
+  for (uint8_t* errors : {head.key_errors, head.value_errors})
+    if (errors) std::memmove(errors + to, errors + from, count);
   if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
   if (head.base_keys || head.base_values) move_rows(beside(head), from, to, count);
 }
@@ -55,7 +56,8 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
       std::memcpy(to.*plane + to_row * value_bytes, from.*plane + row * value_bytes, value_bytes);
   for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
-  if (from.key_errors) to.key_errors[to_row] = from.key_errors[row];
+  for (const auto errors : {&KVHead::key_errors, &KVHead::value_errors})
+    if (from.*errors) (to.*errors)[to_row] = (from.*errors)[row];
   if (from.base_keys || from.base_values) copy_row(beside(from), row, beside(to), to_row);
 }
 

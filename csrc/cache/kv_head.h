@@ -96,7 +96,10 @@ struct KeyRounding {
 constexpr int kGreatestRest = kLevels / 2 - 1;
 constexpr int kGreatestPlaneCode = 127 << 8;  // of queries that are multiplied with such keys
 constexpr float kLeastLength = 0.125f;
-constexpr int kLengthShift = 19;       // of the byte within the float32
+constexpr int kLengthShift = 19;  // of the byte within the float32
+// The same of values: how long what first planes lack of a value is, over the value's own length,
+// in steps of 1 / kErrorUnit.
+constexpr float kErrorUnit = 64;
 constexpr Codebook whole_codebook() {  // for the stored codes of second planes to be added
   Codebook book = kRowCodebook;
   for (int8_t& level : book.levels) level = static_cast<int8_t>(level - kLevels / 2);
@@ -138,6 +141,7 @@ struct KVHead {
   float* base_key_scales = nullptr;  // [capacity]
   float* base_value_scales = nullptr;
   uint8_t* key_errors = nullptr;          // [capacity], of keys with a base: lengths, see above
+  uint8_t* value_errors = nullptr;        // [capacity], of values with a base
   const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null

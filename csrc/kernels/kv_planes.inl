@@ -77,12 +77,26 @@ inline void store_key_planes(const KVHead& head, const float* from, std::byte* b
   *error = length_code(rest_length(row, head.size, head.rounding));
 }
 
+// The error of a value's base from sums of squares: of what it lacks, and of the value.
+inline uint8_t value_error(double lost, double whole) {
+  return length_code(whole > 0 ? kErrorUnit * static_cast<float>(std::sqrt(lost / whole)) : 0);
+}
+
 inline void store_value_planes(const float* from, int size, std::byte* base, std::byte* rest,
-                               float* scale) {
+                               float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
+  alignas(64) int8_t levels[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
-  encode_value(from, size, row, codes, base, scale);
+  encode_value(from, size, row, levels, base, scale);
+  std::memcpy(codes, levels, size);
   store_rest(row, size, nullptr, *scale, codes, rest, value_nibble);
+  double lost = 0, whole = 0;
+  for (int i = 0; i < size; i++) {
+    const int left = codes[i] - kLevels / 2, element = kRowCodebook.levels[levels[i]] + left;
+    lost += left * left;
+    whole += element * element;
+  }
+  *error = value_error(lost, whole);
 }
 
 inline void load_key_planes(const KVHead& head, const std::byte* base, const std::byte* rest,

@@ -106,10 +106,19 @@ inline void store_base_key(const KVHead& head, int row) {
 
 inline void store_base_value(const KVHead& head, int row) {
   alignas(64) float value[kMaxSize];
+  alignas(64) float turned[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
   const KVHead base = base_of(head);
+  float* const scale = base.value_scales + row;
   load_rows(head, row, 1, nullptr, value);
-  store_value_codes(value, head.size, base.values + value_offset(base, row),
-                    base.value_scales + row);
+  encode_value(value, head.size, turned, codes, base.values + value_offset(base, row), scale);
+  double lost = 0, whole = 0;
+  for (int i = 0; i < head.size; i++) {
+    const double left = turned[i] - *scale * kRowCodebook.levels[codes[i]];
+    lost += left * left;
+    whole += double{turned[i]} * turned[i];
+  }
+  head.value_errors[row] = value_error(lost, whole);
 }
 
 inline void store_row(const KVHead& head, int row, const float* key, const float* value) {
@@ -129,7 +138,7 @@ inline void store_row(const KVHead& head, int row, const float* key, const float
     store_value_codes(value, head.size, value_at, value_scale);
   else if (head.value_type == Type::planes)
     store_value_planes(value, head.size, value_at, head.value_rest + value_offset(head, row),
-                       value_scale);
+                       value_scale, head.value_errors + row);
   else
     store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
   if (head.base_keys) store_base_key(head, row);

@@ -115,7 +115,7 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
     const int row = (tiles.list ? tiles.list[i] : i) * kPanel;
     const uint64_t counts = kept[(i - tiles.begin) / kTileBlocks] >> (within * kPanel);
     for (int q = 0; q < count; q++) {
-      vf used = {}, more = {}, less = {};
+      vf used = {}, more = {}, less = {}, lost = {};
       for (int key = 0; key < kPanel; key += W) {
         const vf error = score_errors(head, row + key, units[q]);
         const vf score = load(scores + q * kTileRows + within * kPanel + key) - splat(peaks[q]);
@@ -124,11 +124,13 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
         used += weight;
         more += exp2(score + error) - weight;
         less += weight - keep_lanes(exp2(score - error), bits);
+        lost += weight * load_lengths(head.value_errors + row + key);
       }
       const size_t at = static_cast<size_t>(q) * to.stride + i - tiles.begin;
       to.used[at] = sum_of(used);
       to.more[at] = sum_of(more);
       to.less[at] = sum_of(less);
+      to.lost[at] = sum_of(lost) / kErrorUnit;
     }
   }
 }

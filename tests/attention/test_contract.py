@@ -136,10 +136,11 @@ def what_was_read_is_counted(technique: Any) -> None:
                 visible = count * rows - sum(range(count))
                 alone = visible - reads.key_rows if dtype == "planes" else visible
                 by_base = alone + int(read.light[:, group].sum())
-                errors = visible if technique.bounded else 0  # a byte for each key
+                errors = 2 * visible if technique.bounded else 0  # bytes, of keys and values
                 assert reads.sketch_bytes == by_base * (size // 2 + 4) + errors
                 assert reads.missing <= technique.eps or not technique.bounded
                 assert abs(reads.missing - read.distance[:, group].max()) < 1e-3
+                assert abs(reads.shift - read.shift[:, group].max()) < 2e-3
 
 
 def exact_at_the_limit(technique: Any) -> None:

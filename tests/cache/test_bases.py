@@ -10,6 +10,8 @@ import pytest
 from caches import Rounding, cache_of, held, held_planes, rotated
 from rows import sixteen_rows
 from suffice.attention import planes
+from suffice.attention.tiers import Tiers
+from suffice.backends.cpu.attention import attend
 from suffice.cache import KV_DTYPES, row_bytes
 from suffice.cache.kv import KVCache
 
@@ -56,18 +58,19 @@ def test_bases_are_the_reference_s(size: int, each_isa: str) -> None:
 @pytest.mark.parametrize(
     ("types", "beside"),
     [
-        (("bfloat16", "bfloat16"), 2 * (32 + 4) + 1),
-        (("planes", "int8"), 32 + 4 + 1),
-        (("int8", "kmeans4"), 32 + 4 + 1),
-        (("planes", "planes"), 1),
-        (("kmeans4", "kmeans4"), 1),
+        (("bfloat16", "bfloat16"), 2 * (32 + 4) + 2),
+        (("planes", "int8"), 32 + 4 + 2),
+        (("int8", "kmeans4"), 32 + 4 + 2),
+        (("planes", "planes"), 2),
+        (("kmeans4", "kmeans4"), 2),
     ],
 )
 def test_bytes_of_a_row(types: tuple[str, str], beside: int) -> None:
-    """What a type has already in 4 bits is not kept twice; a byte has the error of a key."""
+    """What a type has in 4 bits already is not kept twice; two bytes have the errors."""
     rows = sixteen_rows("normal", 64)
     cache = cache_of(rows, rows, types[0], value_dtype=types[1], bases=True)
     assert cache.row_bytes == sum(row_bytes(dtype, 64) for dtype in types) + beside
+    assert cache.row_bytes == sum(row_bytes(dtype, 64, based=True) for dtype in types) + 2
 
 
 @pytest.mark.parametrize("kept", [[0, 1, 5, 15], list(range(1, 16))])
@@ -84,6 +87,12 @@ def test_a_base_moves_with_its_row(types: tuple[str, str], kept: list[int]) -> N
     cache.native.load(0, 0, *after, base=True)
     assert all(map(np.array_equal, after, before))
     assert all(map(np.array_equal, after, base_of(fresh)))
+    rule, q = Tiers(0.9, 0, bounded=True).rule(), np.ones((2, 1, 64), np.float32)
+    (moved,), (wanted,) = (
+        attend(rule, q, each, 0, scale=0.1)[1] for each in (cache, fresh)
+    )  # with the errors
+    assert (moved.missing, moved.shift) == (wanted.missing, wanted.shift)
+    assert moved.missing > 0
 
 
 def test_the_base_of_a_draft_moves_with_it() -> None:

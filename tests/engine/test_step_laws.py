@@ -274,9 +274,7 @@ def test_a_technique_that_is_not_the_requests_would_show(make: Make) -> None:
 
 
 def test_answers_are_shared_only_if_they_are_what_a_prompt_gives(make: Make) -> None:
-    shared = {
-        name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers()
-    }
+    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers()}
     assert shared == {"exact", "drafts", "own drafts"}
 
 

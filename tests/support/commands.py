@@ -12,7 +12,7 @@ SUMMARY = re.compile(
     r"(drafts accepted \d+ of \d+, [\d.]+ tokens a step(?: \| |\n))?"
     r"(weights [\w:=,]+?(, run as [\w ]+)?(, [\d.]+ bits a weight)?(?: \| |\n))?"
     r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
-    r"((up to [\d.]+ % of softmax unread|softmax off by up to [\d.]+ %)(?: \| |\n))?"
+    r"((up to [\d.]+ % of softmax unread|softmax off by up to [\d.]+ %(, outputs by [\d.]+ %)?)(?: \| |\n))?"
     r"(experts [\d.,]+ [GM]iB, read [\d.]+ %(?: \| |\n))?"
     r"(up to [\d.]+ % of experts' weights left out(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"

@@ -25,12 +25,16 @@ they may fall short:
 
     distance <= M / (W + M - L)
 
+The output is then off by at most the length of the longest value, times 2 M / (W + M - L) and the
+sum of e^x' e / W over light rows, with e the stored relative error of a value's base.
+
 Source   ours; 4-bit scores for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0 and skip = 0.
-Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head.
+Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head;
+         the bound on the output is reported.
 Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
-         bytes for a base; for the bound, a byte for each key. Bases beside other types than
-         `planes` also take D + 9 bytes of memory for a row, a quarter more than bfloat16.
+         bytes for a base; for bounds, two bytes for each row. Bases beside other types than
+         `planes` also take D + 10 bytes of memory for a row, a quarter more than bfloat16.
 Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
          csrc/kernels/rows.inl
 Example  tiers:eps=0.7,skip=0.0002

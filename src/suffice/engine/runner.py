@@ -394,7 +394,8 @@ class Runner(ModelWithTechniques):
         model = self.decoder.config
         heads = len(model.layers) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
-        return capacity * heads * sum(row_bytes(each, model.head_size) for each in types)
+        row = sum(row_bytes(each, model.head_size, based=self._based) for each in types)
+        return capacity * heads * row
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

@@ -87,12 +87,12 @@ def test_a_base_moves_with_its_row(types: tuple[str, str], kept: list[int]) -> N
     cache.native.load(0, 0, *after, base=True)
     assert all(map(np.array_equal, after, before))
     assert all(map(np.array_equal, after, base_of(fresh)))
-    rule, q = Tiers(0.9, 0, bounded=True).rule(), np.ones((2, 1, 64), np.float32)
+    rule, q = Tiers(1, 0, bounded=True).rule(), np.full((2, 1, 64), 0.02, np.float32)
     (moved,), (wanted,) = (
         attend(rule, q, each, 0, scale=0.1)[1] for each in (cache, fresh)
     )  # with the errors
     assert (moved.missing, moved.shift) == (wanted.missing, wanted.shift)
-    assert moved.missing > 0
+    assert 0 < moved.missing < 1 and moved.shift > 2 * moved.missing
 
 
 def test_the_base_of_a_draft_moves_with_it() -> None:

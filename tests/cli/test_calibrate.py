@@ -115,7 +115,7 @@ def test_thresholds_of_tiers(cli: Cli, model: Path, tmp_path: Path, stored: list
     asked += ["--limit", "2", "--budget", "30%", "--attention", "tiers:skip=0.001"]
     ran = cli("calibrate", *asked, *stored)
     assert ran.code == 0, ran.err
-    _, saved, following = ran.err.splitlines()
+    *_, saved, following = ran.err.splitlines()
     assert re.fullmatch(r"saved: thresholds of tiers for \d of 6 heads; the others .*", saved)
     use = ["-m", str(model), "--attention", "tiers:calibrated", *stored]
     assert following == f'next: suffice run {" ".join(use)} "your prompt"'

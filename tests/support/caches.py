@@ -149,12 +149,14 @@ def in_pairs(dtype: str) -> bool:
     return dtype == "bfloat16" and native.isa() == "v4_bf16"
 
 
-def as_multiplied(q: np.ndarray, cache: KVCache, scale: float) -> np.ndarray:
+def as_multiplied(
+    q: np.ndarray, cache: KVCache, scale: float, *, fitted: bool = True
+) -> np.ndarray:
     """Return queries [..., D] as products with this cache's keys take them.
 
-    For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for keys
-    that are multiplied in pairs, rounded to bfloat16 in units of log2(e) `scale`; for others they
-    are as they are.
+    For keys in 4-bit codes, of `Rounding` if `fitted`, they are scaled, rotated and rounded to
+    int8; for keys that are multiplied in pairs, rounded to bfloat16 in units of log2(e) `scale`;
+    for others they are as they are.
     """
     if in_pairs(cache.native.key_type):
         units = q.astype(np.float32) * np.float32(scale) * np.float32(math.log2(math.e))
@@ -162,7 +164,7 @@ def as_multiplied(q: np.ndarray, cache: KVCache, scale: float) -> np.ndarray:
         return np.asarray(rounded / (np.float64(np.float32(scale)) * math.log2(math.e)))
     if cache.native.key_type != "kmeans4":
         return q
-    scales = channel_scales(q.shape[-1])
+    scales = channel_scales(q.shape[-1]) if fitted else np.float32(1)
     turned = rotated(q / scales)
     unit = np.abs(turned).max(-1, keepdims=True) / 127
     return rotated(np.rint(turned / unit) * unit) * scales

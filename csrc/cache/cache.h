@@ -45,7 +45,7 @@ struct Extras {
   bool sketch = false;  // 4-bit copy of the keys, for `certified`
   bool boxes = false;   // around each block of keys, for `quest`
   bool masses = false;  // attention mass of each row, for `h2o`
-  bool bases = false;   // rows in kmeans4 beside those of other types, for `tiers`
+  bool bases = false;   // rows in kmeans4 next to those of other types, for `tiers`
 };
 
 // How a model's keys are rounded to codes: one KeyRounding per layer and head.

@@ -14,6 +14,18 @@ void copy_key(const std::byte* from, std::byte* to, int runs) {
     std::memcpy(to + i * kPanel * sizeof(Run), from + i * kPanel * sizeof(Run), sizeof(Run));
 }
 
+// The bases that lie next to exact rows, as a head of nothing else.
+KVHead extra_bases(const KVHead& head) {
+  KVHead bases;
+  bases.keys = head.base_keys;
+  bases.values = head.base_values;
+  bases.key_scales = head.base_key_scales;
+  bases.value_scales = head.base_value_scales;
+  bases.size = head.size;
+  bases.key_type = bases.value_type = Type::kmeans4;
+  return bases;
+}
+
 // Moves `count` rows up by whole blocks.
 void move_rows(const KVHead& head, int from, int to, int count) {
   const size_t key_bytes = elements_bytes(head.key_type, head.size);
@@ -30,7 +42,7 @@ void move_rows(const KVHead& head, int from, int to, int count) {
   for (uint8_t* errors : {head.key_errors, head.value_errors})
     if (errors) std::memmove(errors + to, errors + from, count);
   if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
-  if (head.base_keys || head.base_values) move_rows(beside(head), from, to, count);
+  if (head.base_keys || head.base_values) move_rows(extra_bases(head), from, to, count);
 }
 
 }  // namespace
@@ -58,7 +70,7 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
   for (const auto errors : {&KVHead::key_errors, &KVHead::value_errors})
     if (from.*errors) (to.*errors)[to_row] = (from.*errors)[row];
-  if (from.base_keys || from.base_values) copy_row(beside(from), row, beside(to), to_row);
+  if (from.base_keys || from.base_values) copy_row(extra_bases(from), row, extra_bases(to), to_row);
 }
 
 void KVCache::evict(int layer, const int32_t* kept, int count, int length) {

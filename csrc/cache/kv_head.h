@@ -107,7 +107,7 @@ constexpr Codebook whole_codebook() {  // for the stored codes of second planes 
 }
 constexpr Codebook kWholeCodebook = whole_codebook();
 
-// Rows of other types may have a base: the row in kmeans4 beside the exact one, made from it as it
+// Rows of other types may have a base: the row in kmeans4 next to the exact one, made from it as it
 // is stored. An element of a key is then scale * (level + rest), like one in planes, where the rest
 // is any number and is not stored; its length is, in the same way.
 
@@ -152,7 +152,7 @@ struct KVHead {
   Type value_type = Type::f32;
 };
 
-// A head as its bases alone show it: first planes, or the rows beside the exact ones.
+// A head as its bases alone show it: first planes, or the rows next to the exact ones.
 inline KVHead base_of(KVHead head) {
   if (head.base_keys) {
     head.keys = head.base_keys;
@@ -165,18 +165,6 @@ inline KVHead base_of(KVHead head) {
   if (head.base_keys || head.key_type == Type::planes) head.key_type = Type::kmeans4;
   if (head.base_values || head.value_type == Type::planes) head.value_type = Type::kmeans4;
   return head;
-}
-
-// The bases that lie beside the exact rows, as a head of nothing else.
-inline KVHead beside(const KVHead& head) {
-  KVHead bases;
-  bases.keys = head.base_keys;
-  bases.values = head.base_values;
-  bases.key_scales = head.base_key_scales;
-  bases.value_scales = head.base_value_scales;
-  bases.size = head.size;
-  bases.key_type = bases.value_type = Type::kmeans4;
-  return bases;
 }
 
 }  // namespace suffice

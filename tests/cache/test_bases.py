@@ -1,4 +1,4 @@
-"""Bases: rows in `kmeans4` beside the exact ones, made from them as they are stored."""
+"""Bases: rows in `kmeans4` next to the exact ones, made from them as they are stored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_bases_are_the_reference_s(size: int, each_isa: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "beside"),
+    ("types", "more"),
     [
         (("bfloat16", "bfloat16"), 2 * (32 + 4) + 2),
         (("planes", "int8"), 32 + 4 + 2),
@@ -65,11 +65,11 @@ def test_bases_are_the_reference_s(size: int, each_isa: str) -> None:
         (("kmeans4", "kmeans4"), 2),
     ],
 )
-def test_bytes_of_a_row(types: tuple[str, str], beside: int) -> None:
+def test_bytes_of_a_row(types: tuple[str, str], more: int) -> None:
     """What a type has in 4 bits already is not kept twice; two bytes have the errors."""
     rows = sixteen_rows("normal", 64)
     cache = cache_of(rows, rows, types[0], value_dtype=types[1], bases=True)
-    assert cache.row_bytes == sum(row_bytes(dtype, 64) for dtype in types) + beside
+    assert cache.row_bytes == sum(row_bytes(dtype, 64) for dtype in types) + more
     assert cache.row_bytes == sum(row_bytes(dtype, 64, based=True) for dtype in types) + 2
 
 

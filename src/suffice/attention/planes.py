@@ -5,7 +5,7 @@
     y is s (L[b] + r) by both     -8 <= r < 8; |L[b] + r| < 128: a row of int8
 
 The base plane has the codes b and the scale, and is the row as `kmeans4` has it; the second plane
-has r. A base may also lie beside a row of another type: r is then any number, and not stored. This
+has r. A base may also be a copy of a row of another type: r is then any number, not stored. This
 is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels, the mean key
 and errors that are passed on, for which see `suffice.models.key_rounding`.
 """
@@ -36,7 +36,7 @@ ERROR_UNIT = np.float32(64)  # steps of such a byte, of a value's relative error
 class Planes:
     """Rotated rows [..., D]: levels and r, and a scale for each row, float32 [..., 1].
 
-    Levels are int8, and so is r, but of rows of other types with a base beside.
+    Levels are int8, and so is r, but of rows of other types with a base.
     """
 
     levels: np.ndarray
@@ -93,7 +93,7 @@ def split(rows: np.ndarray, *, keys: bool) -> Planes:
 
 
 def with_base(rows: np.ndarray, *, keys: bool) -> Planes:
-    """Return rows [..., D], of keys or else of values, with the base that lies beside them."""
+    """Return rows [..., D], of keys or else of values, with the base that is a copy."""
     turned = rotated(rows.astype(np.float64))
     levels, scale = _coded(turned)
     if keys:

@@ -1,7 +1,7 @@
 """Three tiers of keys and values: each row is read as exactly as it matters.
 
 Every key and value has a base of 4 bits (`kmeans4`), which is read alone: the first of two planes
-of 4 bits where rows lie in `planes`; with other types a copy beside the exact row. The bases of all
+of 4 bits where rows lie in `planes`; with other types a copy of the exact row. The bases of all
 keys give a score x' for each. With p' = e^x' / sum e^x', blocks of 16 rows are chosen, heaviest
 first, until for every head of the group
 
@@ -33,7 +33,7 @@ Exact    eps = 0 and skip = 0.
 Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head;
          the bound on the output is reported.
 Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
-         bytes for a base; for bounds, two bytes for each row. Bases beside other types than
+         bytes for a base; for bounds, two bytes for each row. Bases of other types than
          `planes` also take D + 10 bytes of memory for a row, a quarter more than bfloat16.
 Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
          csrc/kernels/rows.inl

@@ -22,11 +22,9 @@ class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
-    may limit it. Optional data of the keys: `sketch`, a 4-bit copy with scales; `boxes`, the
-    smallest and largest value of each channel over blocks of 16, float32; `masses`, each key's
-    attention mass so far. `bases`: keys and values in `kmeans4` beside those of other types, unless
-    these are in `planes`. `rounding` rounds 4-bit keys as a whole (`models.key_rounding`); None
-    rounds each element on its own.
+    may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
+    largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
+    `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `models.key_rounding`.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.

@@ -29,7 +29,6 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 6
 PARAMS = SamplingParams(temperature=0.7, max_tokens=4, seed=1, ignore_eos=True, logprobs=1)
 MODEL, CALIBRATION = sys.argv[1:]
 OPTIONS = {
-    "attention:tiers": {"attention": "tiers", "kv_cache_dtype": "planes"},
     "speculator:draft_model": {"speculative_config": "draft_model:model=" + MODEL},
     "quant:kllm": {"quantization": "kllm:act_bits=16"},
     "softmax:exaq": {"softmax": "exaq", "calibration": CALIBRATION},

@@ -6,7 +6,7 @@
     python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
     python -m benchmarks.attention.quality --data-dir DIR --stored      types of keys and values,
-                                                                        and tiers of planes
+                                                                        and tiers
     python -m benchmarks.attention.quality --data-dir DIR --quick       tiny sizes, into build/
     python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
@@ -121,6 +121,9 @@ STORED = (
     "tiers:eps=0.8,skip=0.0007 @ planes",
     "tiers:eps=1,skip=0.0002 @ planes",
     "tiers:bounded=true,eps=0.1,skip=0.00001 @ planes",
+    "tiers:eps=0.5,skip=0.0002",
+    "tiers:eps=0.6,skip=0.0002",
+    "tiers:eps=0.8,skip=0.0007",
     "exact @ kmeans4",
     SMALL,
 )

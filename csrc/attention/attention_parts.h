@@ -36,6 +36,7 @@ struct Reads {
   int64_t dense_rows = 0;     // rows that attention to everything would have read
   int64_t sketch_bytes = 0;
   float missing = 0;  // bound on the largest share of a sum of weights left out
+  float shift = 0;    // bound on how far an output is moved, over the length of the longest value
 };
 
 // The blocks, or rows, of a traversal in reading order. The first `always` are read whatever the
@@ -91,18 +92,20 @@ struct CodedTiles {
   bool summed = false;  // the sum of all values, times the lowest weight, is added elsewhere
 };
 
-// By how much a query's scores by first planes may be off, for a key of scale s, with the multiple
+// By how much a query's scores by bases may be off, for a key of scale s, with the multiple
 // m of the mean key and the stored length l: s * (l * length + rounding) + m * mean.
 struct ErrorUnits {
   float length, rounding, mean;
 };
 
 // For each query row and block, [query rows][stride]: of its light rows, the sum of the weights
-// that count, and by how much the true ones may exceed them and fall short.
+// that count, by how much the true ones may exceed them and fall short, and of the weights that
+// count times the errors of their values.
 struct BlockErrors {
   float* used;
   float* more;
   float* less;
+  float* lost;
   int stride;
 };
 
@@ -121,8 +124,15 @@ struct Audit {
   float* missing = nullptr;  // null: nothing is audited
   float* error = nullptr;
   float* bound = nullptr;
+  float* shift = nullptr;
+  float* shift_bound = nullptr;
   int stride = 0;
 };
+
+// With parts that lie `part` floats apart.
+inline Audit audit_at(float* first, size_t part, int stride) {
+  return {first, first + part, first + 2 * part, first + 3 * part, first + 4 * part, stride};
+}
 
 // Destination of a traversal's scores unless `rows` is null: [query rows][stride].
 struct Scores {

@@ -23,7 +23,7 @@ bool AttentionRule::needs_sketch() const {
   return std::holds_alternative<Certified>(technique) ? !exact() : by_sketch && !never_stops();
 }
 
-bool AttentionRule::needs_planes() const {
+bool AttentionRule::needs_bases() const {
   return std::holds_alternative<Tiers>(technique) && !exact();
 }
 

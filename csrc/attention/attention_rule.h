@@ -53,8 +53,8 @@ struct AttentionRule {
   bool greatest_of_always() const;
   bool looks_after_more() const;
   bool needs_sketch() const;
-  bool needs_planes() const;  // keys and values must be stored so
-  bool exact() const;         // nothing can be left out
+  bool needs_bases() const;  // of keys and values
+  bool exact() const;        // nothing can be left out
   // Every key is read, and its weight follows from its code alone.
   bool coded() const;
 };

@@ -82,6 +82,7 @@ void audit(const Traversal& traversal, int row, const std::vector<Partial>& part
     to.missing[place] = missing_share(parts, exact, q);
     to.error[place] = relative_error(traversal.outputs[first + q], exact, q, size);
     to.bound[place] = bound;
+    to.shift[place] = to.shift_bound[place] = NAN;  // unless the technique bounds it
   }
 }
 

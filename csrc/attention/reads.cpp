@@ -16,6 +16,7 @@ void count_reads(const Traversal& traversal, int row, const Reads& found) {
   reads.dense_rows += traversal.length(row) + traversal.bounds.removed;
   reads.sketch_bytes += found.sketch_bytes;
   reads.missing = std::max(reads.missing, found.missing);
+  reads.shift = std::max(reads.shift, found.shift);
 }
 
 void Counts::add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,
@@ -34,6 +35,7 @@ void Counts::add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCa
     kv_bytes += read;
     sketch_bytes += found.sketch_bytes;
     missing = std::max(missing, found.missing);
+    shift = std::max(shift, found.shift);
     dense_bytes += held;
     RequestReads& own = by_request[i % of_layer / kv_heads];
     own.key_rows += found.key_rows;

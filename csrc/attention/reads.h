@@ -30,6 +30,7 @@ struct Counts {
   int64_t kv_bytes = 0;
   int64_t sketch_bytes = 0;
   float missing = 0;  // bound on the largest share of a sum of weights left out
+  float shift = 0;    // bound on how far an output is moved, see `Reads`
   int64_t dense_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t experts_read = 0;  // of layers; their bytes are weight bytes too

@@ -148,8 +148,8 @@ void TierSearch::bound_errors() {
   const std::vector<float> every(group_, kEveryRow);
   kernels().keep_rows(tiles_, group_, every.data(), marked_.data(), seen_.data());
   units_.resize(group_);
-  kernels().measure_queries(base_, queries_, group_, units_.data());
-  errors_.resize(3 * masses_.size());
+  kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
+  errors_.resize(4 * masses_.size());
   kernels().bound_blocks(base_, tiles_, group_, peaks_.data(), units_.data(), if_light_.data(),
                          errors());
 }
@@ -157,7 +157,7 @@ void TierSearch::bound_errors() {
 BlockErrors TierSearch::errors() {
   const size_t all = masses_.size();
   float* const from = errors_.data();
-  return {from, from + all, from + 2 * all, blocks_};
+  return {from, from + all, from + 2 * all, from + 3 * all, blocks_};
 }
 
 // Marks the heaviest blocks, until at most the share `most` of every head's sum of weights is
@@ -285,66 +285,36 @@ void TierSearch::count() {
     reads.per_head_rows += piece.per_head;
     light += piece.light;
   }
-  const int64_t by_base = visible_.rows() - reads.key_rows + light;
+  const int64_t alone = is_four_bits(traversal_->head.key_type) ? reads.key_rows : 0;
+  const int64_t by_base = visible_.rows() - alone + light;  // a plane is part of an exact key
   reads.sketch_bytes = by_base * stored_bytes(Type::kmeans4, base_.size);
-  if (rule_->bounded) reads.sketch_bytes += visible_.rows();  // a byte of errors for each
-  reads.missing = missing_;
+  if (rule_->bounded) {
+    reads.sketch_bytes += 2 * visible_.rows();  // errors of keys and values, a byte for each
+    reads.missing = missing_;
+    reads.shift = *std::max_element(shifts_.begin(), shifts_.end());
+  }
   count_reads(*traversal_, row_, reads);
 }
 
-// Bounds the total variation distance of each head's softmax to the exact one; returns the largest.
+// Bounds the total variation distance of each head's softmax to the exact one, and what it and the
+// bases of light values move the output by; returns the largest distance.
 float TierSearch::distance() {
   const BlockErrors found = errors();
-  bounds_.resize(group_);
+  for (auto* of_head : {&bounds_, &shifts_}) of_head->resize(group_);
   for (int q = 0; q < group_; q++) {
-    double more = 0, less = 0;
+    double more = 0, less = 0, lost = 0;
     for (int i = 0; i < blocks_; i++) {
       if (is_marked(marked_, i)) continue;
       more += found.more[static_cast<size_t>(q) * blocks_ + i];
       less += found.less[static_cast<size_t>(q) * blocks_ + i];
+      lost += found.lost[static_cast<size_t>(q) * blocks_ + i];
     }
     const Total total = total_of(parts_, q);
     const double used = total.sum * std::exp2(double{total.peak} - peaks_[q]);
     bounds_[q] = static_cast<float>(bound_of(used, more, less));
+    shifts_[q] = static_cast<float>(2 * bounds_[q] + lost / used * (1 + kSumError));
   }
   return *std::max_element(bounds_.begin(), bounds_.end());
-}
-
-// Audits the token; what is missing of its softmax is the total variation distance to the exact
-// one.
-void TierSearch::audit_token(Scratch& scratch) {
-  const Audit& to = traversal_->audit;
-  if (!to.missing) return;
-  std::vector<float> scores(kept_.size() * group_ * kTileRows), peaks(group_);
-  kernels().score_tiles(traversal_->head, queries_,
-                        traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
-                        tiles_.list, tiles_.begin, tiles_.end, scores.data(), peaks.data(),
-                        scratch.at_least(attend_scratch(group_, base_.size)));
-  audit(*traversal_, row_, {}, NAN, scratch);
-  std::vector<double> truth, used;
-  for (int q = 0; q < group_; q++) {
-    truth.clear();
-    used.clear();
-    double sums[2] = {0, 0};
-    for (int i = 0; i < blocks_ * kPanel; i++) {
-      const int tile = i / kTileRows, within = i % kTileRows;
-      const float exact = scores[(static_cast<size_t>(tile) * group_ + q) * kTileRows + within];
-      const float estimate =
-          tiles_.scores[static_cast<size_t>(tile) * tiles_.stride + q * kTileRows + within];
-      const bool heavy = marked_[tile] >> within & 1;
-      const bool counts = counted_[tile] >> within & 1;
-      truth.push_back(std::exp2(double{exact} - peaks_[q]));
-      used.push_back(counts ? std::exp2(double{heavy ? exact : estimate} - peaks_[q]) : 0);
-      sums[0] += truth.back();
-      sums[1] += used.back();
-    }
-    double distance = 0;
-    for (size_t i = 0; i < truth.size(); i++)
-      distance += std::abs(truth[i] / sums[0] - used[i] / sums[1]) / 2;
-    const size_t place = static_cast<size_t>(row_) * to.stride + q;
-    to.missing[place] = static_cast<float>(distance);
-    if (rule_->bounded) to.bound[place] = bounds_[q];
-  }
 }
 
 void TierSearches::clear() {

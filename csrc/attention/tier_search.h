@@ -1,20 +1,21 @@
-// Attention in three tiers (`tiers`), to keys and values in planes.
+// Attention in three tiers (`tiers`), to keys and values with bases.
 //
-// How it works. All scores come first, estimated from the base planes of the keys:
+// How it works. All scores come first, estimated from the bases of the keys:
 //
 //   TierEstimates::work  estimated scores of a chunk's keys for all query rows, and block by block
 //                        the sums of their weights, relative to the chunk's peak
 //   choose               for each token: chooses the heaviest blocks until at most the share
 //                        `estimated` of every head's sum of weights is left, and the lowest scores
 //                        that are not skipped
-//   attend               attends to the rows of a piece: those of chosen blocks by both planes,
-//                        others by their estimated scores and the base planes of their values
+//   attend               attends to the rows of a piece: those of chosen blocks exactly, others
+//                        by their estimated scores and the bases of their values
 //   finish               merges the pieces in their order
 //
 // With bounds, every row of a chosen block is read. Let W be the sum of the weights that count, M
 // by how much the true ones may exceed them, and L by how much they may fall short. The softmax is
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
+// How far an output is moved follows from it: docs/techniques/tiers_bound.md.
 //
 // Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
 // traversal starts, and most often runs on the thread that has their scores in its cache.
@@ -66,7 +67,7 @@ class TierSearch {
   std::atomic<int> left{0};  // unfinished pieces
 
  private:
-  // What a piece read; rows of values by their base planes are `light`.
+  // What a piece read; rows of values by their bases are `light`.
   struct PieceReads {
     int64_t keys = 0, values = 0, light = 0, per_head = 0;
   };
@@ -80,11 +81,15 @@ class TierSearch {
   void gather();
   float distance();
   void count();
-  void audit_token(Scratch& scratch);
+  void audit_token(Scratch& scratch);  // in tier_audit.cpp, as the next
+  void weigh_exactly(const float* scores, int q, std::vector<double>& truth,
+                     std::vector<double>& used) const;
+  std::vector<double> shifts_of(const std::vector<double>* truth,
+                                const std::vector<double>* used) const;
 
   const Traversal* traversal_ = nullptr;
   const Tiers* rule_ = nullptr;
-  KVHead base_;  // the head by its base planes
+  KVHead base_;  // the head by its bases
   CodedTiles tiles_;
   int row_ = 0, group_ = 0, blocks_ = 0;
   const float* const* queries_ = nullptr;
@@ -94,7 +99,7 @@ class TierSearch {
   std::vector<float> masses_, shares_;  // [group][blocks], [blocks]
   std::vector<float> errors_;           // of BlockErrors
   std::vector<ErrorUnits> units_;       // [group]
-  std::vector<float> bounds_;           // [group]: on the distance of their softmax
+  std::vector<float> bounds_, shifts_;  // [group]: on the distance of their softmax, on outputs
   std::vector<int> buckets_;            // for sorting
   std::vector<int32_t> sorted_;         // all blocks by share
   // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count

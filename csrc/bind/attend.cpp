@@ -13,7 +13,7 @@ namespace suffice::bind {
 namespace {
 
 void check_storage(const AttentionRule& rule, const KVCache& cache) {
-  require(!rule.needs_planes() || in_planes(cache), kNeedsPlanes);
+  require(!rule.needs_bases() || cache.has_bases(), kNeedsBases);
 }
 
 void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int length) {
@@ -109,7 +109,7 @@ void run(std::vector<Traversal>& traversals) {
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D]. Returns the
-// rows read, [kv_heads] each. `rule` null: everything. `audit` [3, T, H]: see partial.h.
+// rows read, [kv_heads] each. `rule` null: everything. `audit` [5, T, H]: see partial.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
                              std::optional<ConstInts> blocks, Floats out,
@@ -126,8 +126,8 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
               "a block index is out of range");
   if (rule) check_rule(*rule, heads / cache.heads());
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
-  require(!audit || audit->size() == 3 * static_cast<size_t>(rows) * heads,
-          "audit must be [3, T, H]");
+  require(!audit || audit->size() == 5 * static_cast<size_t>(rows) * heads,
+          "audit must be [5, T, H]");
   const std::vector<float> queries = scaled(q, scale);
   Call call{layer, window, heads, queries.data(), out.data(), visible.data(), {}};
   if (rule) call.rules.assign(cache.heads(), &*rule);
@@ -137,7 +137,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   for (size_t g = 0; audit && g < traversals.size(); g++) {
     const size_t part = static_cast<size_t>(rows) * heads;
     float* const first = audit->data() + g * traversals[g].group;
-    traversals[g].audit = {first, first + part, first + 2 * part, heads};
+    traversals[g].audit = audit_at(first, part, heads);
   }
   if (blocks)
     for (Traversal& t : traversals) {

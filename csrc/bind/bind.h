@@ -45,10 +45,7 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
                                      const ConstInts& lengths, const ConstInts& counts,
                                      size_t rows);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
-inline bool in_planes(const KVCache& cache) {
-  return cache.key_type() == Type::planes && cache.value_type() == Type::planes;
-}
-constexpr const char* kNeedsPlanes = "tiers needs keys and values in planes";
+constexpr const char* kNeedsBases = "the cache has no bases of its keys and values";
 
 // The forms of scales and minima by their names in Python.
 constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32"};

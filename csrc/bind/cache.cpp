@@ -101,7 +101,7 @@ void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, C
 }
 
 // Reads the rows first.. of a layer into keys and values [G, T, D]; either may be None.
-// `base`: rows in planes by their first plane alone.
+// `base`: rows by their bases alone, if they have any.
 void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> keys,
              std::optional<Floats> values, bool base) {
   if (!keys && !values) return;
@@ -127,17 +127,17 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
-                bool boxes, bool masses, std::shared_ptr<KeyRoundings> rounding) {
+                bool boxes, bool masses, bool bases, std::shared_ptr<KeyRoundings> rounding) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
   require(size > 0 && size % kPanel == 0 && size <= kMaxSize,
           "the head size must be a multiple of 16 up to " + std::to_string(kMaxSize) + ", not " +
               std::to_string(size));
   require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
-                        rounding->size() == size && is_four_bits(type_of(key_type))),
-          "the key rounding must have the cache's layers, heads and size, and storage kmeans4 or "
-          "planes");
+                        rounding->size() == size && (bases || is_four_bits(type_of(key_type)))),
+          "the key rounding must have the cache's layers, heads and size, and bases, or storage "
+          "kmeans4 or planes");
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
-                     Extras{sketch, boxes, masses}, rounding);
+                     Extras{sketch, boxes, masses, bases}, rounding);
 }
 
 void make_roundings(KeyRoundings* self, ConstFloats scales, ConstFloats means, ConstFloats passed,
@@ -182,7 +182,7 @@ void bind_cache(nb::module_& m) {
   bind_attention(m, cache);
   cache
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
-           "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false,
+           "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false, "bases"_a = false,
            "rounding"_a.none() = nb::none())
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)

@@ -64,7 +64,7 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
   check_tokens(cache, length, count);
   require(exact || !spec.needs_sketch(technique) || cache.extras().sketch,
           "the cache has no sketch of its keys");
-  require(exact || !spec.needs_planes(technique) || in_planes(cache), kNeedsPlanes);
+  require(exact || !spec.needs_bases(technique) || cache.has_bases(), kNeedsBases);
   require(exact || count == 1 || !cache.extras().masses,
           "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
 }
@@ -127,7 +127,7 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
 // over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
 // reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
 // rows read, dense rows, and value rows that each query head alone would read; queries [layers,
-// watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h; maxima
+// watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h; maxima
 // [outputs, blocks of logits], filled. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
@@ -173,7 +173,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
   step.audit =
-      data_of(audit, 3 * layers * rows * spec.heads, "audit must be [3, layers, rows, heads]");
+      data_of(audit, 5 * layers * rows * spec.heads, "audit must be [5, layers, rows, heads]");
   step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
                         "maxima must be [outputs, blocks of logits]");
   Counts found = counts_into(reads, heads);
@@ -231,6 +231,7 @@ void bind_counts(nb::module_& m) {
       .def_ro("kv_bytes", &Counts::kv_bytes)
       .def_ro("sketch_bytes", &Counts::sketch_bytes)
       .def_ro("missing", &Counts::missing)
+      .def_ro("shift", &Counts::shift)
       .def_ro("dense_bytes", &Counts::dense_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes)
       .def_ro("experts_read", &Counts::experts_read)

@@ -98,7 +98,8 @@ void bind_rule(nb::module_& m) {
       .def_ro("per_head_rows", &Reads::per_head_rows)
       .def_ro("dense_rows", &Reads::dense_rows)
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
-      .def_ro("missing", &Reads::missing);
+      .def_ro("missing", &Reads::missing)
+      .def_ro("shift", &Reads::shift);
 
   nb::class_<AttentionRule>(m, "AttentionRule")
       .def("__init__", &make_rule, "technique"_a, "parameters"_a, "value_share"_a)

@@ -109,11 +109,19 @@ KVCache::Sizes KVCache::sizes(int rows) const {
   found[kValues] = rows * elements_bytes(value_type_, size_);
   if (has_scales(key_type_)) found[kKeyScales] = scales;
   if (has_scales(value_type_)) found[kValueScales] = scales;
-  if (planes_of(key_type_) > 1) {
-    found[kKeyRest] = found[kKeys];
-    found[kKeyErrors] = rows;
-  }
+  if (planes_of(key_type_) > 1) found[kKeyRest] = found[kKeys];
   if (planes_of(value_type_) > 1) found[kValueRest] = found[kValues];
+  const size_t base = elements_bytes(Type::kmeans4, size_);
+  if (extras_.bases && !is_four_bits(key_type_)) {
+    found[kBaseKeys] = blocks * kPanel * base;
+    found[kBaseKeyScales] = scales;
+  }
+  if (extras_.bases && !is_four_bits(value_type_)) {
+    found[kBaseValues] = rows * base;
+    found[kBaseValueScales] = scales;
+  }
+  if (keeps_errors(key_type_)) found[kKeyErrors] = rows;
+  if (keeps_errors(value_type_)) found[kValueErrors] = rows;
   if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size_);
   if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size_);
   if (extras_.masses) found[kMasses] = scales;
@@ -142,7 +150,12 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   result.value_scales = floats(kValueScales);
   result.key_rest = array(kKeyRest);
   result.value_rest = array(kValueRest);
+  result.base_keys = array(kBaseKeys);
+  result.base_values = array(kBaseValues);
+  result.base_key_scales = floats(kBaseKeyScales);
+  result.base_value_scales = floats(kBaseValueScales);
   result.key_errors = reinterpret_cast<uint8_t*>(array(kKeyErrors));
+  result.value_errors = reinterpret_cast<uint8_t*>(array(kValueErrors));
   result.sketch = array(kSketch);
   result.boxes = floats(kBoxes);
   result.masses = floats(kMasses);
@@ -173,9 +186,11 @@ size_t KVCache::row_bytes() const {
   const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;
   const size_t box = extras_.boxes ? box_bytes(size_) / kPanel : 0;
   const size_t mass = extras_.masses ? sizeof(float) : 0;
-  const size_t error = planes_of(key_type_) > 1 ? sizeof(uint8_t) : 0;
+  const size_t errors = keeps_errors(key_type_) + keeps_errors(value_type_);
+  const size_t bases = extras_.bases ? !is_four_bits(key_type_) + !is_four_bits(value_type_) : 0;
   return static_cast<size_t>(layers_) * heads_ *
-         (key_bytes() + value_bytes() + sketch + box + mass + error);
+         (key_bytes() + value_bytes() + bases * stored_bytes(Type::kmeans4, size_) + sketch + box +
+          mass + errors);
 }
 
 bool KVCache::populate(size_t bytes) {

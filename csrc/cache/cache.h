@@ -45,6 +45,7 @@ struct Extras {
   bool sketch = false;  // 4-bit copy of the keys, for `certified`
   bool boxes = false;   // around each block of keys, for `quest`
   bool masses = false;  // attention mass of each row, for `h2o`
+  bool bases = false;   // rows in kmeans4 next to those of other types, for `tiers`
 };
 
 // How a model's keys are rounded to codes: one KeyRounding per layer and head.
@@ -123,6 +124,8 @@ class KVCache {
   ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
   void forget_drafts(int layer);  // tentative rows get replaced: clears what depends on them
   const Extras& extras() const { return extras_; }
+  // Whether every row can be read in 4 bits, and the errors of that are known.
+  bool has_bases() const { return keeps_errors(key_type_) && keeps_errors(value_type_); }
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
   void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
@@ -152,7 +155,12 @@ class KVCache {
     kValueScales,
     kKeyRest,
     kValueRest,
+    kBaseKeys,
+    kBaseValues,
+    kBaseKeyScales,
+    kBaseValueScales,
     kKeyErrors,
+    kValueErrors,
     kSketch,
     kBoxes,
     kMasses,
@@ -167,6 +175,7 @@ class KVCache {
   Layout layout(int rows) const;
   KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
   void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
+  bool keeps_errors(Type type) const { return extras_.bases || type == Type::planes; }
   bool grows_in_place(int capacity, int keep) const;
   void extend(int capacity);
   void replace(int capacity, int keep, size_t needed);

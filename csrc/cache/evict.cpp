@@ -14,6 +14,18 @@ void copy_key(const std::byte* from, std::byte* to, int runs) {
     std::memcpy(to + i * kPanel * sizeof(Run), from + i * kPanel * sizeof(Run), sizeof(Run));
 }
 
+// The bases that lie next to exact rows, as a head of nothing else.
+KVHead extra_bases(const KVHead& head) {
+  KVHead bases;
+  bases.keys = head.base_keys;
+  bases.values = head.base_values;
+  bases.key_scales = head.base_key_scales;
+  bases.value_scales = head.base_value_scales;
+  bases.size = head.size;
+  bases.key_type = bases.value_type = Type::kmeans4;
+  return bases;
+}
+
 // Moves `count` rows up by whole blocks.
 void move_rows(const KVHead& head, int from, int to, int count) {
   const size_t key_bytes = elements_bytes(head.key_type, head.size);
@@ -27,8 +39,10 @@ void move_rows(const KVHead& head, int from, int to, int count) {
       std::memmove(plane + to * value_bytes, plane + from * value_bytes, count * value_bytes);
   for (float* row : {head.key_scales, head.value_scales, head.masses})
     if (row) std::memmove(row + to, row + from, count * sizeof(float));
-  if (head.key_errors) std::memmove(head.key_errors + to, head.key_errors + from, count);
+  for (uint8_t* errors : {head.key_errors, head.value_errors})
+    if (errors) std::memmove(errors + to, errors + from, count);
   if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
+  if (head.base_keys || head.base_values) move_rows(extra_bases(head), from, to, count);
 }
 
 }  // namespace
@@ -54,7 +68,9 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
       std::memcpy(to.*plane + to_row * value_bytes, from.*plane + row * value_bytes, value_bytes);
   for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
-  if (from.key_errors) to.key_errors[to_row] = from.key_errors[row];
+  for (const auto errors : {&KVHead::key_errors, &KVHead::value_errors})
+    if (from.*errors) (to.*errors)[to_row] = (from.*errors)[row];
+  if (from.base_keys || from.base_values) copy_row(extra_bases(from), row, extra_bases(to), to_row);
 }
 
 void KVCache::evict(int layer, const int32_t* kept, int count, int length) {

@@ -96,13 +96,20 @@ struct KeyRounding {
 constexpr int kGreatestRest = kLevels / 2 - 1;
 constexpr int kGreatestPlaneCode = 127 << 8;  // of queries that are multiplied with such keys
 constexpr float kLeastLength = 0.125f;
-constexpr int kLengthShift = 19;       // of the byte within the float32
+constexpr int kLengthShift = 19;  // of the byte within the float32
+// The same of values: how long what first planes lack of a value is, over the value's own length,
+// in steps of 1 / kErrorUnit.
+constexpr float kErrorUnit = 64;
 constexpr Codebook whole_codebook() {  // for the stored codes of second planes to be added
   Codebook book = kRowCodebook;
   for (int8_t& level : book.levels) level = static_cast<int8_t>(level - kLevels / 2);
   return book;
 }
 constexpr Codebook kWholeCodebook = whole_codebook();
+
+// Rows of other types may have a base: the row in kmeans4 next to the exact one, made from it as it
+// is stored. An element of a key is then scale * (level + rest), like one in planes, where the rest
+// is any number and is not stored; its length is, in the same way.
 
 // A sketch of a chunk of 64 keys: 4 bits per element with a scale and a lowest value per channel,
 // and for each block of 16 keys the largest norm of a key's residual (key minus sketch).
@@ -129,7 +136,12 @@ struct KVHead {
   std::byte* value_rest = nullptr;
   float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
   float* value_scales = nullptr;
-  uint8_t* key_errors = nullptr;          // [capacity], of keys in planes: lengths, see above
+  std::byte* base_keys = nullptr;  // bases in kmeans4, of rows of other types, or null
+  std::byte* base_values = nullptr;
+  float* base_key_scales = nullptr;  // [capacity]
+  float* base_value_scales = nullptr;
+  uint8_t* key_errors = nullptr;          // [capacity], of keys with a base: lengths, see above
+  uint8_t* value_errors = nullptr;        // [capacity], of values with a base
   const KeyRounding* rounding = nullptr;  // of keys in 4-bit types; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
@@ -140,10 +152,18 @@ struct KVHead {
   Type value_type = Type::f32;
 };
 
-// A head in planes as the first planes alone show it.
+// A head as its bases alone show it: first planes, or the rows next to the exact ones.
 inline KVHead base_of(KVHead head) {
-  if (head.key_type == Type::planes) head.key_type = Type::kmeans4;
-  if (head.value_type == Type::planes) head.value_type = Type::kmeans4;
+  if (head.base_keys) {
+    head.keys = head.base_keys;
+    head.key_scales = head.base_key_scales;
+  }
+  if (head.base_values) {
+    head.values = head.base_values;
+    head.value_scales = head.base_value_scales;
+  }
+  if (head.base_keys || head.key_type == Type::planes) head.key_type = Type::kmeans4;
+  if (head.base_values || head.value_type == Type::planes) head.value_type = Type::kmeans4;
   return head;
 }
 

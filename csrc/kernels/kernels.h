@@ -155,7 +155,7 @@ struct Kernels {
                                    int begin, int end, const Filter& filter, const Partial& state,
                                    float* scratch);
 
-  // Of scores by base planes: masses [count][stride], the sum of 2^(score - peak) of each block,
+  // Of scores by bases: masses [count][stride], the sum of 2^(score - peak) of each block,
   // from the first of `tiles` on.
   void (*sum_blocks)(const CodedTiles& tiles, int count, const float* peaks, float* masses,
                      int stride);
@@ -164,15 +164,15 @@ struct Kernels {
   int64_t (*keep_rows)(const CodedTiles& tiles, int count, const float* floors,
                        const uint64_t* heavy, uint64_t* kept);
   // Sums of weights and output of the rows in `kept` [tile], relative to the peaks in `state`, from
-  // such scores and the base planes of values. Returns the number of rows.
+  // such scores and the bases of values. Returns the number of rows.
   int64_t (*add_light)(const KVHead&, const CodedTiles& tiles, const uint64_t* kept, int count,
                        const Partial& state, float* scratch);
-  // As `attend` for one token's query rows and `blocks` blocks of a list in planes, but only for
-  // the rows in `kept` [blocks]. Row `end_row` - 1 is the last that exists.
+  // As `attend` for one token's query rows and `blocks` blocks of a list, but only for the rows in
+  // `kept` [blocks]. Row `end_row` - 1 is the last that exists.
   void (*attend_kept)(const KVHead&, const float* const* queries, int end_row, int count,
                       const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
                       float* scratch);
-  // What bounds the errors of such scores, for each of `count` queries.
+  // What bounds the errors of such scores, for each of `count` queries; of the exact head.
   void (*measure_queries)(const KVHead&, const float* const* queries, int count, ErrorUnits* to);
   // Sums of each block, in units of 2^peak: of the rows in `kept` [tile], which count by their
   // scores, and of the others, which do not count.

@@ -34,13 +34,13 @@ SUFFICE_INLINE void load_planes(const std::byte* base, const std::byte* rest, in
   }
 }
 
-// The length of a second plane's codes: the root of the mean squared change of scores that they
-// make, over queries like those that the rounding was fitted to.
-inline float rest_length(const int8_t* codes, int size, const KeyRounding* by) {
+// The length of what the levels of a key leave, in steps of its scale: the root of the mean squared
+// change of scores that it makes, over queries like those that the rounding was fitted to.
+inline float rest_length(const float* rest, int size, const KeyRounding* by) {
   alignas(64) float sums[kMaxSize] = {};
   double square = 0;
   for (int i = 0; i < size; i++) {
-    const float own = static_cast<float>(codes[i] - kLevels / 2);
+    const float own = rest[i];
     const double sum = sums[i] + own;
     square += (by ? by->weights[i] : 1.0f) * sum * sum;
     if (!by) continue;
@@ -73,15 +73,30 @@ inline void store_key_planes(const KVHead& head, const float* from, std::byte* b
   alignas(64) int8_t codes[kMaxSize];
   encode_key(head, from, row, codes, base, scale);
   store_rest(row, head.size, head.rounding, key_scale(scale).scale, codes, rest, key_nibble);
-  *error = length_code(rest_length(codes, head.size, head.rounding));
+  for (int i = 0; i < head.size; i++) row[i] = static_cast<float>(codes[i] - kLevels / 2);
+  *error = length_code(rest_length(row, head.size, head.rounding));
+}
+
+// The error of a value's base from sums of squares: of what it lacks, and of the value.
+inline uint8_t value_error(double lost, double whole) {
+  return length_code(whole > 0 ? kErrorUnit * static_cast<float>(std::sqrt(lost / whole)) : 0);
 }
 
 inline void store_value_planes(const float* from, int size, std::byte* base, std::byte* rest,
-                               float* scale) {
+                               float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
+  alignas(64) int8_t levels[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
-  encode_value(from, size, row, codes, base, scale);
+  encode_value(from, size, row, levels, base, scale);
+  std::memcpy(codes, levels, size);
   store_rest(row, size, nullptr, *scale, codes, rest, value_nibble);
+  double lost = 0, whole = 0;
+  for (int i = 0; i < size; i++) {
+    const int left = codes[i] - kLevels / 2, element = kRowCodebook.levels[levels[i]] + left;
+    lost += left * left;
+    whole += element * element;
+  }
+  *error = value_error(lost, whole);
 }
 
 inline void load_key_planes(const KVHead& head, const std::byte* base, const std::byte* rest,

@@ -64,28 +64,6 @@ inline void fetch_place(const KVHead& head, int row) {
     fetch_near(head.values + at);
 }
 
-inline void store_row(const KVHead& head, int row, const float* key, const float* value) {
-  std::byte* const key_at = head.keys + key_offset(head, row);
-  std::byte* const value_at = head.values + value_offset(head, row);
-  float* const key_scale = head.key_scales ? head.key_scales + row : nullptr;
-  float* const value_scale = head.value_scales ? head.value_scales + row : nullptr;
-  const int pair = key_pair(head.key_type);
-  if (head.key_type == Type::kmeans4)
-    store_key_codes(head, key, key_at, key_scale);
-  else if (head.key_type == Type::planes)
-    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale,
-                     head.key_errors + row);
-  else
-    store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
-  if (head.value_type == Type::kmeans4)
-    store_value_codes(value, head.size, value_at, value_scale);
-  else if (head.value_type == Type::planes)
-    store_value_planes(value, head.size, value_at, head.value_rest + value_offset(head, row),
-                       value_scale);
-  else
-    store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
-}
-
 inline void load_rows(const KVHead& head, int first, int count, float* keys, float* values) {
   const int pair = key_pair(head.key_type);
   for (int row = first; row < first + count; row++) {
@@ -109,4 +87,60 @@ inline void load_rows(const KVHead& head, int first, int count, float* keys, flo
       load_elements(head.value_type, value_at, 1, 1, values + offset, head.size,
                     head.value_scales ? head.value_scales + row : nullptr);
   }
+}
+
+// Stores the base of a key from the row as it is stored, and the length of what it leaves.
+inline void store_base_key(const KVHead& head, int row) {
+  alignas(64) float key[kMaxSize];
+  alignas(64) float turned[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  const KVHead base = base_of(head);
+  float* const scale = base.key_scales + row;
+  load_rows(head, row, 1, key, nullptr);
+  encode_key(base, key, turned, codes, base.keys + key_offset(base, row), scale);
+  const float step = key_scale(scale).scale, inverse = step > 0 ? 1.0f / step : 0.0f;
+  for (int i = 0; i < head.size; i++)
+    turned[i] = turned[i] * inverse - static_cast<float>(kRowCodebook.levels[codes[i]]);
+  head.key_errors[row] = length_code(rest_length(turned, head.size, head.rounding));
+}
+
+inline void store_base_value(const KVHead& head, int row) {
+  alignas(64) float value[kMaxSize];
+  alignas(64) float turned[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  const KVHead base = base_of(head);
+  float* const scale = base.value_scales + row;
+  load_rows(head, row, 1, nullptr, value);
+  encode_value(value, head.size, turned, codes, base.values + value_offset(base, row), scale);
+  double lost = 0, whole = 0;
+  for (int i = 0; i < head.size; i++) {
+    const double left = turned[i] - *scale * kRowCodebook.levels[codes[i]];
+    lost += left * left;
+    whole += double{turned[i]} * turned[i];
+  }
+  head.value_errors[row] = value_error(lost, whole);
+}
+
+inline void store_row(const KVHead& head, int row, const float* key, const float* value) {
+  std::byte* const key_at = head.keys + key_offset(head, row);
+  std::byte* const value_at = head.values + value_offset(head, row);
+  float* const key_scale = head.key_scales ? head.key_scales + row : nullptr;
+  float* const value_scale = head.value_scales ? head.value_scales + row : nullptr;
+  const int pair = key_pair(head.key_type);
+  if (head.key_type == Type::kmeans4)
+    store_key_codes(head, key, key_at, key_scale);
+  else if (head.key_type == Type::planes)
+    store_key_planes(head, key, key_at, head.key_rest + key_offset(head, row), key_scale,
+                     head.key_errors + row);
+  else
+    store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
+  if (head.value_type == Type::kmeans4)
+    store_value_codes(value, head.size, value_at, value_scale);
+  else if (head.value_type == Type::planes)
+    store_value_planes(value, head.size, value_at, head.value_rest + value_offset(head, row),
+                       value_scale, head.value_errors + row);
+  else
+    store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
+  if (head.base_keys) store_base_key(head, row);
+  if (head.base_values) store_base_value(head, row);
 }

@@ -1,6 +1,6 @@
-// Attention in three tiers: rows that are skipped, rows read by their base planes, and exact rows.
+// Attention in three tiers: rows that are skipped, rows read by their bases, and exact rows.
 //
-// A token's scores by base planes come first, in tiles; see attention/tier_search.h.
+// A token's scores by bases come first, in tiles; see attention/tier_search.h.
 
 // masses [count][stride]: the sum of 2^(score - peak) of each block, from the first of `tiles` on.
 inline void sum_blocks(const CodedTiles& tiles, int count, const float* peaks, float* masses,
@@ -38,7 +38,7 @@ inline int64_t keep_rows(const CodedTiles& tiles, int count, const float* floors
 }
 
 // The length of a query in the measure dual to that of `rest_length`: their product bounds what a
-// second plane adds to a score, in units of the key's scale.
+// base lacks of a score, in units of the key's scale.
 inline float dual_length(const float* query, int size, const KeyRounding* by) {
   alignas(64) double sums[kMaxSize];
   double square = 0;
@@ -57,16 +57,32 @@ constexpr float kErrorSlack = 1.001f;
 constexpr float kInt16Step = 0.5f / kGreatestPlaneCode;
 constexpr float kMostError = 100;  // in base 2: more would exceed float32, and bound no better
 
+// A query as products with exact keys take it; for those in planes, up to half a step of int16.
+inline void load_multiplied(Type type, const float* query, int size, float* to) {
+  std::memcpy(to, query, sizeof(float) * size);
+  if (type == Type::i8) {
+    alignas(64) int16_t codes[kMaxSize];
+    const float unit = quantize_to_int16([&](int i) { return load(query + i * W); }, size / W,
+                                         max_magnitude(query, size), codes);
+    for (int i = 0; i < size; i++) to[i] = unit * codes[i];
+  } else if (type == Type::bf16 && kBf16Pairs<Type::bf16>) {
+    for (int i = 0; i < size; i++) to[i] = from_bf16(to_bf16(query[i]));
+  }
+}
+
 inline void measure_queries(const KVHead& head, const float* const* queries, int count,
                             ErrorUnits* to) {
+  alignas(64) float query[kMaxSize];
   alignas(64) float turned[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
   int32_t unused;
   const int size = head.size;
   for (int q = 0; q < count; q++) {
-    turn_query(head, queries[q], turned);
+    load_multiplied(head.key_type, queries[q], size, query);
+    turn_query(head, query, turned);
     const float unit = quantize_to_int8(head, queries[q], codes, &unused);
-    const float step = max_magnitude(turned, size) * kInt16Step;
+    const float step =
+        head.key_type == Type::planes ? max_magnitude(turned, size) * kInt16Step : 0.0f;
     float rounding = 0, mean = 0, steps = 0;
     for (int i = 0; i < size; i++) {
       const float lost = turned[i] - unit * codes[i];
@@ -99,7 +115,7 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
     const int row = (tiles.list ? tiles.list[i] : i) * kPanel;
     const uint64_t counts = kept[(i - tiles.begin) / kTileBlocks] >> (within * kPanel);
     for (int q = 0; q < count; q++) {
-      vf used = {}, more = {}, less = {};
+      vf used = {}, more = {}, less = {}, lost = {};
       for (int key = 0; key < kPanel; key += W) {
         const vf error = score_errors(head, row + key, units[q]);
         const vf score = load(scores + q * kTileRows + within * kPanel + key) - splat(peaks[q]);
@@ -108,18 +124,20 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
         used += weight;
         more += exp2(score + error) - weight;
         less += weight - keep_lanes(exp2(score - error), bits);
+        lost += weight * load_lengths(head.value_errors + row + key);
       }
       const size_t at = static_cast<size_t>(q) * to.stride + i - tiles.begin;
       to.used[at] = sum_of(used);
       to.more[at] = sum_of(more);
       to.less[at] = sum_of(less);
+      to.lost[at] = sum_of(lost) / kErrorUnit;
     }
   }
 }
 
-// Rows that are read by their base planes, up to kTileRows at a time.
+// Rows that are read by their bases, up to kTileRows at a time.
 struct LightRows {
-  const KVHead& head;  // as base planes
+  const KVHead& head;  // by its bases
   const int count;
   const Partial& state;
   Weights packed;
@@ -171,8 +189,8 @@ struct LightRows {
   }
 };
 
-// Weights from the scores of the rows in `kept` [tile], relative to the peaks in `state`, and their
-// values by the base plane. Returns the number of rows.
+// Weights from the scores of the rows in `kept` [tile], relative to the peaks in `state`, and
+// values by their bases. Returns the number of rows.
 inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint64_t* kept,
                          int count, const Partial& state, float* scratch) {
   LightRows light(head, count, state, scratch);
@@ -190,14 +208,13 @@ inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint
   return rows;
 }
 
-// As `attend` for one token's query rows and `blocks` of a list, but bit i of kept[block] says
-// whether row i of the block counts. Keys and values are in planes.
-inline void attend_kept(const KVHead& head, const float* const* queries, int end_row, int count,
-                        const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
-                        float* scratch) {
-  Running<Type::planes, Type::planes> running(head, queries, count, state, scratch);
+template <Type KT, Type VT>
+void attend_kept_of(const KVHead& head, const float* const* queries, int end_row, int count,
+                    const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
+                    float* scratch) {
+  Running<KT, VT> running(head, queries, count, state, scratch);
   for (int i = 0; i < blocks;) {
-    Tile tile = tile_at<Type::planes, Type::planes>(head, list, i, blocks, blocks, end_row);
+    Tile tile = tile_at<KT, VT>(head, list, i, blocks, blocks, end_row);
     uint64_t rows = 0;
     for (int b = 0; b < tile.blocks; b++) {
       rows |= static_cast<uint64_t>(kept[i + b]) << (b * kPanel);
@@ -219,4 +236,16 @@ inline void attend_kept(const KVHead& head, const float* const* queries, int end
       running.pick_rows(tile, rows);
   }
   running.finish();
+}
+
+// As `attend` for one token's query rows and `blocks` of a list, but bit i of kept[block] says
+// whether row i of the block counts.
+inline void attend_kept(const KVHead& head, const float* const* queries, int end_row, int count,
+                        const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
+                        float* scratch) {
+  for_type(head.key_type, [&]<Type KT>() {
+    for_type(head.value_type, [&]<Type VT>() {
+      attend_kept_of<KT, VT>(head, queries, end_row, count, list, kept, blocks, state, scratch);
+    });
+  });
 }

@@ -56,11 +56,11 @@ struct ModelSpec {
     return std::any_of(own.begin(), own.end(),
                        [](const AttentionRule& rule) { return rule.needs_sketch(); });
   }
-  // Whether a technique needs keys and values in planes.
-  bool needs_planes(int technique) const {
+  // Whether a technique needs bases of keys and values.
+  bool needs_bases(int technique) const {
     const std::vector<AttentionRule>& own = rules[technique];
     return std::any_of(own.begin(), own.end(),
-                       [](const AttentionRule& rule) { return rule.needs_planes(); });
+                       [](const AttentionRule& rule) { return rule.needs_bases(); });
   }
 };
 
@@ -85,7 +85,7 @@ struct Step {
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
   float* maxima = nullptr;        // [outputs][blocks of logits], unless null; see sampling/rows.h
-  float* audit = nullptr;         // [3][layers][rows][heads], unless null: missing, error, bound
+  float* audit = nullptr;         // [5][layers][rows][heads], unless null: see `Audit`
   // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.
   float* queries = nullptr;
   int watched_rows = 0;

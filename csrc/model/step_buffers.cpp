@@ -121,7 +121,7 @@ Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, 
   const size_t part = spec.layers.size() * rows * spec.heads;
   const size_t start = (static_cast<size_t>(layer) * rows + row) * spec.heads;
   float* const first = step.audit + start + kv_head * (spec.heads / spec.kv_heads);
-  return {first, first + part, first + 2 * part, spec.heads};
+  return audit_at(first, part, spec.heads);
 }
 
 void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int thread_count) {

@@ -8,6 +8,9 @@ one layer and query head. With o the output and Z the sum of weights e^x, each q
                 the others are exact; undefined if weights are coded
     error       |o - o_exact| / |o_exact|
     bound       largest `missing` that the technique certifies, if it certifies any
+    shift       |o - o_exact| over the length of the longest value, without the rounding of sums, if
+                the technique bounds it
+    shift_bound its bound
 
 Exact attention here is to the keys that the layer still holds. Evicted keys are in neither.
 """
@@ -41,7 +44,7 @@ class Reads:
     audited_error: float = 0.0
 
     def audit(self, found: np.ndarray) -> None:
-        """Note the queries of an audited step: `missing`, `error`, `bound` [3, L, T, H]."""
+        """Note the queries of an audited step, [5, L, T, H]; see `Audit.add`."""
         self.audited = found.shape[2]
         self.audited_missing, self.audited_error = map(float, found[:2].max((1, 2, 3)))
 
@@ -67,24 +70,27 @@ class Audit:
 
     def __init__(self, layers: int, heads: int) -> None:
         self.tokens = 0
-        self.beyond = 0  # queries whose `missing` exceeds their bound
-        # Of `missing`, `error` and `bound` over `missing`: sums (of squares of `error`), maxima,
-        # and histograms.
-        self.sums = np.zeros((3, layers, heads))
-        self.most = np.zeros((3, layers, heads))
-        self.counts = np.zeros((3, _OCTAVES * _STEPS + 1), np.int64)
+        self.beyond = 0  # queries whose `missing` or `shift` exceeds its bound
+        # Of `missing`, `error`, `bound` over `missing`, `shift` and its bound over it: sums (of
+        # squares of `error`), maxima, and histograms.
+        self.sums = np.zeros((5, layers, heads))
+        self.most = np.zeros((5, layers, heads))
+        self.counts = np.zeros((5, _OCTAVES * _STEPS + 1), np.int64)
 
     def add(self, found: np.ndarray) -> None:
-        """Add the queries of a step: `missing`, `error`, `bound`, float32 [3, L, T, H]."""
-        missing, error, bound = found.astype(np.float64)
+        """Add the queries of a step, float32 [5, L, T, H]: `missing`, `error`, `bound`, `shift` and
+        `shift_bound`."""
+        missing, error, bound, shift, shift_bound = found.astype(np.float64)
         self.tokens += missing.shape[1]
-        self.beyond += int((missing > bound + _TOLERANCE).sum())
-        loose = np.full_like(missing, np.nan)
-        np.divide(bound, missing, out=loose, where=missing > _TOLERANCE)
-        loose_or_none = np.nan_to_num(loose)
-        self.sums += missing.sum(1), (error * error).sum(1), loose_or_none.sum(1)
-        self.most = np.maximum(self.most, [missing.max(1), error.max(1), loose_or_none.max(1)])
-        for counts, values in zip(self.counts, (missing, error, loose), strict=True):
+        self.beyond += int(
+            ((missing > bound + _TOLERANCE) | (shift > shift_bound + _TOLERANCE)).sum()
+        )
+        loose, loose_shift = _over(bound, missing), _over(shift_bound, shift)
+        known = (*map(np.nan_to_num, (loose, shift, loose_shift)),)
+        self.sums += np.stack([missing, error * error, *known]).sum(2)
+        self.most = np.maximum(self.most, np.stack([missing, error, *known]).max(2))
+        all_figures = missing, error, loose, shift, loose_shift
+        for counts, values in zip(self.counts, all_figures, strict=True):
             known = values[np.isfinite(values)]
             octaves = np.log2(np.maximum(known, 2.0 ** (_TOP - _OCTAVES))) - (_TOP - _OCTAVES)
             bins = np.ceil(octaves * _STEPS).clip(0, len(counts) - 1).astype(np.int64)
@@ -100,11 +106,10 @@ class Audit:
                 "above_half": int(self.counts[0, half + 1 :].sum()) / queries
             }
         found["error"] = self._figures(1, float(self.sums[1].sum() / queries) ** 0.5)
-        if bounded := int(self.counts[2].sum()):
-            mean = float(self.sums[2].sum()) / bounded
-            found["bound_over_missing"] = {"median": self._percentile(2, 0.5)} | self._figures(
-                2, mean
-            )
+        for which, name in ((2, "bound_over_missing"), (3, "shift"), (4, "bound_over_shift")):
+            if known := int(self.counts[which].sum()):
+                median = {"median": self._percentile(which, 0.5)}
+                found[name] = median | self._figures(which, float(self.sums[which].sum()) / known)
         return found
 
     def _figures(self, which: int, mean: float) -> dict[str, float]:
@@ -137,6 +142,13 @@ class Audit:
         return made
 
 
+def _over(bound: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return a bound over what it bounds, NaN where that is nearly nothing or not known."""
+    found: np.ndarray = np.full_like(value, np.nan)
+    np.divide(bound, value, out=found, where=value > _TOLERANCE)
+    return found
+
+
 def _bin_of(value: float) -> int:
     return int((np.log2(value) - (_TOP - _OCTAVES)) * _STEPS)
 
@@ -160,7 +172,9 @@ class Trace:
     steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
-    `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one.
+    `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
+    and `shift` the bound on how far that and estimated values move an output, over the length of
+    the longest value that the token sees.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -178,7 +192,7 @@ class Trace:
         self.experts_left_out = 0
         self.experts_missing = 0.0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
-        self.missing = 0.0
+        self.missing = self.shift = 0.0
         self.cached = (0, 0)
         self.plain_row_bytes = 0
         self.estimates = False
@@ -232,6 +246,7 @@ class Trace:
         self.experts_left_out += counts.visits_left_out
         self.experts_missing = max(self.experts_missing, counts.share_left_out)
         self.missing = max(self.missing, counts.missing)
+        self.shift = max(self.shift, counts.shift)
 
     def copy(self) -> Trace:
         """Return a copy of the totals."""
@@ -261,6 +276,7 @@ class Trace:
                 "heads_per_group": self.group,
                 "rows_held": held,
                 "missing": self.missing,
+                "shift": self.shift,
                 "experts_missing": self.experts_missing,
             }
         )
@@ -268,7 +284,7 @@ class Trace:
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
         made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
-        made.missing, made.cached = self.missing, self.cached
+        made.missing, made.shift, made.cached = self.missing, self.shift, self.cached
         made.plain_row_bytes, made.estimates = self.plain_row_bytes, self.estimates
         made.experts_missing = self.experts_missing
         for name, count in counts.items():

@@ -46,12 +46,12 @@ def filled(dtype: str = "float32") -> tuple[KVCache, np.ndarray]:
 
 
 def audited(rule: Any, q: np.ndarray, cache: KVCache) -> tuple[np.ndarray, np.ndarray]:
-    found = np.full((3, TOKENS, GROUPS * REP), np.nan, np.float32)
+    found = np.full((5, TOKENS, GROUPS * REP), np.nan, np.float32)
     plain = attend(rule, q, cache, 0, scale=SCALE)[0]
     cache.native.settle(0)
     out = attend(rule, q, cache, 0, scale=SCALE, audit=found)[0]
     assert np.array_equal(out, plain)
-    return out, found
+    return out, found[:3]
 
 
 def visible() -> np.ndarray:
@@ -134,7 +134,8 @@ def test_codes_have_an_error_and_no_missing_share() -> None:
 
 def test_figures_over_steps() -> None:
     audit = Audit(1, 2)
-    step = np.zeros((3, 1, 500, 2), np.float32)
+    step = np.zeros((5, 1, 500, 2), np.float32)
+    step[3:] = np.nan
     step[0, 0, :, 1], step[1] = 0.25, 0.5  # where nothing is missing, no bound is loose
     step[0, 0, 7, 0], step[2] = 0.75, 0.3
     audit.add(step)
@@ -152,6 +153,22 @@ def test_figures_over_steps() -> None:
         assert loose["mean"] == pytest.approx((1.2 * 500 + 0.4) / 501)
         assert loose["median"] == pytest.approx(1.2, rel=0.1)
         assert loose["most"] == pytest.approx(1.2)
+        assert "shift" not in found and "bound_over_shift" not in found
+
+
+def test_figures_of_shifts() -> None:
+    audit = Audit(1, 2)
+    step = np.full((5, 1, 4, 2), np.nan, np.float32)
+    step[:3] = 0.25
+    step[3, 0, :, 0], step[4, 0, :, 0] = (0.1, 0.2, 0.0, 0.3), (0.4, 0.4, 0.1, 0.2)
+    audit.add(step)
+    found = audit.plain()
+    assert found["beyond_bound"] == 1  # the last
+    shift: Any = found["shift"]
+    assert (shift["mean"], shift["most"]) == (pytest.approx(0.15), pytest.approx(0.3))
+    loose: Any = found["bound_over_shift"]  # where nothing is moved, no bound is loose
+    assert loose["mean"] == pytest.approx((4 + 2 + 2 / 3) / 3)
+    assert loose["most"] == pytest.approx(4)
 
 
 def test_a_trace_of_no_audit_has_none() -> None:

@@ -48,7 +48,6 @@ def test_protected_heads_read_everything_and_others_do_not(
         max_model_len=512,
         attention=f"{technique}:calibrated",
         calibration=path,
-        kv_cache_dtype=ATTENTIONS.build(technique).storage or "auto",
     )
     llm.generate([PROMPT], SAMPLING)
     keys, _, held, _ = llm.runner.trace.rows

@@ -17,6 +17,7 @@ from suffice.attention.planes import rotated
 from suffice.attention.tiers import Tiers
 from suffice.attention.tiers_reference import Tiered
 from suffice.backends.cpu.attention import attend
+from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 
@@ -33,8 +34,9 @@ def like_a_model_s(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return keys.astype(np.float32), values.astype(np.float32)
 
 
-def filled(rows: int, seed: int = 0) -> KVCache:
-    return cache_of(*like_a_model_s(rows, seed), "planes", rounding=None, limit=8192)
+def filled(rows: int, seed: int = 0, dtype: str = "planes") -> KVCache:
+    how = {"rounding": None, "bases": True, "limit": 8192}
+    return cache_of(*like_a_model_s(rows, seed), dtype, **how)
 
 
 def queries(count: int, seed: int = 1, spread: float = 1.5) -> np.ndarray:
@@ -68,8 +70,11 @@ def check(technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray, 
             int(part[:, group].sum()) for part in (wanted.keys, wanted.values, wanted.light)
         )
         assert (found.key_rows, found.value_rows) == (keys, values)
-        errors = int(visible.sum()) if technique.bounded else 0
-        assert found.sketch_bytes == (int(visible.sum()) - keys + light) * (SIZE // 2 + 4) + errors
+        errors = 2 * int(visible.sum()) if technique.bounded else 0
+        by_base = int(visible.sum()) + light
+        if cache.native.key_type == "planes":  # a part of an exact key
+            by_base -= keys
+        assert found.sketch_bytes == by_base * (SIZE // 2 + 4) + errors
 
 
 @pytest.mark.parametrize("window", [None, 1, 100, 333])
@@ -79,18 +84,20 @@ def check(technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray, 
 )
 def test_windows(setting: tuple[Any, ...], window: int | None, each_isa: str) -> None:
     technique = Tiers(*setting)
-    for rows, count in ((700, 3), (1030, 1)):
-        cache, q = filled(rows), queries(count)
+    for rows, count, dtype in ((700, 3, "planes"), (1030, 1, "planes"), (700, 3, "float16")):
+        cache, q = filled(rows, dtype=dtype), queries(count)
         visible = np.tri(count, rows, rows - count, bool)
         if window:
             visible &= ~np.tri(count, rows, rows - count - window, bool)
         check(technique, q, cache, visible, window=window)
 
 
-def test_a_tree_of_drafts(each_isa: str) -> None:
+@pytest.mark.parametrize("dtype", ["planes", "float32"])
+def test_a_tree_of_drafts(dtype: str, each_isa: str) -> None:
     technique, length, parents = Tiers(0.4, 0.002), 600, [-1, 0, 0, 1, -1, 4]
     keys, values = like_a_model_s(length + len(parents))
-    cache = cache_of(keys[:, :length], values[:, :length], "planes", rounding=None, limit=1024)
+    how = {"rounding": None, "bases": True, "limit": 1024}
+    cache = cache_of(keys[:, :length], values[:, :length], dtype, **how)
     cache.reserve(len(parents))
     cache.append_tentative(keys[None, :, length:], values[None, :, length:], parents)
     masks = np.array([[mask >> j & 1 for j in range(len(parents))] for mask in cache.visible()])
@@ -112,9 +119,12 @@ def test_a_tree_of_drafts(each_isa: str) -> None:
 
 @pytest.mark.parametrize("window", [None, 3014])  # alone, row 1 begins a tile later
 @pytest.mark.parametrize("bounded", [False, True])
-def test_threads_and_other_rows_do_not_change_a_bit(bounded: bool, window: int | None) -> None:
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16"])
+def test_threads_and_other_rows_do_not_change_a_bit(
+    dtype: str, bounded: bool, window: int | None
+) -> None:
     """There are several pieces, which threads share."""
-    cache, q = filled(5000), queries(4)
+    cache, q = filled(5000, dtype=dtype), queries(4)
     rule, how = Tiers(0.5, 0.00002, bounded).rule(), {"scale": SCALE, "window": window}
     before, results = native.threads(), []
     for threads in range(1, native.cores() + 1):
@@ -140,9 +150,10 @@ def test_the_heaviest_row_of_each_head_is_kept(each_isa: str) -> None:
     assert max_error(out, wanted.output) < 2e-2 * np.abs(wanted.output).max()
 
 
-def test_all_rows_in_heavy_blocks_is_exact_attention(each_isa: str) -> None:
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_all_rows_in_heavy_blocks_is_exact_attention(dtype: str, each_isa: str) -> None:
     """With a `skip` that skips nothing and no estimates, what is left is rounding."""
-    cache, q = filled(300), queries(2)
+    cache, q = filled(300, dtype=dtype), queries(2)
     technique = Tiers(0.0, 1e-30)
     assert not technique.rule().exact
     out, reads = attend(technique.rule(), q, cache, 0, scale=SCALE)
@@ -151,8 +162,9 @@ def test_all_rows_in_heavy_blocks_is_exact_attention(each_isa: str) -> None:
     assert [each.key_rows for each in reads] == [299 + 300] * GROUPS
 
 
-def test_less_estimated_is_closer_to_exact(each_isa: str) -> None:
-    cache, q = filled(2000), queries(8)
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "int8"])
+def test_less_estimated_is_closer_to_exact(dtype: str, each_isa: str) -> None:
+    cache, q = filled(2000, dtype=dtype), queries(8)
     wanted = exact(q, cache)
     errors = [
         float(np.square(attend(Tiers(eps, 0).rule(), q, cache, 0, scale=SCALE)[0] - wanted).mean())
@@ -161,9 +173,10 @@ def test_less_estimated_is_closer_to_exact(each_isa: str) -> None:
     assert errors == sorted(errors, reverse=True) and errors[-1] < 0.1 * errors[0]
 
 
-def test_estimated_scores_are_those_of_the_base_plane() -> None:
-    """With nothing exact, the output is attention to the base planes alone."""
-    cache, q = filled(400), queries(2)
+@pytest.mark.parametrize("dtype", ["planes", "float32"])
+def test_estimated_scores_are_those_of_the_bases(dtype: str) -> None:
+    """With nothing exact, the output is attention to the bases alone."""
+    cache, q = filled(400, dtype=dtype), queries(2)
     out = attend(Tiers(1.0, 0).rule(), q, cache, 0, scale=SCALE)[0]
     keys, values = (rotated(planes.base) for planes in held_planes(cache))
     base = cache_of(keys.astype(np.float32), values.astype(np.float32))
@@ -185,42 +198,82 @@ def queries_that_estimates_miss(cache: KVCache, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("skip", [0.0, 0.001])
 @pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "float16", "float32", "int8"])
 def test_no_softmax_is_further_away_than_its_bound(
-    skip: float, fitted: bool, each_isa: str
+    dtype: str, skip: float, fitted: bool, each_isa: str
 ) -> None:
     """Whatever the queries: random ones, and those that the codes of some keys miss most."""
     technique = Tiers(0.3, skip, bounded=True)
     ratios = []
     for seed in range(3):
         how = {} if fitted else {"rounding": None}
-        cache = cache_of(*like_a_model_s(800, seed), "planes", **how)
+        cache = cache_of(*like_a_model_s(800, seed), dtype, bases=True, **how)
         for q in (queries(24, seed + 9), queries_that_estimates_miss(cache, seed)):
-            found = np.full((3, 24, GROUPS * REP), np.nan, np.float32)
+            found = np.full((5, 24, GROUPS * REP), np.nan, np.float32)
             attend(technique.rule(), q, cache, 0, scale=SCALE, audit=found)
-            missing, _, bound = found.astype(np.float64)
+            missing, _, bound, shift, shift_bound = found.astype(np.float64)
             assert (missing <= bound + 1e-5).all() and (bound <= technique.eps).all()
+            assert (shift <= shift_bound + 1e-5).all()
             seen = missing > 1e-4
             ratios += (bound[seen] / missing[seen]).tolist()
     # Where the measure of keys is not fitted to queries, the bound is far from what they lose.
     assert 1 < np.median(ratios) < (100 if fitted else 1000)
 
 
-def test_the_bound_is_close_where_it_can_be(each_isa: str) -> None:
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "int8"])
+def test_the_bound_is_close_where_it_can_be(dtype: str, each_isa: str) -> None:
     """Of two keys, one has a query along all that its base plane lacks."""
     ratios = []
     for seed in range(20):
         keys, values = like_a_model_s(2, seed)
-        cache = cache_of(keys, values, "planes", rounding=None)
+        cache = cache_of(keys, values, dtype, rounding=None, bases=True)
         base = np.empty_like(keys)
         cache.native.load(0, 0, base, None, base=True)
         lost = (cache.keys(0) - base)[:, :1]
         q = np.repeat(lost / np.square(lost).sum(-1, keepdims=True) / (2 * SCALE), REP, 0)
-        found = np.full((3, 1, GROUPS * REP), np.nan, np.float32)
+        found = np.full((5, 1, GROUPS * REP), np.nan, np.float32)
         attend(Tiers(1, 0, bounded=True).rule(), q, cache, 0, scale=SCALE, audit=found)
-        missing, _, bound = found.astype(np.float64)
+        missing, _, bound = found[:3].astype(np.float64)
         assert (missing <= bound + 1e-5).all()
         ratios += (bound / missing).ravel().tolist()
     assert min(ratios) < 3
+
+
+@pytest.mark.parametrize("kind", ["normal", "turned unit", "unit", "opposite"])
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "float32", "int8"])
+def test_no_output_is_further_away_than_its_bound(dtype: str, kind: str, each_isa: str) -> None:
+    """Whatever the values: their bases lack the most where a rotated value has one element."""
+    random = np.random.default_rng(3)
+    keys, values = like_a_model_s(300)
+    if kind == "turned unit":
+        values = rotated(np.eye(SIZE)[random.integers(0, SIZE, (GROUPS, 300))]).astype(np.float32)
+    elif kind == "unit":
+        values = np.eye(SIZE, dtype=np.float32)[random.integers(0, SIZE, (GROUPS, 300))]
+    elif kind == "opposite":
+        values = np.sign(random.standard_normal((GROUPS, 300, 1))) * values[:, :1]
+    cache = cache_of(keys, np.ascontiguousarray(values, np.float32), dtype, bases=True)
+    for eps, skip in ((1.0, 0.0), (0.5, 0.001), (0.1, 0.0001)):
+        found = np.full((5, 8, GROUPS * REP), np.nan, np.float32)
+        technique = Tiers(eps, skip, bounded=True)
+        reads = attend(technique.rule(), queries(8), cache, 0, scale=SCALE, audit=found)[1]
+        shift, bound = found[3:].astype(np.float64)
+        assert (shift <= bound + 1e-5).all() and shift.max() > 1e-4
+        by_group = bound.reshape(8, GROUPS, REP).max((0, 2))
+        assert [each.shift for each in reads] == pytest.approx(by_group.tolist())
+
+
+@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "float32", "int8"])
+def test_the_bound_on_the_output_is_close_where_it_can_be(dtype: str, each_isa: str) -> None:
+    """Keys of zeros have no errors; values that are all the same are all moved alike."""
+    for row in (rotated(np.eye(SIZE))[5], like_a_model_s(1)[1][0, 0]):
+        keys = np.zeros((GROUPS, 40, SIZE), np.float32)
+        values = np.broadcast_to(row, keys.shape).astype(np.float32)
+        cache = cache_of(keys, values, dtype, rounding=None, bases=True)
+        found = np.full((5, 1, GROUPS * REP), np.nan, np.float32)
+        attend(Tiers(1, 0, bounded=True).rule(), queries(1), cache, 0, scale=SCALE, audit=found)
+        shift, bound = found[3:].astype(np.float64)
+        assert (shift > 0.05).all() and (shift < 0.4).all()
+        assert (shift <= bound + 1e-5).all() and (bound < 1.08 * shift).all()
 
 
 def test_a_smaller_bound_reads_more(each_isa: str) -> None:
@@ -233,25 +286,13 @@ def test_a_smaller_bound_reads_more(each_isa: str) -> None:
     assert read[3] == GROUPS * sum(range(1993, 2001))
 
 
-@pytest.mark.parametrize(
-    "types", [("bfloat16", "bfloat16"), ("planes", "int8"), ("int8", "planes")]
-)
-def test_other_storage_is_refused(types: tuple[str, str], tmp_path: Any) -> None:
+@pytest.mark.parametrize("types", [("bfloat16", "bfloat16"), ("planes", "int8"), ("kmeans4",) * 2])
+def test_a_cache_without_bases_is_refused(types: tuple[str, str]) -> None:
     keys, values = like_a_model_s(40)
     cache = cache_of(keys, values, types[0], value_dtype=types[1], rounding=None)
-    with pytest.raises(ValueError, match="tiers needs keys and values in planes"):
+    with pytest.raises(ValueError, match="the cache has no bases of its keys and values"):
         attend(Tiers().rule(), queries(1), cache, 0, scale=SCALE)
     attend(Tiers.exact_limit().rule(), queries(1), cache, 0, scale=SCALE)
-    stored = "/".join(dict.fromkeys(types))
-    with pytest.raises(InputError) as error:
-        LLM(tmp_path, attention="tiers", kv_cache_dtype=stored)
-    text = f"attention=tiers with kv_cache_dtype={stored}: keys and values must be 'planes'"
-    assert str(error.value) == text + " (on the command line: -ctk planes)"
-
-
-def test_drafts_in_tiers_need_planes(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="the drafts' attention=self with kv_cache_dtype=auto"):
-        LLM(tmp_path, speculative_config={"method": "self", "attention": "tiers"})
 
 
 @pytest.mark.parametrize(("eps", "skip"), [(-0.1, 0), (1.1, 0), (1e-9, 0), (0.5, -1), (0.5, 1.5)])
@@ -260,10 +301,11 @@ def test_refused_options(eps: float, skip: float) -> None:
         Tiers(eps, skip)
 
 
-def test_a_model_drafts_for_itself_in_tiers(tmp_path: Path) -> None:
-    """Drafts are checked by both planes of all rows: they change no token, and some are right."""
+@pytest.mark.parametrize("dtype", ["planes", "auto"])
+def test_a_model_drafts_for_itself_in_tiers(dtype: str, tmp_path: Path) -> None:
+    """Drafts are checked by all rows, exactly: they change no token, and some are right."""
     folder = tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=512)
-    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": "planes"}
+    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": dtype}
     prompt = [(11 * i * i) % 190 + 3 for i in range(250)]
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     drafts = {
@@ -279,9 +321,10 @@ def test_a_model_drafts_for_itself_in_tiers(tmp_path: Path) -> None:
     assert found.speculation.num_accepted_tokens > 0
 
 
-def test_what_a_run_reads_is_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["planes", "auto"])
+def test_what_a_run_reads_is_counted(dtype: str, tmp_path: Path) -> None:
     folder = tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=512)
-    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": "planes"}
+    options = {"threads": 1, "dtype": "float32", "kv_cache_dtype": dtype}
     prompt = [(7 * i * i) % 190 + 3 for i in range(300)]
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     llm = LLM(folder, attention="tiers:eps=0.5,skip=0.003", audit=1, **options)
@@ -290,6 +333,8 @@ def test_what_a_run_reads_is_counted(tmp_path: Path) -> None:
     row = trace.kv_bytes_held // (2 * trace.rows_held)
     exact = (trace.key_rows_read + trace.value_rows_read) * row
     assert trace.kv_bytes_read == exact + trace.sketch_bytes_read
-    assert trace.sketch_bytes_read > (trace.rows_held - trace.key_rows_read) * (row - 4) // 2
+    size = llm.runner.decoder.config.head_size
+    by_base = trace.rows_held - (trace.key_rows_read if dtype == "planes" else 0)
+    assert trace.sketch_bytes_read > by_base * size // 2
     assert trace.kv_bytes_read < trace.kv_bytes_held
     assert trace.audit is not None and trace.audit.tokens > 0

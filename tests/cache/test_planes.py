@@ -126,9 +126,9 @@ def test_a_row_of_zeros_stays_so(each_isa: str) -> None:
         assert np.isfinite(decoded).all()
 
 
-def test_a_row_has_a_byte_for_an_element_four_bytes_and_a_key_one_more() -> None:
+def test_a_row_has_a_byte_for_an_element_and_five_bytes() -> None:
     rows = np.ones((1, 32, 64), np.float32)
-    assert cache_of(rows, rows, "planes").row_bytes == 2 * (64 + 4) + 1
+    assert cache_of(rows, rows, "planes").row_bytes == 2 * (64 + 5)
     assert cache_of(rows, rows, "planes", value_dtype="kmeans4").row_bytes == 64 + 5 + 32 + 4
 
 

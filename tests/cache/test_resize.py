@@ -45,15 +45,20 @@ def least_rows(dtype: str) -> int:
     return HUGE_PAGE * LAYERS // cache.row_bytes // 16 * 16 + 32
 
 
-def outputs(cache: KVCache) -> list[np.ndarray]:
-    """Return what a query gets of each layer, exactly and by the sketch."""
+def outputs(cache: KVCache, bases: bool = False) -> list[np.ndarray]:
+    """Return what a query gets of each layer, exactly, by the sketch and, if there are any, by
+    bases."""
     query = np.random.default_rng(9).standard_normal((2 * HEADS, 1, SIZE), np.float32)
     rules = [None, ATTENTIONS.build("certified:eps=0.3").rule()]
+    if bases:
+        rules.append(ATTENTIONS.build("tiers:eps=0.5,bounded=true").rule())
     return [attend(rule, query, cache, layer, scale=0.3)[0] for rule in rules for layer in (0, 1)]
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
-@pytest.mark.parametrize("extras", [{"sketch": True, "masses": True}, {"boxes": True}])
+@pytest.mark.parametrize(
+    "extras", [{"sketch": True, "masses": True, "bases": True}, {"boxes": True}]
+)
 def test_all_data_of_the_rows_move(dtype: str, extras: dict[str, bool]) -> None:
     rows = least_rows(dtype)
     grown, whole = empty(dtype, rows, **extras), empty(dtype, rows + MORE, **extras)
@@ -80,7 +85,7 @@ def test_all_data_of_the_rows_move(dtype: str, extras: dict[str, bool]) -> None:
             one, other = (attend(None, query, each, layer, scale=0.3)[0] for each in (grown, whole))
             assert np.array_equal(one, other)
     else:
-        assert all(map(np.array_equal, outputs(grown), outputs(whole)))
+        assert all(map(np.array_equal, outputs(grown, True), outputs(whole, True)))
 
 
 def test_spare_rows_are_zero() -> None:

@@ -54,9 +54,9 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
             packed = technique.pack(weight)
         return isinstance(native_linear(packed), core.Linear)
     if table is ATTENTIONS:
-        growth, sketch = GROWTHS.build("upfront"), technique.sketched
-        stored = dict.fromkeys(("key_dtype", "value_dtype"), technique.storage or "bfloat16")
-        cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch, **stored)
+        growth, kept = GROWTHS.build("upfront"), {"sketch": technique.sketched}
+        kept |= {"bases": technique.based}
+        cache = KVCache(1, 1, 16, growth=growth, limit=16, **kept)
         cache.reserve(1)
         cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
         cache.advance(1)

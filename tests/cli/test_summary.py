@@ -82,6 +82,15 @@ def test_a_cache_is_summed_up_once_a_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(asked) == 2
 
 
+def audit_of(*figures: list[float]) -> Audit:
+    """Return the audit of a token with some of the figures of its queries; others are not known."""
+    found = np.full((5, 1, 1, len(figures[0])), np.nan, np.float32)
+    found[: len(figures), 0, 0] = figures
+    audit = Audit(1, len(figures[0]))
+    audit.add(found)
+    return audit
+
+
 def test_the_bound_in_words(output: RequestOutput) -> None:
     trace = read(0.5, held=400, cached=MIB)
     trace.missing = 0.0312
@@ -96,11 +105,15 @@ def test_estimated_weights_are_off_rather_than_unread(output: RequestOutput) -> 
     said = summary(output, trace, WEIGHTS)
     assert "read 50 % | softmax off by up to 3.1 % | memory" in said
     assert SUMMARY.fullmatch(said)
-    audit = Audit(1, 2)
-    audit.add(np.array([[[[0.02, 0.04]]], [[[0.5, 0.5]]], [[[0.1, 0.1]]]], np.float32))
-    trace.audit = audit
-    line = "audit of 1 tokens: softmax off by 3 % (at most 4 %), output error 50 % (at most 50 %)"
-    assert summary(output, trace, WEIGHTS).splitlines()[-1] == line
+    trace.shift = 0.074
+    said = summary(output, trace, WEIGHTS)
+    assert "read 50 % | softmax off by up to 3.1 %, outputs by 7.4 %" in said
+    assert SUMMARY.fullmatch(said)
+    trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.1, 0.1], [0.01, 0.02], [0.3, 0.3])
+    assert summary(output, trace, WEIGHTS).splitlines()[-1] == (
+        "audit of 1 tokens: softmax off by 3 % (at most 4 %), output error 50 % (at most 50 %), "
+        "output moved by 1.5 % (at most 2 %) of the longest value"
+    )
 
 
 def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
@@ -121,8 +134,7 @@ def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
 
 
 def test_an_audit_has_a_line_of_its_own(output: RequestOutput) -> None:
-    audit = Audit(1, 2)
-    audit.add(np.array([[[[0.02, 0.04]]], [[[0.5, 0.5]]], [[[0.1, 0.1]]]], np.float32))
+    audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.1, 0.1])
     line = "audit of 1 tokens: softmax unread 3 % (at most 4 %), output error 50 % (at most 50 %)"
     assert audited(audit) == line and len(line) <= COLUMNS
     trace = read(0.5, held=400, cached=MIB)

@@ -115,19 +115,20 @@ def test_many_rows_are_those_of_requests_alone(
 
 
 @pytest.mark.parametrize(
-    "attention",
+    ("attention", "stored"),
     [
-        "aet:keys=0.7,values=0.1,globals=16",
-        "art:change=0.5,angle=0.5,patience=1,block=16,probe=16",
-        "certified:eps=0.8,bounded=false",
-        "tiers:eps=0.8,skip=0.01",
+        ("aet:keys=0.7,values=0.1,globals=16", "auto"),
+        ("art:change=0.5,angle=0.5,patience=1,block=16,probe=16", "auto"),
+        ("certified:eps=0.8,bounded=false", "auto"),
+        ("tiers:eps=0.8,skip=0.01", "auto"),
+        ("tiers:eps=0.8,skip=0.01", "planes"),
     ],
 )
-def test_so_with_techniques_that_leave_something_out(folder: Path, attention: str) -> None:
+def test_so_with_techniques_that_leave_something_out(
+    folder: Path, attention: str, stored: str
+) -> None:
     params = [dataclasses.replace(params, max_tokens=36) for params in PARAMS]
-    options = {"attention": attention}
-    if attention.startswith("tiers"):
-        options["kv_cache_dtype"] = "planes"
+    options = {"attention": attention, "kv_cache_dtype": stored}
     one, many = (load(folder, max_num_seqs=size, **options) for size in (1, 5))
     prompts = [one.tokenizer.encode(prompt * 90)[:86] for prompt in PROMPTS]
     alone = one.generate(prompts, params)

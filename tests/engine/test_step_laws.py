@@ -50,17 +50,14 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
 }
 
 
-def type_of(name: str) -> str:
-    """Return the type of keys and values that a technique's laws use first."""
-    return "planes" if name == "tiers" else "float32"
-
-
 WINDOWED = ("exact", "aet", "certified", "tiers", "streaming", "h2o")  # also with sliding windows
+STORED_WITH = ("exact", "aet", "certified", "tiers", "h2o")
 STORED = ("bfloat16", "int8", "kmeans4", "planes", "int8/kmeans4")
 SETTINGS = [
-    *((name, "llama", type_of(name)) for name in TECHNIQUES),
-    *((name, "gemma3", type_of(name)) for name in WINDOWED),
-    *((name, "llama", dtype) for name in ("exact", "aet", "certified", "h2o") for dtype in STORED),
+    *((name, "llama", "float32") for name in TECHNIQUES),
+    *((name, "gemma3", "float32") for name in WINDOWED),
+    *((name, "llama", dtype) for name in STORED_WITH for dtype in STORED),
+    ("tiers", "gemma3", "planes"),
 ]
 # What is drawn depends on how many drafts were sampled, hence on the memory that was spare.
 GREEDY_ONLY = ("own drafts",)
@@ -277,9 +274,7 @@ def test_a_technique_that_is_not_the_requests_would_show(make: Make) -> None:
 
 
 def test_answers_are_shared_only_if_they_are_what_a_prompt_gives(make: Make) -> None:
-    shared = {
-        name for name in TECHNIQUES if make(name, "llama", type_of(name)).runner.shares_answers()
-    }
+    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers()}
     assert shared == {"exact", "drafts", "own drafts"}
 
 

@@ -15,8 +15,7 @@ from suffice.engine.config import Config
 from suffice.policy import POLICIES
 from suffice.quant import QUANTS
 for name in ATTENTIONS.names():
-    stored = ATTENTIONS.build(name).storage or "auto"
-    config = Config.create("no-model", attention=name, kv_cache_dtype=stored)
+    config = Config.create("no-model", attention=name)
     print(config.attention.rule() is None, len(config.rules(2, 3)))
 for name in POLICIES.names():
     Config.create("no-model", policy=name)

@@ -23,16 +23,14 @@ HELD, NEW = (100, 0, 37), (1, 3, 2)
 LEVELS = [[EXAQ(3).layer_levels(1.0 + 0.3 * i, -30.0) for i in range(HEADS)]] * LAYERS
 
 
-def held_by(policy: Any, sketch: bool = False, dtype: str = "bfloat16") -> list[KVCache]:
+def held_by(policy: Any, dtype: str = "bfloat16", **kept: bool) -> list[KVCache]:
     torch.manual_seed(0)
     caches = []
     for held, new in zip(HELD, NEW, strict=True):
-        extras = dict.fromkeys(policy.keeps, True)
+        kept |= dict.fromkeys(policy.keeps, True)
         growth = GROWTHS.build("step:rows=64")
         types = {"key_dtype": dtype, "value_dtype": dtype}
-        cache = KVCache(
-            LAYERS, GROUPS, SIZE, growth=growth, limit=999, sketch=sketch, **types, **extras
-        )
+        cache = KVCache(LAYERS, GROUPS, SIZE, growth=growth, limit=999, **types, **kept)
         policy.prepare(cache, [None] * LAYERS)
         cache.reserve(held + new)
         for layer in range(LAYERS):
@@ -48,25 +46,26 @@ def numbers(values: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize(
-    ("technique", "policy", "coded"),
+    ("technique", "policy", "coded", "dtype"),
     [
-        ("exact", "full", False),
-        ("exact", "full", True),
-        ("aet:keys=0.6,values=0.01", "full", False),
-        ("aet:keys=0.6", "full", True),
-        ("certified:eps=0.2", "full", False),
-        ("tiers:eps=0.4,skip=0.01", "full", False),
-        ("exact", "quest:budget=48,dense_layers=1", False),
-        ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False),
+        ("exact", "full", False, "bfloat16"),
+        ("exact", "full", True, "bfloat16"),
+        ("aet:keys=0.6,values=0.01", "full", False, "bfloat16"),
+        ("aet:keys=0.6", "full", True, "bfloat16"),
+        ("certified:eps=0.2", "full", False, "bfloat16"),
+        ("tiers:eps=0.4,skip=0.01", "full", False, "bfloat16"),
+        ("tiers:eps=0.4,skip=0.01", "full", False, "planes"),
+        ("exact", "quest:budget=48,dense_layers=1", False, "bfloat16"),
+        ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False, "bfloat16"),
     ],
 )
 def test_a_call_for_several_requests(
-    technique: str, policy: str, coded: bool, window: int, each_isa: str
+    technique: str, policy: str, coded: bool, dtype: str, window: int, each_isa: str
 ) -> None:
     attention, chosen = ATTENTIONS.build(technique), POLICIES.build(policy)
     rules = coded_rules(by_head.rules(attention, None, LAYERS, GROUPS), LEVELS if coded else [])
-    dtype = attention.storage or "bfloat16"
-    together, *alone = (held_by(chosen, attention.sketched, dtype) for _ in range(1 + GROUPS))
+    kept = {"sketch": attention.sketched, "bases": attention.based}
+    together, *alone = (held_by(chosen, dtype, **kept) for _ in range(1 + GROUPS))
     starts, counts = numbers(HELD), numbers(NEW)
     visible = numbers([(2 << i) - 1 for new in NEW for i in range(new)])
     reads, trace = np.zeros((2, 4, LAYERS, GROUPS), np.int64)

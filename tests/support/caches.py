@@ -76,7 +76,7 @@ def empty_cache(
     limit: int = 2048,
     **options: Any,
 ) -> KVCache:
-    if fits_keys(dtype):
+    if fits_keys(dtype) or options.get("bases"):
         options.setdefault("rounding", Rounding(layers, groups, size).native)
     return KVCache(
         layers,
@@ -114,22 +114,23 @@ def held(cache: KVCache, layer: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes]:
-    """Return the planes of the first layer's keys and values, rounded without a fit.
+    """Return the first layer's keys and values with their bases, rounded without a fit.
 
-    Scales follow from the rows: every element of a base plane is one of a few multiples of them.
+    Scales follow from the rows: every element of a base is one of a few multiples of them.
     """
     shape = cache.kv_heads, rows or cache.length, int(cache.native.size)
     base, whole = ([np.empty(shape, np.float32) for _ in range(2)] for _ in range(2))
     cache.native.load(0, 0, *base, base=True)
     cache.native.load(0, 0, *whole)
+    types = cache.native.key_type, cache.native.value_type
     keys, values = (
-        _planes_of(*(rotated(x.astype(np.float64)) for x in pair))
-        for pair in zip(base, whole, strict=True)
+        _planes_of(*(rotated(x.astype(np.float64)) for x in pair), in_planes=dtype == "planes")
+        for *pair, dtype in zip(base, whole, types, strict=True)
     )
     return keys, values
 
 
-def _planes_of(base: np.ndarray, whole: np.ndarray) -> Planes:
+def _planes_of(base: np.ndarray, whole: np.ndarray, *, in_planes: bool) -> Planes:
     least = np.abs(base).min(-1, keepdims=True)
     scale = np.zeros_like(least)
     for level in UPPER:  # the least level that a row has
@@ -137,8 +138,9 @@ def _planes_of(base: np.ndarray, whole: np.ndarray) -> Planes:
         fits = (np.abs(levels[..., None] - LEVELS).min(-1) < 1e-2).all(-1, keepdims=True)
         scale = np.where((scale == 0) & fits, least / level, scale)
     unit = np.where(scale > 0, scale, 1)
-    codes = (np.rint(x / unit).astype(np.int8) for x in (base, whole - base))
-    return Planes(*codes, scale.astype(np.float32))
+    levels, rest = np.rint(base / unit).astype(np.int8), (whole - base) / unit
+    rest = np.rint(rest).astype(np.int8) if in_planes else rest
+    return Planes(levels, rest, scale.astype(np.float32))
 
 
 def in_pairs(dtype: str) -> bool:
@@ -147,12 +149,14 @@ def in_pairs(dtype: str) -> bool:
     return dtype == "bfloat16" and native.isa() == "v4_bf16"
 
 
-def as_multiplied(q: np.ndarray, cache: KVCache, scale: float) -> np.ndarray:
+def as_multiplied(
+    q: np.ndarray, cache: KVCache, scale: float, *, fitted: bool = True
+) -> np.ndarray:
     """Return queries [..., D] as products with this cache's keys take them.
 
-    For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for keys
-    that are multiplied in pairs, rounded to bfloat16 in units of log2(e) `scale`; for others they
-    are as they are.
+    For keys in 4-bit codes, of `Rounding` if `fitted`, they are scaled, rotated and rounded to
+    int8; for keys that are multiplied in pairs, rounded to bfloat16 in units of log2(e) `scale`;
+    for others they are as they are.
     """
     if in_pairs(cache.native.key_type):
         units = q.astype(np.float32) * np.float32(scale) * np.float32(math.log2(math.e))
@@ -160,7 +164,7 @@ def as_multiplied(q: np.ndarray, cache: KVCache, scale: float) -> np.ndarray:
         return np.asarray(rounded / (np.float64(np.float32(scale)) * math.log2(math.e)))
     if cache.native.key_type != "kmeans4":
         return q
-    scales = channel_scales(q.shape[-1])
+    scales = channel_scales(q.shape[-1]) if fitted else np.float32(1)
     turned = rotated(q / scales)
     unit = np.abs(turned).max(-1, keepdims=True) / 127
     return rotated(np.rint(turned / unit) * unit) * scales

@@ -1,4 +1,4 @@
-// Scores by base planes; exact ones of the heaviest blocks, until at most the share `estimated` of
+// Scores by bases; exact ones of the heaviest blocks, until at most the share `estimated` of
 // the sum of weights is estimated. Rows below the share `lightest` of it, in every head, are not
 // read. `bounded`: until the softmax is within the total variation distance `estimated`. It has a
 // traversal of its own, tier_search.h.

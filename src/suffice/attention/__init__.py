@@ -27,8 +27,8 @@ class Attention(Protocol):
         ...
 
     @property
-    def storage(self) -> str | None:
-        """The type that keys and values must have, None for any."""
+    def based(self) -> bool:
+        """Whether the cache must keep a base of each row, 4 bits of it that are read alone."""
         ...
 
     @property

@@ -5,8 +5,9 @@
     y is s (L[b] + r) by both     -8 <= r < 8; |L[b] + r| < 128: a row of int8
 
 The base plane has the codes b and the scale, and is the row as `kmeans4` has it; the second plane
-has r. This is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels,
-the mean key and errors that are passed on, for which see `suffice.models.key_rounding`.
+has r. A base may also be a copy of a row of another type: r is then any number, not stored. This
+is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels, the mean key
+and errors that are passed on, for which see `suffice.models.key_rounding`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from suffice.quant import hadamard
 
-__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split"]
+__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split", "with_base"]
 
 UPPER = (3, 9, 15, 21, 27, 35, 45, 59)
 LEVELS = np.array([*(-level for level in reversed(UPPER)), *UPPER], np.int8)
@@ -28,11 +29,15 @@ TRIED = (0.80, 0.87, 0.94, 1.01, 1.08, 1.15, 1.22, 1.30)  # scales, times that o
 LEAST, MOST = -8, 7  # of r
 LEAST_LENGTH = np.float32(0.125)  # of r's that is stored, and how far its byte is shifted
 LENGTH_SHIFT = 19
+ERROR_UNIT = np.float32(64)  # steps of such a byte, of a value's relative error
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Rotated rows [..., D]: levels and r, int8, and a scale for each row, float32 [..., 1]."""
+    """Rotated rows [..., D]: levels and r, and a scale for each row, float32 [..., 1].
+
+    Levels are int8, and so is r, but of rows of other types with a base.
+    """
 
     levels: np.ndarray
     rest: np.ndarray
@@ -53,13 +58,26 @@ class Planes:
     @property
     def lengths(self) -> np.ndarray:
         """The lengths of r as they are stored, float32 [..., 1]: a byte, rounded up."""
-        exact = np.sqrt(np.square(self.rest.astype(np.float64)).sum(-1, keepdims=True))
-        most = np.maximum(exact.astype(np.float32) * np.float32(1.0001), LEAST_LENGTH)
-        above = most.view(np.int32) - LEAST_LENGTH.view(np.int32)
-        code = np.minimum((above + (1 << LENGTH_SHIFT) - 1) >> LENGTH_SHIFT, 255)
-        bits = (code << LENGTH_SHIFT) + LEAST_LENGTH.view(np.int32)
-        lengths: np.ndarray = bits.view(np.float32)
-        return lengths
+        return _stored(np.sqrt(np.square(self.rest.astype(np.float64)).sum(-1, keepdims=True)))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """How far bases are from rows, over the length of these, as stored: float32 [..., 1]."""
+        lost = np.square(self.rest.astype(np.float64)).sum(-1, keepdims=True)
+        whole = np.square(self.rest + self.levels.astype(np.float64)).sum(-1, keepdims=True)
+        share = np.sqrt(np.divide(lost, whole, out=np.zeros_like(whole), where=whole > 0))
+        errors: np.ndarray = _stored(ERROR_UNIT * share) / ERROR_UNIT
+        return errors
+
+
+def _stored(lengths: np.ndarray) -> np.ndarray:
+    """Return lengths as bytes have them, which are rounded up, float32."""
+    most = np.maximum(lengths.astype(np.float32) * np.float32(1.0001), LEAST_LENGTH)
+    above = most.view(np.int32) - LEAST_LENGTH.view(np.int32)
+    code = np.minimum((above + (1 << LENGTH_SHIFT) - 1) >> LENGTH_SHIFT, 255)
+    bits = (code << LENGTH_SHIFT) + LEAST_LENGTH.view(np.int32)
+    stored: np.ndarray = bits.view(np.float32)
+    return stored
 
 
 def rotated(rows: np.ndarray) -> np.ndarray:
@@ -69,12 +87,19 @@ def rotated(rows: np.ndarray) -> np.ndarray:
 
 def split(rows: np.ndarray, *, keys: bool) -> Planes:
     """Return the planes of rows [..., D], of keys or else of values."""
+    whole = with_base(rows, keys=keys)
+    rest = np.rint(whole.rest).clip(LEAST, MOST).astype(np.int8)
+    return Planes(whole.levels, rest, whole.scale)
+
+
+def with_base(rows: np.ndarray, *, keys: bool) -> Planes:
+    """Return rows [..., D], of keys or else of values, with the base that is a copy."""
     turned = rotated(rows.astype(np.float64))
     levels, scale = _coded(turned)
     if keys:
         scale = scale.astype(ml_dtypes.bfloat16).astype(np.float32)
     exact = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
-    return Planes(levels, np.rint(exact - levels).clip(LEAST, MOST).astype(np.int8), scale)
+    return Planes(levels, exact - levels, scale)
 
 
 def _coded(turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

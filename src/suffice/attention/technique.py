@@ -36,9 +36,9 @@ class Technique(ABC):
         return False
 
     @property
-    def storage(self) -> str | None:
-        """Return the type that keys and values must have, None for any."""
-        return None
+    def based(self) -> bool:
+        """Whether the cache must keep a base of each row, 4 bits of it that are read alone."""
+        return False
 
     @property
     def needs_all_tokens(self) -> bool:

@@ -1,35 +1,42 @@
 """Three tiers of keys and values: each row is read as exactly as it matters.
 
-Keys and values lie in two planes of 4 bits (`planes`). The base planes of all keys give a score x'
-for each. With p' = e^x' / sum e^x', blocks of 16 rows are chosen, heaviest first, until for every
-head of the group
+Every key and value has a base of 4 bits (`kmeans4`), which is read alone: the first of two planes
+of 4 bits where rows lie in `planes`; with other types a copy of the exact row. The bases of all
+keys give a score x' for each. With p' = e^x' / sum e^x', blocks of 16 rows are chosen, heaviest
+first, until for every head of the group
 
     sum of p' over the other blocks <= eps
 
 and a row is read as follows:
 
     p' < skip in every head    skipped         neither weight nor value
-    light: in no chosen block  base plane      weight e^x', value by its base plane
-    heavy: in a chosen block   both planes     weight e^x, value exact
+    light: in no chosen block  base            weight e^x', value by its base
+    heavy: in a chosen block   exact           weight e^x, value exact
 
 The output is the mean of the values by these weights, over the rows that are not skipped. The
 row of the largest p' of a head is never skipped.
 
 With `bounded`, all rows of chosen blocks are heavy, and blocks are chosen until the softmax is
-certainly within the total variation distance `eps` of the exact one, in every head. The second
-plane adds at most q* l s to a score, with l the stored length of its codes, s the key's scale and
+certainly within the total variation distance `eps` of the exact one, in every head. What a base
+lacks of a key adds at most q* l s to a score, with l its stored length in steps of the scale s and
 q* the query's length, both lengths in the measure that the rounding of keys is fitted to. Let W be
 the sum of the weights that count, M by how much the true ones may exceed them, and L by how much
 they may fall short:
 
     distance <= M / (W + M - L)
 
+The output is then off by at most the length of the longest value, times 2 M / (W + M - L) and the
+sum of e^x' e / W over light rows, with e the stored relative error of a value's base.
+
 Source   ours; 4-bit scores for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0 and skip = 0.
-Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head.
-Cost     reads the base planes of all keys, both planes of heavy rows and the base planes of light
-         values: (D / 2 + 4) bytes for a row of a base plane; for the bound, a byte for each key.
-Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl
+Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head;
+         the bound on the output is reported.
+Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
+         bytes for a base; for bounds, two bytes for each row. Bases of other types than
+         `planes` also take D + 10 bytes of memory for a row, a quarter more than bfloat16.
+Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
+         csrc/kernels/rows.inl
 Example  tiers:eps=0.7,skip=0.0002
 Options
     eps         largest share of the softmax with estimated scores, in every head; 0: none
@@ -86,9 +93,9 @@ class Tiers(Technique):
         return self.eps > 0 or self.skip > 0
 
     @property
-    def storage(self) -> str | None:
-        """Return the type that keys and values must have, None for any."""
-        return "planes" if self.approximates else None
+    def based(self) -> bool:
+        """Whether the cache must keep a base of each row, 4 bits of it that are read alone."""
+        return self.approximates
 
     @property
     def needs_all_tokens(self) -> bool:
@@ -97,7 +104,7 @@ class Tiers(Technique):
 
     @classmethod
     def exact_limit(cls) -> Tiers:
-        """Return the setting that reads all rows by both planes."""
+        """Return the setting that reads all rows exactly."""
         return cls(eps=0, skip=0)
 
     def reference(
@@ -113,7 +120,7 @@ class Tiers(Technique):
     ) -> Tiered:
         """Attend to keys and values as `planes` has them; see `Attention.reference`.
 
-        `stored`: the planes that a cache has of `k` and `v`; None: those of `planes.split`.
+        `stored`: keys and values with the bases that a cache has; None: those of `planes.split`.
         """
         from suffice.attention.tiers_reference import Limits, attend
 

@@ -31,12 +31,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tiered(Attended):
-    """`keys` and `values` are rows read by both planes; `light` [T, G, S] are values by the base
-    plane. The base plane of every visible key is read. `distance` [T, G]: the bound, if asked for.
+    """`keys` and `values` are rows read exactly; `light` [T, G, S] are values by their bases. The
+    base of every visible key is read. `distance` [T, G]: the bound, if asked for; `shift`: that on
+    the output, over the length of the longest value.
     """
 
     light: np.ndarray
     distance: np.ndarray
+    shift: np.ndarray
 
 
 def attend(
@@ -51,7 +53,7 @@ def attend(
 ) -> Tiered:
     """Attend with q [H, T, D] to k, v [G, S, D]; `visible` bool [T, S].
 
-    `stored` are the planes of keys and values that a cache has; None: those of `split`.
+    `stored` are keys and values with the bases that a cache has of them; None: those of `split`.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -59,7 +61,7 @@ def attend(
     planes = stored or (split(k, keys=True), split(v, keys=False))
     output = np.empty_like(q)
     keys, values, light = np.zeros((3, tokens, groups, length), bool)
-    distance = np.zeros((tokens, groups))
+    distance, shift = np.zeros((2, tokens, groups))
     for g in range(groups):
         own = slice(g * rows, (g + 1) * rows)
         k_own, v_own = (Planes(x.levels[g], x.rest[g], x.scale[g]) for x in planes)
@@ -70,25 +72,26 @@ def attend(
             tiers = held.sorted(queries, sees)
             output[own, t] = rotated(held.output(queries, tiers))
             keys[t, g], values[t, g], light[t, g] = tiers.keys, tiers.values, tiers.light
-            distance[t, g] = tiers.distance
-    return Tiered(output, keys, values, light, distance)
+            distance[t, g], shift[t, g] = tiers.distance, tiers.shift
+    return Tiered(output, keys, values, light, distance, shift)
 
 
 @dataclass(frozen=True)
 class _Tiers:
-    """A token's estimated scores [R, S], and bool [S]: keys and values read by both planes, values
-    read by the base plane; and the bound on the distance."""
+    """A token's estimated scores [R, S], and bool [S]: keys and values read exactly, values read by
+    their bases; and the bounds on the distance and on the output's shift."""
 
     estimates: np.ndarray
     keys: np.ndarray
     values: np.ndarray
     light: np.ndarray
-    distance: float
+    distance: float = 0.0
+    shift: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The planes of a group's keys and values [S, D]."""
+    """A group's keys and values [S, D], with their bases."""
 
     k: Planes
     v: Planes
@@ -107,7 +110,7 @@ class _Held:
             return self._bounded(q, sees, estimates, kept)
         heavy = self._heavy_rows(shares)
         read = np.repeat(_of_blocks(kept).any(-1), BLOCK)[: len(sees)]
-        return _Tiers(estimates, sees & heavy & read, kept & heavy, kept & ~heavy, 0.0)
+        return _Tiers(estimates, sees & heavy & read, kept & heavy, kept & ~heavy)
 
     def _heavy_rows(self, shares: np.ndarray) -> np.ndarray:
         """Return the rows of heavy blocks, bool [S]; `shares` [R, S] need not sum to 1."""
@@ -131,10 +134,12 @@ class _Held:
         while True:
             heavy = self._fewest(estimates, error, kept, most)
             counts = np.where(heavy, sees, kept)
-            distance = _distance(np.where(heavy, exact, estimates), error, counts, heavy)
-            if distance <= self.limits.eps:
+            scores = np.where(heavy, exact, estimates)
+            distances = _distances(scores, error, counts, heavy)
+            if distances.max() <= self.limits.eps:
                 read, light = sees & heavy, kept & ~heavy
-                return _Tiers(estimates, read, read, light, distance)
+                shift = float((2 * distances + self._lost(scores, counts, light)).max())
+                return _Tiers(estimates, read, read, light, float(distances.max()), shift)
             most = most / 2 if most / 2 > LEAST_SHARE * self.limits.eps else 0
 
     def _fewest(
@@ -146,16 +151,23 @@ class _Held:
         heavy = np.zeros(masses.shape[-1], bool)
         for block in heaviest_first(_of_blocks(shares / shares.sum(-1, keepdims=True)).sum((0, 2))):
             rows = np.repeat(heavy, BLOCK)[: len(kept)]
-            if most and _distance(estimates, error, kept | rows, rows) <= most:
+            if most and _distances(estimates, error, kept | rows, rows).max() <= most:
                 break
             heavy[block] = True
         return np.repeat(heavy, BLOCK)[: len(kept)]
+
+    def _lost(self, scores: np.ndarray, counts: np.ndarray, light: np.ndarray) -> np.ndarray:
+        """Return how far bases of light values move outputs at most, over the longest value [R]."""
+        weights = np.exp2(scores - scores.max(-1, keepdims=True)) * counts
+        lost: np.ndarray = (weights * light) @ self.v.errors[:, 0] / weights.sum(-1)
+        return lost
 
     def _errors(self, q: np.ndarray) -> np.ndarray:
         """Return by how much an estimated score may be off, at most [R, S]."""
         lost = np.abs(q - _rounded(q)).sum(-1, keepdims=True) * GREATEST
         size = q.shape[-1]
-        steps = size * STEP * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
+        step = STEP if self.k.rest.dtype == np.int8 else 0  # other exact keys multiply q itself
+        steps = size * step * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
         length = np.sqrt(np.square(q).sum(-1, keepdims=True))
         errors: np.ndarray = (length * self.k.lengths[:, 0] + lost + steps) * (
             SLACK * self.k.scale[:, 0]
@@ -179,10 +191,10 @@ def _rounded(q: np.ndarray) -> np.ndarray:
     return rounded
 
 
-def _distance(
+def _distances(
     scores: np.ndarray, error: np.ndarray, counts: np.ndarray, exact: np.ndarray
-) -> float:
-    """Return the largest total variation distance that a head's softmax may have.
+) -> np.ndarray:
+    """Return the largest total variation distance that each head's softmax may have [R].
 
     Rows that count do so by `scores` [R, S], which are exact or off by `error` at most; the weights
     of rows that do not count are missing. See docs/techniques/tiers_bound.md.
@@ -192,8 +204,8 @@ def _distance(
     light = ~exact
     more = ((np.exp2(base + error) - weights) * light).sum(-1)
     less = ((weights - np.exp2(base - error) * counts) * light).sum(-1)
-    found: np.ndarray = more / (weights.sum(-1) + more - less)
-    return float(np.minimum(found, 1).max())
+    found: np.ndarray = np.minimum(more / (weights.sum(-1) + more - less), 1)
+    return found
 
 
 def _of_blocks(rows: np.ndarray) -> np.ndarray:

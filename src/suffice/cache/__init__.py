@@ -31,9 +31,13 @@ _FITTED = ("kmeans4", "planes")  # types whose rounding is fitted to the model's
 KV_DTYPES = tuple(_BITS)
 
 
-def row_bytes(dtype: str, size: int) -> int:
-    """Return the bytes of a key or a value of `size` elements, its scale included."""
-    return size * _BITS[dtype] // 8 + (4 if dtype in _SCALED else 0)
+def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:
+    """Return the bytes of a key or a value of `size` elements, its scale included.
+
+    `based`: with a base, if its type has none.
+    """
+    base = row_bytes("kmeans4", size) if based and dtype not in _FITTED else 0
+    return size * _BITS[dtype] // 8 + (4 if dtype in _SCALED else 0) + base
 
 
 def fits_keys(dtype: str) -> bool:

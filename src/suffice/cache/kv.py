@@ -22,10 +22,9 @@ class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
-    may limit it. Optional data of the keys: `sketch`, a 4-bit copy with scales; `boxes`, the
-    smallest and largest value of each channel over blocks of 16, float32; `masses`, each key's
-    attention mass so far. `rounding` rounds 4-bit keys as a whole (`models.key_rounding`); None
-    rounds each element on its own.
+    may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
+    largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
+    `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `models.key_rounding`.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -45,6 +44,7 @@ class KVCache:
         sketch: bool = False,
         boxes: bool = False,
         masses: bool = False,
+        bases: bool = False,
         rounding: core.KeyRoundings | None = None,
     ) -> None:
         for dtype in (key_dtype, value_dtype):
@@ -62,6 +62,7 @@ class KVCache:
             sketch,
             boxes,
             masses,
+            bases,
             rounding,
         )
         self.growth = growth
@@ -103,7 +104,7 @@ class KVCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows that the layers hold, including sketches, boxes and masses."""
+        """Bytes of the rows that the layers hold, including sketches, bases, boxes and masses."""
         rows = sum(self.held(layer) for layer in range(self.layers))
         return rows * self.row_bytes // self.layers
 

@@ -122,7 +122,8 @@ def kv_read(trace: Trace) -> list[str]:
     size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"
     sketch = ", sketch included" if trace.sketch_bytes_read and not trace.estimates else ""
     words = "softmax off by up to {}" if trace.estimates else "up to {} of softmax unread"
-    bound = [words.format(_share(trace.missing))] if trace.missing else []
+    outputs = f", outputs by {_share(trace.shift)}" if trace.shift else ""
+    bound = [words.format(_share(trace.missing)) + outputs] if trace.missing else []
     return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
 
 
@@ -152,8 +153,12 @@ def audited(audit: Audit, estimates: bool = False) -> str:
     found = audit.plain()
     softmax = "softmax off by" if estimates else "softmax unread"
     said = [
-        f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])})"
-        for name, words in (("missing", softmax), ("error", "output error"))
+        f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])}){of}"
+        for name, words, of in (
+            ("missing", softmax, ""),
+            ("error", "output error", ""),
+            ("shift", "output moved by", " of the longest value"),
+        )
         if isinstance(figures := found.get(name), dict)
     ]
     beyond = f"; {audit.beyond} queries beyond their bound" if audit.beyond else ""

@@ -131,11 +131,10 @@ def _next(model: ModelFlags, budget: float | None, name: str) -> str:
     source = f"-m {shlex.quote(model.model)}"
     if budget is None:
         return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
-    from suffice.attention import ATTENTIONS
-
-    storage = ATTENTIONS.build(name).storage
-    stored = f" -ctk {storage}" if storage else ""
-    return f'run {source} --attention {name}:calibrated{stored} "your prompt"'
+    stored = model.cache_dtype()
+    types = [] if stored == "auto" else stored.split("/")
+    given = "".join(f" {flag} {type}" for flag, type in zip(("-ctk", "-ctv"), types, strict=False))
+    return f'run {source} --attention {name}:calibrated{given} "your prompt"'
 
 
 def fraction(name: str, text: str) -> float:

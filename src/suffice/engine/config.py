@@ -93,26 +93,10 @@ class Config(EngineOptions):
         names = [name for name, _ in self.adapters]
         if self.adapter is not None and self.adapter not in names:
             raise unknown("adapter", self.adapter, names)
-        self._check_storage()
         self._check_policy()
         self._check_softmax()
         self._check_audit()
         self._check_drafts(self.max_model_len)
-
-    def _check_storage(self) -> None:
-        for option, technique, needed in (
-            ("attention", ATTENTIONS.name_of(self.attention), self.attention.storage),
-            (
-                "the drafts' attention",
-                SPECULATORS.name_of(self.speculative_config),
-                self.speculative_config.storage,
-            ),
-        ):
-            if needed not in (None, self.kv_cache_dtype):
-                raise InputError(
-                    f"{option}={technique} with kv_cache_dtype={self.kv_cache_dtype}: keys and "
-                    f"values must be '{needed}' (on the command line: -ctk {needed})"
-                )
 
     def _check_policy(self) -> None:
         if not self.policy.chooses:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
+from suffice.cache import machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.protocol import How, Rows
@@ -19,7 +19,6 @@ from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
-from suffice.models.key_rounding import key_rounding
 from suffice.models.step_rows import StepRows
 from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
@@ -59,8 +58,7 @@ class Runner(ModelWithTechniques):
         sample: Callable[[], list[int]] = list,
         adapters: abc.Sequence[Adapter] = (),
     ) -> None:
-        super().__init__(config, decoder, adapters)
-        self.sample = sample
+        super().__init__(config, decoder, sample, adapters)
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
@@ -70,9 +68,6 @@ class Runner(ModelWithTechniques):
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        self._rounding = None
-        if fits_keys(types_of(config.kv_cache_dtype)[0]):
-            self._rounding = key_rounding(self._native, model, self.context, sample())
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
@@ -115,6 +110,7 @@ class Runner(ModelWithTechniques):
             value_dtype=values,
             arena=self.arena,
             sketch=self._sketched,
+            bases=self._based,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -384,7 +380,8 @@ class Runner(ModelWithTechniques):
         model = self.decoder.config
         heads = len(model.layers) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
-        return capacity * heads * sum(row_bytes(each, model.head_size) for each in types)
+        row = sum(row_bytes(each, model.head_size, based=self._based) for each in types)
+        return capacity * heads * row
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

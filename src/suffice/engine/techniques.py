@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
+from suffice.cache import fits_keys, types_of
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
+from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import NativeModel, Omitted
+from suffice.native import core
 
 
 class ModelWithTechniques(ModelFacts):
@@ -20,7 +23,11 @@ class ModelWithTechniques(ModelFacts):
     """
 
     def __init__(
-        self, config: Config, decoder: DecoderWeights, adapters: Sequence[Adapter] = ()
+        self,
+        config: Config,
+        decoder: DecoderWeights,
+        sample: Callable[[], list[int]],
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         super().__init__(config, decoder)
         assert config.max_model_len is not None, "the config must be resolved"
@@ -37,10 +44,19 @@ class ModelWithTechniques(ModelFacts):
         self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._guarantees = [self._guarantee(rules)]
         self._sketched = config.attention.sketched or config.speculative_config.sketched
+        self._based = config.attention.based or config.speculative_config.based
+        self.sample = sample
+        self._rounding = self._fitted_rounding()
 
     def _rules(self, config: Config) -> list[list[AttentionRule | None]]:
         model = self.decoder.config
         return config.rules(len(model.layers), model.kv_heads)
+
+    def _fitted_rounding(self) -> core.KeyRoundings | None:
+        """Return how keys in 4-bit codes are rounded, None if the caches hold none."""
+        if not (self._based or fits_keys(types_of(self.config.kv_cache_dtype)[0])):
+            return None
+        return key_rounding(self._native, self.decoder.config, self.context, self.sample())
 
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
@@ -56,6 +72,8 @@ class ModelWithTechniques(ModelFacts):
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.attention.sketched
+        self._based = self._based or config.attention.based
+        self._rounding = self._rounding or self._fitted_rounding()
         return self._native.add_rules(rules)
 
     def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:

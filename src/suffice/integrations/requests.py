@@ -168,6 +168,7 @@ class Requests:
                 key_dtype=_STORED[dtype],
                 value_dtype=_STORED[dtype],
                 sketch=config.attention.sketched,
+                bases=config.attention.based,
                 **extras,
             )
             self.policy.prepare(cache, self.settings.windows)

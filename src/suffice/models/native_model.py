@@ -238,7 +238,7 @@ class NativeModel:
 def _add_audit(
     trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
 ) -> None:
-    """Add what the core's audit found [3, L, T, H] to the trace and to each request's reads."""
+    """Add what the core's audit found [5, L, T, H] to the trace and to each request's reads."""
     layers, heads = found.shape[1], found.shape[3]
     trace.audit = trace.audit or Audit(layers, heads)
     trace.audit.add(found[:, :, step_rows.counted_rows(batch)])
@@ -246,9 +246,9 @@ def _add_audit(
 
 
 def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
-    """Return what the core's audit fills: [3, L, T, H]."""
-    found = np.zeros((3, layers, rows, heads), np.float32)
-    found[2] = np.nan
+    """Return what the core's audit fills: [5, L, T, H]."""
+    found = np.zeros((5, layers, rows, heads), np.float32)
+    found[2:] = np.nan
     return found
 
 

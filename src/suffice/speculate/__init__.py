@@ -167,8 +167,8 @@ class Speculator(Protocol):
         ...
 
     @property
-    def storage(self) -> str | None:
-        """The type that keys and values must have for drafts, None for any."""
+    def based(self) -> bool:
+        """Whether drafts need bases of the rows."""
         ...
 
     @property

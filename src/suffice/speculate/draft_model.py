@@ -44,7 +44,7 @@ class DraftModel:
     """
 
     sketched: ClassVar[bool] = False
-    storage: ClassVar[str | None] = None
+    based: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 

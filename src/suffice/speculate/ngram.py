@@ -32,7 +32,7 @@ class NGram:
     """Drafts from the longest match of `prompt_lookup_max` to `prompt_lookup_min` last tokens."""
 
     sketched: ClassVar[bool] = False
-    storage: ClassVar[str | None] = None
+    based: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     width: ClassVar[int] = 1

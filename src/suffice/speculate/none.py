@@ -22,7 +22,7 @@ class NoDrafts:
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
-    storage: ClassVar[str | None] = None
+    based: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
 
     @classmethod

@@ -128,9 +128,9 @@ class SelfDraft:
         return self.technique.sketched
 
     @property
-    def storage(self) -> str | None:
-        """The type that keys and values must have for drafts, None for any."""
-        return self.technique.storage
+    def based(self) -> bool:
+        """Whether drafts need bases of the rows."""
+        return self.technique.based
 
     @classmethod
     def exact_limit(cls) -> SelfDraft:

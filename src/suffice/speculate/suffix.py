@@ -43,7 +43,7 @@ class Suffix:
     """The most likely continuations of the text's suffix, as a chain or as a tree."""
 
     sketched: ClassVar[bool] = False
-    storage: ClassVar[str | None] = None
+    based: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     width: ClassVar[int] = 1

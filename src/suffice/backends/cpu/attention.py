@@ -30,7 +30,7 @@ def attend(
     `rule` is a technique's rule; None reads all rows. `q` float32 [H, T, D] are the queries of the
     cache's T tentative rows or, if there are none, of its last T rows; each sees the rows before
     it. `window`: the most rows that a query sees, its own included. `blocks`: the blocks of 16 rows
-    to read, in order (None = all visible). `audit` float32 [3, T, H] receives the errors: see
+    to read, in order (None = all visible). `audit` float32 [5, T, H] receives the errors: see
     `suffice.trace.Audit`.
     """
     count = q.shape[1]

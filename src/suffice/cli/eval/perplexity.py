@@ -114,7 +114,8 @@ def _read(trace: Trace) -> list[Row]:
         ("value rows read", trace.value_fraction, None),
         ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
     ]
-    return [*rows, ("missing share, bound", trace.missing, None)] if trace.missing else rows
+    bounds = ("missing share, bound", trace.missing), ("shift of the output, bound", trace.shift)
+    return [*rows, *((words, most, None) for words, most in bounds if most)]
 
 
 def _audited(audit: Audit | None) -> list[Row]:
@@ -122,7 +123,11 @@ def _audited(audit: Audit | None) -> list[Row]:
         return []
     rows: list[Row] = [("audited tokens", audit.tokens, None)]
     found = audit.plain()
-    for name, words in (("missing", "missing share"), ("error", "error of the output")):
+    for name, words in (
+        ("missing", "missing share"),
+        ("error", "error of the output"),
+        ("shift", "shift of the output"),
+    ):
         if isinstance(figures := found.get(name), dict):
             rows += [
                 (f"{words}, {of.replace('_', ' ')}", value, None) for of, value in figures.items()

@@ -8,6 +8,7 @@
 #include "lookup.inl"
 #include "linear_codes_layout.inl"
 #include "linear_codes.inl"
+#include "linear_codes_row.inl"
 #include "linear_codes_unpack.inl"
 #include "linear_codes_inputs.inl"
 #include "kv_kmeans4.inl"

@@ -118,12 +118,28 @@ struct PairInputs {
   }
 };
 
+// The scales and minima of a unit of V / kVectors panels, as UnitBatch has them; `first` are those
+// of the first panel.
+struct BatchScales {
+  const bool halves, minima;  // groups of 16 columns; whether there are minima
+  const float* first;
+
+  SUFFICE_INLINE BatchScales(const Linear& w, const float* first)
+      : halves(w.layout.group < kUnit),
+        minima(w.layout.minima != MinimumForm::none),
+        first(first) {}
+  SUFFICE_INLINE const float* at(int v, int half) const {
+    return first + half * kPanel + v / kVectors * kBatchFloats + v % kVectors * W;
+  }
+  SUFFICE_INLINE vf scale(int v, int half) const { return load(at(v, half)); }
+  SUFFICE_INLINE vf minimum(int v, int half) const { return load(at(v, half) + kMinimumAt); }
+};
+
 // B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their
-// totals. `scale`: see UnitBatch, of the first panel; `stretch`, `input`: those of the first row.
-template <class In, int B, int V, class F>
-SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scale,
+// totals. `scales`: like BatchScales. `stretch`, `input`: those of the first row.
+template <class In, int B, int V, class F, class S>
+SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
                              const InputStretch* stretch, const std::byte* input, vf (*total)[V]) {
-  const bool halves = w.layout.group < kUnit, minima = w.layout.minima != MinimumForm::none;
   constexpr int sums = In::template sums<B>;
   vi sum[V][B][sums];
   const auto start = [&](int which) __attribute__((always_inline)) {
@@ -140,31 +156,28 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scal
                              __attribute__((always_inline)) { return levels(v, from + four); };
     In::template add<B, V>(of_four, input + from * In::four_bytes, sum);
   };
-  const auto scale_of = [&](int v) __attribute__((always_inline)) {
-    return scale + v / kVectors * kBatchFloats + v % kVectors * W;
-  };
   const auto end = [&](int which) __attribute__((always_inline)) {
+    const int half = which == 2;
     // Scales are loaded where they multiply: kept for a second half, they would take registers.
     asm("" : "+r"(stretch));
     for (int b = 0; b < B; b++)
       for (int v = 0; v < V; v++) {
-        const vf scaled = load(scale_of(v)) * stretch[b].scale;
+        const vf scaled = scales.scale(v, half) * stretch[b].scale;
         total[b][v] = to_float(In::template total<B>(sum[v][b])) * scaled + total[b][v];
       }
-    if (!minima) return;
+    if (!scales.minima) return;
     for (int b = 0; b < B; b++)
       for (int v = 0; v < V; v++)
-        total[b][v] = load(scale_of(v) + kMinimumAt) * stretch[b].sums[which].values + total[b][v];
+        total[b][v] = scales.minimum(v, half) * stretch[b].sums[which].values + total[b][v];
   };
-  start(halves ? 1 : 0);
+  start(scales.halves ? 1 : 0);
   add(0);
-  if (halves) {
+  if (scales.halves) {
     end(1);
     start(2);
-    scale += kPanel;
   }
   add(4);
-  end(halves ? 2 : 0);
+  end(scales.halves ? 2 : 0);
 }
 
 // The levels of a unit's codes: of W rows and four columns.
@@ -201,7 +214,7 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
     for (int v = 0; v < kVectors; v++) total[b][v] = vf{};
   const auto add = [&](const std::byte* unit, const float* scale) __attribute__((always_inline)) {
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
-    add_unit<In, B, kVectors>(w, of_unit, scale, stretch, input, total);
+    add_unit<In, B, kVectors>(w, of_unit, BatchScales(w, scale), stretch, input, total);
     input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
     stretch += x.count;
   };
@@ -246,7 +259,7 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
     const std::byte* from = input + row * row_bytes;
     for (int i = 0; i < units.count; i++, found += kFours * V, scale += units.step) {
       const auto levels = [=](int v, int four) { return found[four * V + v]; };
-      add_unit<In, B, V>(w, levels, scale, of_rows, from, sum);
+      add_unit<In, B, V>(w, levels, BatchScales(w, scale), of_rows, from, sum);
       of_rows += apart;
       from += static_cast<size_t>(apart) * row_bytes;
     }
@@ -303,8 +316,13 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
 template <int Bits, bool Even, int B>
 constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 
+// Multiplies a row, unless the form of the scales is none of those in linear_codes_row.inl.
+template <class In, int Bits, bool Even>
+bool row_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y);
+
 template <class In, int Bits, bool Even>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  if (x.count == 1 && row_of_codes<In, Bits, Even>(w, first, last, x, y)) return;
   if (x.count < kDecodeRows) {
     for (int panel = first; panel < last; panel++)
       in_units<kDirectRows>(x.count, [&]<int B>(int row) {
@@ -312,16 +330,15 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
       });
     return;
   }
-  const auto rows_of = [&]<int P>(int panel) {
-    for (int row = 0; row < x.count; row += kDecodedRows)
-      decoded_panels<In, Bits, Even, P>(w, panel, x, row,
-                                        x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
-                                        y, y_stride);
-  };
-  int panel = first;
-  for (; panel + kFoundPanels <= last; panel += kFoundPanels)
-    rows_of.template operator()<kFoundPanels>(panel);
-  for (; panel < last; panel++) rows_of.template operator()<1>(panel);
+  // Panels go round for each part of the rows: the inputs of more would leave the L2 cache.
+  for (int row = 0; row < x.count; row += kDecodedRows) {
+    const int count = x.count - row < kDecodedRows ? x.count - row : kDecodedRows;
+    int panel = first;
+    for (; panel + kFoundPanels <= last; panel += kFoundPanels)
+      decoded_panels<In, Bits, Even, kFoundPanels>(w, panel, x, row, count, y, y_stride);
+    for (; panel < last; panel++)
+      decoded_panels<In, Bits, Even, 1>(w, panel, x, row, count, y, y_stride);
+  }
 }
 
 // Levels of this range, times bytes of inputs, fit what the products pass through.

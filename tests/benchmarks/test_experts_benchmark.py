@@ -59,7 +59,7 @@ def answer(seconds: float, steps: int, size: int, rate: float) -> dict[str, Any]
 def test_figures_of_a_round() -> None:
     one = {
         "decode": {
-            "roof": {"bytes_per_second": 1000.0},
+            "reads": [{"bytes_per_second": 950.0}, {"bytes_per_second": 1050.0}],
             "ours": answer(1.0, 10, 80, 10.0),
             "peer": {"tokens_per_second": 8.0},
         },
@@ -73,6 +73,15 @@ def test_figures_of_a_round() -> None:
     assert (found["decode"], found["batch_over"], found["prompt"]) == (1.25, 2.0, 3.0)
     assert experts.reached("batch", 1.1) == "yes" and experts.reached("batch", 1.3) == "**no**"
     assert experts.reached("roof", 0.8) == "yes" and experts.reached("roof", 0.7) == "**no**"
+
+
+def test_rounds_in_which_the_memory_changed_its_speed_are_left_out() -> None:
+    def turn(*rates: float) -> dict[str, Any]:
+        return {"decode": {"reads": [{"bytes_per_second": each} for each in rates]}}
+
+    even, uneven = turn(58.0, 56.0), turn(58.0, 36.0)
+    assert experts.steady([even, uneven]) == [even]
+    assert experts.steady([uneven]) == [uneven], "else there would be no figure"
 
 
 def test_quick_run_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

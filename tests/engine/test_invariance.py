@@ -153,6 +153,23 @@ def test_a_prompt_does_not_depend_on_threads_or_on_its_parts(
     assert all(outputs == found[0] for outputs in found)
 
 
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=str)
+def test_a_prompt_of_experts_has_larger_parts_of_the_same_bits(
+    options: dict[str, Any], tmp_path: Path, folder: Path
+) -> None:
+    """A part reads each expert once for all of its tokens."""
+    changes = {"num_experts_per_tok": 4, "max_position_embeddings": 400}
+    mixture = tiny.make(tmp_path, "qwen3-moe", tokenizer=True, **changes)
+    found, sizes = [], []
+    for chunk in (512, 128, 60):
+        llm = load(mixture, prefill_chunk=chunk, **options)
+        prompt = llm.tokenizer.encode(PROMPTS[1] * 90)[:300]
+        found.append(llm.generate([prompt], PARAMS[0])[0].outputs)
+        sizes.append(llm.runner.tile_rows)
+    assert sizes == [512, 128, 60] and load(folder).runner.tile_rows == 128
+    assert all(outputs == found[0] for outputs in found)
+
+
 def test_samples_of_one_prompt_are_those_of_separate_requests(folder: Path) -> None:
     llm = load(folder)
     params = SamplingParams(n=3, seed=4, max_tokens=10, ignore_eos=True, logprobs=0)

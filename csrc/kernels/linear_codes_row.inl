@@ -1,0 +1,90 @@
+// One row times weights of few bits whose scales have a form that files often have.
+//
+// Preparing the scales of a few units for products takes as long as the products of one row. Here
+// their form is known to the compiler, and each scale is made where it multiplies. Same bits.
+
+// The scales and minima of a span.
+template <ScaleForm scale_form, MinimumForm minimum_form, int Group>
+struct SpanScales {
+  static constexpr bool nested = scale_form == ScaleForm::nested;
+  static constexpr int groups = nested ? kNested / Group : 2, units = groups * Group / kUnit;
+  static constexpr int header_bytes = CodeLayout{4, Group, scale_form, minimum_form}.header_bytes();
+  static constexpr int minima_at = nested ? kLineBytes + groups * kPanel : groups * kPanel * 2;
+  const std::byte* header;
+  vf outer_scale[kVectors] = {}, outer_minimum[kVectors] = {};
+
+  explicit SUFFICE_INLINE SpanScales(const std::byte* header) : header(header) {
+    const auto* outer = reinterpret_cast<const uint16_t*>(header);
+    for (int v = 0; nested && v < kVectors; v++) {
+      outer_scale[v] = load_f16(outer + v * W);
+      outer_minimum[v] = load_f16(outer + kPanel + v * W);
+    }
+  }
+
+  // Those of a unit, as add_unit takes them.
+  struct Unit {
+    static constexpr bool halves = Group < kUnit, minima = minimum_form != MinimumForm::none;
+    const SpanScales& span;
+    const int group;
+    SUFFICE_INLINE vf scale(int v, int half) const {
+      return scale_of<scale_form>(span.header, group + half, v * W, span.outer_scale[v]);
+    }
+    SUFFICE_INLINE vf minimum(int v, int half) const {
+      return minimum_of<minimum_form>(span.header + minima_at, group + half, v * W,
+                                      span.outer_minimum[v], 0);
+    }
+  };
+  SUFFICE_INLINE Unit of(int unit) const { return {*this, unit * kUnit / Group}; }
+};
+
+// With AVX-512, products of a row take less time than reading, and the core's own prefetchers reach
+// the memory's speed; fetching lines for them is slower.
+constexpr bool kFetchesRow = SUFFICE_LEVEL < 4;
+
+// A panel times a row, as codes_tile multiplies it.
+template <class In, int Bits, bool Even, class Span>
+__attribute__((noinline)) void row_tile(const Linear& w, int panel, const Inputs& x, float* y) {
+  constexpr int bytes = unit_bytes(Bits);
+  const std::byte* input = In::of(x);
+  const InputStretch* stretch = x.stretches;
+  const Levels<Bits, Even> levels(w);
+  vf total[1][kVectors] = {};
+  const std::byte* next = w.data + panel * w.panel_bytes();
+  const auto add_span = [&](int units) __attribute__((always_inline)) {
+    const Span span(next);
+    if (kFetchesRow) fetch_lines(next, Span::header_bytes);
+    next += Span::header_bytes;
+#pragma GCC unroll 2
+    for (int i = 0; i < units; i++) {
+      if (kFetchesRow) fetch_lines(next, bytes);
+      const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, next);
+      add_unit<In, 1, kVectors>(w, of_unit, span.of(i), stretch, input, total);
+      next += bytes;
+      input += kFours * In::four_bytes;
+      stretch++;
+    }
+  };
+  int left = round_up(w.columns, kUnit) / kUnit;
+  for (; left >= Span::units; left -= Span::units) add_span(Span::units);
+  if (left > 0) add_span(left);
+  store_totals(w, panel, total[0], y);
+}
+
+template <class In, int Bits, bool Even>
+bool row_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y) {
+  const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
+    if (w.layout != CodeLayout{Bits, Group, scales, minima}) return false;
+    for (int panel = first; panel < last; panel++)
+      row_tile<In, Bits, Even, SpanScales<scales, minima, Group>>(w, panel, x, y);
+    return true;
+  };
+  bool done = false;
+  if constexpr (Bits > 2 && Bits < 8)  // Q3_K, Q6_K, `--quant 4bit`
+    done = multiply.template operator()<ScaleForm::nested, MinimumForm::none, kUnit / 2>();
+  if constexpr (Even && (Bits == 4 || Bits == 5))  // Q4_K and Q4_1, Q5_K and Q5_1
+    done = done || multiply.template operator()<ScaleForm::nested, MinimumForm::nested, kUnit>() ||
+           multiply.template operator()<ScaleForm::f16, MinimumForm::f16, kUnit>();
+  if constexpr (Even && Bits >= 4)  // Q4_0, Q5_0, Q8_0, `--quant int8`
+    done = done || multiply.template operator()<ScaleForm::f16, MinimumForm::none, kUnit>();
+  return done;
+}

@@ -28,7 +28,7 @@ from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
-EXPERT_ROWS = 512  # with experts, of which each gets few of them and is read once for all
+EXPERT_ROWS = 512  # with experts: each gets few of them, and is read once for all
 KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 

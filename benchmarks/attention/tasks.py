@@ -93,9 +93,11 @@ def mean(cells: list[Cell], name: str) -> str:
 def table(store: CellStore) -> str:
     """Return the results as a table."""
     tasks = list(store.cells)
+    limit = store.config["limit"]
+    questions = f"at most {limit} questions a task" if limit else "all questions"
     about = (
-        f"{store.config['model']}, zero-shot, at most {store.config['limit'] or 'all'} questions a "
-        "task; context and answer as one prompt, every softmax by codes. In per cent, with "
+        f"{store.config['model']}, zero-shot, {questions}; "
+        "context and answer as one prompt, every softmax by codes. In per cent, with "
         "standard errors; the change is in points, question by question. Published: EXAQ, Table 2, "
         "LLaMA-1-13B, the mean of seven tasks."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, types_of
@@ -12,7 +13,6 @@ from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import NativeModel, Omitted
-from suffice.native import core
 
 
 class ModelWithTechniques(ModelFacts):
@@ -52,8 +52,8 @@ class ModelWithTechniques(ModelFacts):
         model = self.decoder.config
         return config.rules(len(model.layers), model.kv_heads)
 
-    def _fitted_rounding(self) -> core.KeyRoundings | None:
-        """Return how keys in 4-bit codes are rounded, None if the caches hold none."""
+    def _fitted_rounding(self) -> Any:
+        """Return how keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any."""
         if not (self._based or fits_keys(types_of(self.config.kv_cache_dtype)[0])):
             return None
         return key_rounding(self._native, self.decoder.config, self.context, self.sample())

@@ -239,7 +239,7 @@ def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -
         ({"calibration": True},
          "calibration=found.json: softmax=exact and attention=exact need none"),
         ({"softmax": "exaq", "calibration": True, "attention": "certified"},
-         "softmax=exaq contradicts attention=certified, whose bound is of the exact softmax"),
+         "softmax=exaq contradicts attention=certified, which needs the exact softmax"),
         ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
          "softmax=exaq_km:prefill=true contradicts attention=aet, "
          "which does not apply to prompts"),

@@ -14,7 +14,7 @@ import tiny
 from caches import cache_for, cache_of
 from suffice import LLM
 from suffice.data.essay import essay
-from suffice.engine import runner
+from suffice.engine import techniques
 from suffice.models import key_rounding
 from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
@@ -183,7 +183,7 @@ def test_a_model_s_load_shows_it_a_text(tmp_path: Path, monkeypatch: pytest.Monk
         shown.append(sample)
         return key_rounding.key_rounding(model, config, positions, sample)
 
-    monkeypatch.setattr(runner, "key_rounding", noted)
+    monkeypatch.setattr(techniques, "key_rounding", noted)
     LLM(folder, kv_cache_dtype="int8/kmeans4")
     assert not shown
     llm = LLM(folder, kv_cache_dtype="kmeans4")

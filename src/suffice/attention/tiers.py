@@ -34,7 +34,7 @@ Bound    with `bounded`, `eps`: the total variation distance to the exact softma
          the bound on the output is reported.
 Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
          bytes for a base; for bounds, two bytes for each row. Bases of other types than
-         `planes` also take D + 10 bytes of memory for a row, a quarter more than bfloat16.
+         `planes` also take D + 10 bytes of memory for a row: 29 % more than bfloat16 (D = 64).
 Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
          csrc/kernels/rows.inl
 Example  tiers:eps=0.7,skip=0.0002

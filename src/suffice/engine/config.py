@@ -121,8 +121,7 @@ class Config(EngineOptions):
         attention = ATTENTIONS.name_of(self.attention)
         if self.attention.needs_exact_softmax:
             raise InputError(
-                f"softmax={name} contradicts attention={attention}, "
-                "whose bound is of the exact softmax"
+                f"softmax={name} contradicts attention={attention}, which needs the exact softmax"
             )
         if self.softmax.prefill and not self.attention.applies_to_prompts:
             raise InputError(

@@ -120,8 +120,11 @@ def observed(
     seen = _Seen(config, count)
     for start in range(0, count, MAX_TENTATIVE):
         part = tokens[start : start + MAX_TENTATIVE]
-        rows = StepRows(seen.cache, part, outputs="none", exact=True, counted=False, watch=seen.add)
+        rows = StepRows(
+            seen.cache, part, outputs="none", exact=True, counted=False, watch=seen.take
+        )
         model.step([rows])
+        seen.add_all()
         seen.cache.commit(list(range(len(part))))
     begins = range(0, min(positions, POSITIONS), count)
     shares = _shares(len(begins))
@@ -211,6 +214,17 @@ class _Seen:
         )
         self.cache.reserve(count)
         self.moments = np.zeros((layers, groups, size, size))
+        self._taken: list[tuple[int, np.ndarray]] = []
+
+    def take(self, layer: int, queries: np.ndarray) -> None:
+        """Keep the queries of a step, whose threads wait meanwhile: see `add_all`."""
+        self._taken.append((layer, queries.copy()))
+
+    def add_all(self) -> None:
+        """Add the queries of a step that has ended: products of matrices use its threads' cores."""
+        for layer, queries in self._taken:
+            self.add(layer, queries)
+        self._taken.clear()
 
     def add(self, layer: int, queries: np.ndarray) -> None:
         """Add the queries [H, T, D] of the cache's tentative rows."""

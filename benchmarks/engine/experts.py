@@ -77,10 +77,10 @@ def turn(ours: Worker, peer: Worker | None, wanted: dict[str, Case], seed: int) 
         return case.run(worker, vocabulary, seed)
 
     for name, case in wanted.items():
-        before = [ours.ask("roof")] if name == "decode" else []
+        before = ours.ask("roof") if name == "decode" else None
         found[name] = {"ours": steps(ours, case)}
         if before:
-            found[name]["reads"] = [*before, ours.ask("roof")]
+            found[name]["reads"] = {"before": before, "after": ours.ask("roof")}
         if peer is not None:
             found[name]["peer"] = steps(peer, case)
     return found
@@ -93,7 +93,7 @@ def step_bytes(answer: dict[str, Any]) -> float:
 
 def reads(one: Turn) -> list[float]:
     """Return the streaming reads before and after the stream of a round, in bytes per second."""
-    return [float(each["bytes_per_second"]) for each in one["decode"]["reads"]]
+    return [float(each["bytes_per_second"]) for each in one["decode"]["reads"].values()]
 
 
 def steady(turns: list[Turn]) -> list[Turn]:

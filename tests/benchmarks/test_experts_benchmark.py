@@ -59,7 +59,7 @@ def answer(seconds: float, steps: int, size: int, rate: float) -> dict[str, Any]
 def test_figures_of_a_round() -> None:
     one = {
         "decode": {
-            "reads": [{"bytes_per_second": 950.0}, {"bytes_per_second": 1050.0}],
+            "reads": {"before": {"bytes_per_second": 950.0}, "after": {"bytes_per_second": 1050.0}},
             "ours": answer(1.0, 10, 80, 10.0),
             "peer": {"tokens_per_second": 8.0},
         },
@@ -77,7 +77,7 @@ def test_figures_of_a_round() -> None:
 
 def test_rounds_in_which_the_memory_changed_its_speed_are_left_out() -> None:
     def turn(*rates: float) -> dict[str, Any]:
-        return {"decode": {"reads": [{"bytes_per_second": each} for each in rates]}}
+        return {"decode": {"reads": {each: {"bytes_per_second": each} for each in rates}}}
 
     even, uneven = turn(58.0, 56.0), turn(58.0, 36.0)
     assert experts.steady([even, uneven]) == [even]

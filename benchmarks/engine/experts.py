@@ -204,7 +204,7 @@ def table(data: dict[str, Any]) -> str:
             own["bytes"] / 1e6,
             own["read"] / 1e9,
             f"{own['roof']:.2f} ({own['least_roof']:.2f} to {own['most_roof']:.2f}; "
-            f"{own.get('counted', data['rounds'])})",  # earlier results count all
+            f"{own['counted']})",
             *(_pair(own, name) for name in ("decode", "batch", "prompt")),
             own["bytes_over"],
         ]

@@ -48,9 +48,13 @@ SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* resu
           partial_at(results, static_cast<int>(traversal.queries.size()), traversal.head.size)) {}
 
 // Estimates lie behind the partial results, token after token.
-SketchMasses SequentialTraversal::masses_of(int row) const {
+float* SequentialTraversal::estimates() const {
   const int count = static_cast<int>(traversal_.queries.size());
-  float* memory = results_.output + partial_floats(count, traversal_.head.size);
+  return results_.output + partial_floats(count, traversal_.head.size);
+}
+
+SketchMasses SequentialTraversal::masses_of(int row) const {
+  float* memory = estimates();
   for (int before = 0; before < row; before++)
     memory += masses_in(traversal_, before, nullptr).floats();
   return masses_in(traversal_, row, memory);
@@ -58,12 +62,14 @@ SketchMasses SequentialTraversal::masses_of(int row) const {
 
 void SequentialTraversal::work(int chunk, Scratch&) const {
   if (!orders_by_sketch(traversal_)) return;
+  float* memory = estimates();
   for (int row = 0; row < traversal_.tokens(); row++) {
-    const SketchMasses masses = masses_of(row);
+    const SketchMasses masses = masses_in(traversal_, row, memory);
     if (chunk < masses.pieces())
       return masses.estimate(traversal_.head, traversal_.queries.data() + row * traversal_.group,
                              chunk);
     chunk -= masses.pieces();
+    memory += masses.floats();
   }
 }
 

@@ -24,6 +24,7 @@ class SequentialTraversal {
   void finish(Scratch& scratch);         // attends
 
  private:
+  float* estimates() const;
   SketchMasses masses_of(int row) const;
   void attend_row(int row, Scratch& scratch);
   int list(int row, size_t& metadata, Scratch& scratch);

@@ -91,8 +91,8 @@ class Audit:
         self.most = np.maximum(self.most, np.stack([missing, error, *known]).max(2))
         all_figures = missing, error, loose, shift, loose_shift
         for counts, values in zip(self.counts, all_figures, strict=True):
-            known = values[np.isfinite(values)]
-            octaves = np.log2(np.maximum(known, 2.0 ** (_TOP - _OCTAVES))) - (_TOP - _OCTAVES)
+            finite = values[np.isfinite(values)]
+            octaves = np.log2(np.maximum(finite, 2.0 ** (_TOP - _OCTAVES))) - (_TOP - _OCTAVES)
             bins = np.ceil(octaves * _STEPS).clip(0, len(counts) - 1).astype(np.int64)
             counts += np.bincount(bins, minlength=len(counts))
 

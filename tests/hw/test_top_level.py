@@ -18,6 +18,7 @@ pytest.importorskip("amaranth", reason="needs suffice[rtl]")
 from amaranth.hdl import Fragment
 
 from suffice.attention.aet import AET
+from suffice_hw.cost.checks import SMALL_TOP_LEVEL
 from suffice_hw.rtl import fp16_model, top_level_checks, top_level_model
 from suffice_hw.rtl.lane_units import exponent_of
 from suffice_hw.rtl.simulate import module_of
@@ -208,6 +209,7 @@ def test_parts_make_a_whole() -> None:
         "vsu": 1,
         "top_level_control_2x4": 1,
     }
+    assert {circuit.name: count for circuit, count in parts(Size(2, 2, 2))} == SMALL_TOP_LEVEL
     small = control(Size(2, 4, 2))
     module, _, inputs, outputs = module_of(small)
     assert set(small.inputs) == set(inputs) and set(small.outputs) == set(outputs)

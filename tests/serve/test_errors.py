@@ -107,11 +107,7 @@ def test_headers_without_an_end_are_refused(server: Served, part: bytes) -> None
     with socket.create_connection((host, int(port)), timeout=20) as client:
         client.sendall(b"GET /version HTTP/1.1\r\nhost: a\r\nlong: ")
         client.sendall(part * (2 + MOST_HEADER_BYTES // len(part)))
-        answer, reset = b"", False
-        try:
-            while read := client.recv(4096):
-                answer += read
-        except ConnectionResetError:  # the server leaves bytes unread, so the answer may be lost
-            reset = True
-        refused = answer.startswith(b"HTTP/1.1 431 ") and b"headers_too_large" in answer
-        assert refused or (reset and not answer)
+        answer = b""
+        while read := client.recv(4096):
+            answer += read
+        assert answer.startswith(b"HTTP/1.1 431 ") and b"headers_too_large" in answer

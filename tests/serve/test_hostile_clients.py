@@ -132,6 +132,27 @@ def test_texts_that_are_none(server: Served, text: bytes) -> None:
     assert server.client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("sent", [b"no http\r\n\r\n", head(f"Content-Length: {GIB}")])
+def test_who_sends_on_after_a_refusal_reads_the_answer(server: Served, sent: bytes) -> None:
+    with connected(server) as link:
+        link.sendall(sent)
+        link.recv(1)  # the answer is on its way
+        for _ in range(5):
+            link.sendall(b" " * 1000)
+            time.sleep(0.01)
+        assert b"connection: close" in read_all(link).lower()
+
+
+def test_who_goes_on_sending_is_cut_off(server: Served) -> None:
+    with connected(server) as link:
+        link.sendall(b"no http\r\n\r\n")
+        end = time.monotonic() + 20
+        with pytest.raises(OSError):
+            while time.monotonic() < end:
+                link.sendall(b" " * 1000)
+                time.sleep(0.01)
+
+
 def test_a_body_of_a_byte_now_and_then_has_an_end(serving: Callable[..., Any]) -> None:
     with serving(body_seconds=0.5) as server, connected(server) as link:
         link.sendall(head("Content-Length: 1000"))

@@ -20,6 +20,11 @@ class Gathering:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
+    def write_eof(self) -> None:
+        """Write the rest, and nothing after it."""
+        self._flush()
+        self._transport.write_eof()
+
     def close(self) -> None:
         """Write the rest, and close the transport."""
         self._flush()

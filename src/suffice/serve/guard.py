@@ -15,14 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
-from suffice.serve.http import MOST_HEADER_BYTES, headers_too_large
+from suffice.serve.http import MOST_HEADER_BYTES, PATIENCE, headers_too_large
 from suffice.serve.page import FILES
 
 LOG = logging.getLogger("suffice.serve")
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
 NOTED = "suffice.noted"  # in the scope: an error that is in the log
 DIRECT = "suffice.send"  # in the scope: sends to the client, past the layers of the application
-PATIENCE = 1.0  # seconds
 _NO_KEY = "no valid API key: send 'Authorization: Bearer KEY'"
 
 
@@ -62,9 +61,7 @@ class Guard:
             await self._app(scope, self._limited(receive), sending)
         except Problem as problem:
             if not started:
-                if problem.code == "too_large":
-                    await discarded(receive)
-                await answer(send, problem, scope)
+                await answer(send, problem, scope, receive)
         except Exception as error:
             if scope.get(NOTED) is not error:  # one that is noted has been answered, too
                 raise
@@ -148,8 +145,21 @@ def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
     return Problem("internal", f"an error of the server, noted as {ident}")
 
 
+async def answer(send: Send, problem: Problem, scope: Scope, receive: Receive) -> None:
+    """Answer with an error; a connection whose body was not read is closed, but not at once."""
+    headers = {"content-type": "application/json", **problem.headers()}
+    body = problem.encoded(scope)
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": problem.cuts})
+    if problem.cuts:
+        await discarded(receive)
+        await send({"type": "http.response.body"})
+
+
 async def discarded(receive: Receive) -> None:
-    """Read what a client still sends, for a while: closing now would lose the answer on its way."""
+    """Read what a client still sends, for a while (see `http`)."""
 
     async def rest() -> None:
         more = True
@@ -159,13 +169,3 @@ async def discarded(receive: Receive) -> None:
 
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(rest(), PATIENCE)
-
-
-async def answer(send: Send, problem: Problem, scope: Scope) -> None:
-    """Answer with an error; a connection whose body was not read is closed."""
-    headers = {"content-type": "application/json", **problem.headers()}
-    body = problem.encoded(scope)
-    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    raw.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})

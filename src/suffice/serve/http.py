@@ -1,5 +1,8 @@
 """HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON.
 
+A connection whose request was refused is read for a while before it is closed (RFC 9112, 9.6): a
+socket that is closed with unread bytes is reset, and a reset may overtake the answer.
+
 A request may offer to go on in another protocol: some clients offer HTTP/2 with every first
 request. The server goes on in HTTP/1.1, as it may. To the parser the body of such a request is
 already of the other protocol, so the request's head is read again without the offer.
@@ -7,6 +10,7 @@ already of the other protocol, so the request's head is read again without the o
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +21,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.gathering import Gathering
 
 MOST_HEADER_BYTES = 64 << 10  # of a request's first line and headers
+PATIENCE = 1.0  # seconds for which a client that was refused may go on sending
 _OFFER = (b"upgrade", b"http2-settings")
 
 
@@ -28,6 +33,7 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0  # since the request began; a request whose headers have ended has 0
         self._in_head = True
         self._offers = False  # the request that is read offers another protocol
+        self._closing: asyncio.TimerHandle | None = None  # since a request was refused
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection: the head of an answer is written with its body."""
@@ -35,6 +41,8 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a client."""
+        if self._closing is not None:
+            return
         if self._in_head:
             self._head_bytes += len(data)
         self._unset_keepalive_if_required()
@@ -92,7 +100,15 @@ class Protocol(HttpToolsProtocol):
         )
         if not self.transport.is_closing():
             self.transport.write(head.encode() + body)
-            self.transport.close()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._closing = self.loop.call_later(PATIENCE, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        if self._closing is not None:
+            self._closing.cancel()
+        super().connection_lost(exc)
 
 
 def headers_too_large() -> Problem:

@@ -28,6 +28,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def roundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the roundings of tests' models among themselves."""
+    folder = tmp_path_factory.getbasetemp() / "key-roundings"
+    monkeypatch.setattr("suffice.models.stored_rounding.folder", lambda: folder)
+
+
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:
     """Run `main` in this process, with an empty cache folder and no SUFFICE_ variables."""

@@ -129,7 +129,7 @@ def rounding(rows: Rows) -> Any:
     rest = rows.keys - means[:, :, None] * (along / np.square(means).sum(-1)[..., None, None])
     first = rows.queries[:, : SEEN // 2].reshape(LAYERS, -1, KV_HEADS, GROUP, SIZE)
     moments = np.einsum("lthgd,lthge->lhde", first, first)
-    return rounding_of(Observed(means, np.square(rest).mean(2), moments))
+    return rounding_of(Observed(means, np.square(rest).mean(2), moments)).native
 
 
 def subject(setting: str, rows: Rows, scale: float) -> Subject:

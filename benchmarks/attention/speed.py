@@ -110,7 +110,7 @@ def with_storage(runner: Runner, stored: str) -> Runner:
     """Return a runner of the same weights that keeps keys and values in another type."""
     plain = {"kv_cache_dtype": stored, "attention": ATTENTIONS.build(EXACT)}
     config = dataclasses.replace(runner.config, **plain)
-    return Runner(config, runner.decoder, runner.sample)
+    return Runner(config, runner.decoder, runner.sample, stamp=runner.stamp)
 
 
 def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]:

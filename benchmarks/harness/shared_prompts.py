@@ -71,7 +71,7 @@ class Prompts:
     def __init__(self, base: Runner, policies: Sequence[Policy]) -> None:
         self._shown = Shown(policies)
         config = dataclasses.replace(base.config, policy=self._shown)
-        self._runner = Runner(config, base.decoder, base.sample)
+        self._runner = Runner(config, base.decoder, base.sample, stamp=base.stamp)
         self._found: dict[tuple[int, ...], Prompt] = {}
 
     def run(self, tokens: Sequence[int]) -> Prompt:

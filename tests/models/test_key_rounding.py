@@ -134,7 +134,7 @@ def test_channels_of_unlike_sizes_lose_less(each_isa: str) -> None:
     alike = dataclasses.replace(shown, squares=np.ones((1, 1, 64)))
     errors = [
         np.square((cache_of(keys, keys, "kmeans4", rounding=how).keys(0) - keys) @ queries.T).mean()
-        for how in (key_rounding.rounding_of(shown), key_rounding.rounding_of(alike))
+        for how in (key_rounding.rounding_of(shown).native, key_rounding.rounding_of(alike).native)
     ]
     assert errors[0] < 0.5 * errors[1]
 
@@ -171,7 +171,7 @@ def test_logits_are_nearer_with_it(variant: str, share: float, checkpoints: Any)
         errors = [np.square(logits(text, **coded) - logits(text)).mean() for text in texts]
         return float(np.mean(errors))
 
-    ours, plain = map(error, (key_rounding.key_rounding(model, decoder.config, 128), None))
+    ours, plain = map(error, (key_rounding.key_rounding(model, decoder.config, 128).native, None))
     assert ours < share * plain
 
 

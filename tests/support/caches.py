@@ -18,7 +18,7 @@ from suffice.attention.planes import LEVELS, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import DecoderWeights
-from suffice.models.key_rounding import factors
+from suffice.models.key_rounding import KeyRounding, factors
 from suffice.native import core
 from suffice.quant import hadamard
 
@@ -53,7 +53,7 @@ class Rounding:
     def native(self) -> core.KeyRoundings:
         scales = np.broadcast_to(channel_scales(self.size), self.means.shape)
         parts = scales, self.means, *self.factors
-        return core.KeyRoundings(*(np.ascontiguousarray(part) for part in parts))
+        return KeyRounding(*(np.ascontiguousarray(part) for part in parts)).native
 
     def _random(self, columns: int) -> np.ndarray:
         random = np.random.default_rng(self.size)

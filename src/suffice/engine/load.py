@@ -63,8 +63,8 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     native.set_threads(config.threads)
     adapters = read_adapters(config.adapters, model, config.dtype)
     sample = lambda: tokenizer.encode(essay()[:SAMPLE])  # noqa: E731
-    runner = Runner(config, packed.decoder, sample, adapters)
-    runner.stored_as, runner.stamp = packed.stored_as, packed.stamp
+    runner = Runner(config, packed.decoder, sample, adapters, packed.stamp)
+    runner.stored_as = packed.stored_as
     runner.proposer = config.speculative_config.proposer(DraftModels(runner, load, shelf))
     return config, runner, tokenizer
 

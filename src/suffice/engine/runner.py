@@ -47,9 +47,9 @@ class Runner(ModelWithTechniques):
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
-    need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, and `stamp`
-    its fingerprint; "" if there is no file. `proposer` makes no drafts until `engine.load`, which
-    can load draft models, replaces it.
+    need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, "" if there is
+    no file. `proposer` makes no drafts until `engine.load`, which can load draft models, replaces
+    it.
     """
 
     def __init__(
@@ -58,13 +58,14 @@ class Runner(ModelWithTechniques):
         decoder: DecoderWeights,
         sample: Callable[[], list[int]] = list,
         adapters: abc.Sequence[Adapter] = (),
+        stamp: str = "",
     ) -> None:
-        super().__init__(config, decoder, sample, adapters)
+        super().__init__(config, decoder, sample, adapters, stamp)
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
         self.trace.estimates = config.attention.estimates
-        self.stored_as = self.stamp = ""
+        self.stored_as = ""
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from suffice import native
 from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, types_of
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
-from suffice.models.key_rounding import key_rounding
+from suffice.models.key_rounding import POSITIONS, KeyRounding, key_rounding
 from suffice.models.native_model import NativeModel, Omitted
+from suffice.models.stored_rounding import stored
+from suffice.progress import status
 
 
 class ModelWithTechniques(ModelFacts):
     """The native model of a config, whose technique has number 0, and of others that are allowed.
 
     It says what each technique guarantees, and whose rows of keys and values others may share.
-    `adapter` is the index of that of rows that name none, -1 for none.
+    `adapter` is the index of that of rows that name none, -1 for none. `stamp` is the fingerprint
+    of the model's files, "" if it has none.
     """
 
     def __init__(
@@ -28,8 +32,10 @@ class ModelWithTechniques(ModelFacts):
         decoder: DecoderWeights,
         sample: Callable[[], list[int]],
         adapters: Sequence[Adapter] = (),
+        stamp: str = "",
     ) -> None:
         super().__init__(config, decoder)
+        self.stamp = stamp
         assert config.max_model_len is not None, "the config must be resolved"
         rules = self._rules(config)
         self._native = NativeModel(
@@ -53,10 +59,22 @@ class ModelWithTechniques(ModelFacts):
         return config.rules(len(model.layers), model.kv_heads)
 
     def _fitted_rounding(self) -> Any:
-        """Return how keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any."""
+        """Return how keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any.
+
+        A model that has files is fitted once: see `stored_rounding`.
+        """
         if not (self._based or fits_keys(types_of(self.config.kv_cache_dtype)[0])):
             return None
-        return key_rounding(self._native, self.decoder.config, self.context, self.sample())
+        positions, sample = min(self.context, POSITIONS), self.sample()
+
+        def fit() -> KeyRounding:
+            with status("fitting the rounding of keys"):
+                return key_rounding(self._native, self.decoder.config, positions, sample)
+
+        if not self.stamp:
+            return fit().native
+        options = self.config.quantization, self.config.experts.left_out, self.runs_as, native.isa()
+        return stored(repr((self.stamp, options, positions, sample)), fit).native
 
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""

@@ -29,8 +29,8 @@ texts count most.
 Source   Passing on errors: Frantar et al. 2022 (GPTQ) and Chee et al. 2023 (QuIP), section 3, for
          weights given their inputs. Scales moved between factors: Xiao et al. 2022 (SmoothQuant),
          for inputs and weights. For keys given their queries, and the mean key: this project.
-Cost     a prompt of 1024 tokens when a model is loaded; about 5 D^2 multiplications when a key of D
-         elements is stored, and two when it is read.
+Cost     a prompt of 1024 tokens when a model is loaded for the first time (see `stored_rounding`);
+         about 5 D^2 multiplications when a key of D elements is stored, and two when it is read.
 Native   csrc/kernels/kv_kmeans4.inl; csrc/kernels/kv_planes.inl, of scales and mean keys alone
 """
 
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,13 +52,33 @@ from suffice.models.step_rows import StepRows
 from suffice.native import core
 from suffice.quant import hadamard
 
-__all__ = ["Observed", "factors", "key_rounding", "rounding_of"]
+__all__ = ["KeyRounding", "Observed", "factors", "key_rounding", "rounding_of"]
 
+VERSION = 1  # of the fit: another one gives other roundings of the same model
 TOKENS = 1024
 POSITIONS = 4096  # at most, covered by shifted copies of the text
 SINKS = 4  # tokens that are left out
 DAMPING = 0.02  # fraction of the mean of S's diagonal that is added to it
 FLOOR = 0.3  # fraction of the mean of all channels' mean squares that is added to each
+TOGETHER = 256  # queries whose scores are computed at a time: small products are slow
+
+
+class KeyRounding(NamedTuple):
+    """How keys are rounded, by layer and head, float32.
+
+    `scales` and `means` [L, G, D] are of channels; `passed` [L, G, D, D] is A transposed, and
+    `weights` [L, G, D] are w.
+    """
+
+    scales: np.ndarray
+    means: np.ndarray
+    passed: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def native(self) -> core.KeyRoundings:
+        """The rounding as caches take it."""
+        return core.KeyRoundings(*self)
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ class Observed:
 
 def key_rounding(
     model: NativeModel, config: DecoderConfig, positions: int, sample: Sequence[int] = ()
-) -> core.KeyRoundings:
+) -> KeyRounding:
     """Return the rounding of the keys of each layer and head.
 
     It is fitted for up to `positions` positions on at most TOKENS tokens: those of `sample`, then
@@ -84,7 +105,7 @@ def key_rounding(
     return rounding_of(observed(model, config, positions, sample))
 
 
-def rounding_of(seen: Observed) -> core.KeyRoundings:
+def rounding_of(seen: Observed) -> KeyRounding:
     """Return the rounding of keys with these statistics."""
     scales, block = scales_of(seen.squares), rotation_of(seen.means.shape[-1])
     means = hadamard.rotate(seen.means * scales, block)
@@ -93,7 +114,7 @@ def rounding_of(seen: Observed) -> core.KeyRoundings:
     found = [factors(own) for own in moments.reshape(-1, *moments.shape[-2:])]
     passed, weights = (np.stack(part) for part in zip(*found, strict=True))
     parts = scales, means, passed.reshape(moments.shape), weights.reshape(means.shape)
-    return core.KeyRoundings(*(np.ascontiguousarray(part, np.float32) for part in parts))
+    return KeyRounding(*(np.ascontiguousarray(part, np.float32) for part in parts))
 
 
 def rotation_of(size: int) -> int:
@@ -124,8 +145,8 @@ def observed(
             seen.cache, part, outputs="none", exact=True, counted=False, watch=seen.take
         )
         model.step([rows])
-        seen.add_all()
         seen.cache.commit(list(range(len(part))))
+        seen.add_taken(all_of_them=seen.cache.length == count)
     begins = range(0, min(positions, POSITIONS), count)
     shares = _shares(len(begins))
     turns = [[_turn(config, rope, begin) for begin in begins] for rope in config.ropes]
@@ -214,31 +235,38 @@ class _Seen:
         )
         self.cache.reserve(count)
         self.moments = np.zeros((layers, groups, size, size))
-        self._taken: list[tuple[int, np.ndarray]] = []
+        self._taken: list[list[np.ndarray]] = [[] for _ in range(layers)]
+        self._added = 0  # tokens
 
     def take(self, layer: int, queries: np.ndarray) -> None:
-        """Keep the queries of a step, whose threads wait meanwhile: see `add_all`."""
-        self._taken.append((layer, queries.copy()))
+        """Keep the queries [H, T, D] of a step, whose threads wait meanwhile."""
+        self._taken[layer].append(queries.copy())
 
-    def add_all(self) -> None:
-        """Add the queries of a step that has ended: products of matrices use its threads' cores."""
-        for layer, queries in self._taken:
-            self.add(layer, queries)
-        self._taken.clear()
+    def add_taken(self, all_of_them: bool) -> None:
+        """Add the queries of steps that have ended, once there are TOGETHER of them."""
+        if self.cache.length - self._added < TOGETHER and not all_of_them:
+            return
+        for layer, taken in enumerate(self._taken):
+            self._add(layer, np.concatenate(taken, axis=1))
+            taken.clear()
+        self._added = self.cache.length
 
-    def add(self, layer: int, queries: np.ndarray) -> None:
-        """Add the queries [H, T, D] of the cache's tentative rows."""
-        start, count = self.cache.length, queries.shape[1]
-        keys = self.cache.keys(layer, start + count)
-        queries = queries.reshape(len(keys), -1, *queries.shape[1:])  # [G, H / G, T, D]
-        scores = self.config.attention_scale * queries @ keys[:, None].swapaxes(-1, -2)
+    def _add(self, layer: int, queries: np.ndarray) -> None:
+        """Add the queries [H, T, D] of the cache's last rows."""
+        start, count = self._added, queries.shape[1]
+        keys = self.cache.keys(layer)
+        groups, size = len(keys), keys.shape[-1]
+        rows = queries.reshape(groups, -1, size)  # [G, H / G T, D]
+        scores = self.config.attention_scale * rows @ keys.swapaxes(-1, -2)
         distance = np.arange(start, start + count)[:, None] - np.arange(start + count)
-        seen = (distance >= 0) & (distance < (self.config.layers[layer].window or keys.shape[1]))
-        p = softmax(np.where(seen, scores, -np.inf))
+        window = self.config.layers[layer].window or start + count
+        hidden = np.where((distance >= 0) & (distance < window), np.float32(0), -np.inf)
+        p = softmax(scores.reshape(groups, -1, *hidden.shape) + hidden)
         weights = (p * (1 - p)).sum(-1, keepdims=True)
         kept = slice(max(self.first - start, 0), None)
+        apart = queries.reshape(groups, -1, count, size)
         left, right = (
-            x[:, :, kept].astype(np.float64).reshape(len(keys), -1, keys.shape[-1])
-            for x in (weights * queries, queries)
+            x[:, :, kept].astype(np.float64).reshape(groups, -1, size)
+            for x in (weights * apart, apart)
         )
         self.moments[layer] += left.swapaxes(-1, -2) @ right

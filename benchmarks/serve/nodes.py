@@ -106,7 +106,11 @@ def table(data: dict[str, Any]) -> str:
     head = ["load", "nodes", "requests/s offered", "answered", "TTFT, ms (p50 / p95)"]
     head += ["engines at work", "front at work", "front's us a request (router's share)"]
     us = ", ".join(f"{name} {1e6 * value:.1f}" for name, value in data["costs"].items())
-    return f"## A thousand nodes\n\n{markdown(head, rows)}\n\nCosts of the front in us: {us}."
+    note = (
+        "Answered: requests over the time until the last answer, so less than what is offered "
+        f"where answers go on after the last request. Costs of the front in us: {us}."
+    )
+    return f"## A thousand nodes\n\n{markdown(head, rows)}\n\n{note}"
 
 
 def main() -> int:

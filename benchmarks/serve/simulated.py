@@ -251,12 +251,20 @@ def compared(
 def beyond(found: dict[str, Any]) -> list[str]:
     """Return what differs by more than the bar: engines, load and figure."""
     return [
-        f"{engines} engines at {load['rate']:.1f}/s: {name}"
+        f"{_of(engines, 'engine')} at {load['rate']:.1f}/s: {name}"
         for engines, own in found.items()
         for load in own["loads"]
         for name in FIGURES
         if abs(load["simulated"][name] / load["real"][name] - 1) > BAR
     ]
+
+
+def _of(count: int | str, what: str) -> str:
+    return f"{count} {what}" if int(count) == 1 else f"{count} {what}s"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def table(data: dict[str, Any]) -> str:
@@ -268,7 +276,7 @@ def table(data: dict[str, Any]) -> str:
             cells = []
             for name in FIGURES:
                 real, expected = load["real"][name], load["simulated"][name]
-                cells.append(f"{real:.3g} / {expected:.3g} / {expected / real:.2f}")
+                cells.append(f"{_ms(real)} / {_ms(expected)} / {expected / real:.2f}")
             paces = f"{min(load['paces']):.2f} to {max(load['paces']):.2f}"
             at_work = f"{load['utilisation']:.0%}"
             rows.append([engines, f"{load['rate']:.1f}", at_work, paces, *cells])
@@ -279,7 +287,8 @@ def table(data: dict[str, Any]) -> str:
     verdict = f"{count - len(late)} of {count} figures are within {BAR:.0%}"
     missed = f"; beyond: {', '.join(late)}" if late else ""
     fits = ", ".join(
-        f"{own['threads']} threads {own['residual']['median']:.1%}" for own in found.values()
+        f"{_of(own['threads'], 'thread')} {own['residual']['median']:.1%}"
+        for own in found.values()
     )
     note = (
         f"{verdict}{missed}. Pace: how long a prompt on all cores took at the time of the load, "

@@ -111,8 +111,8 @@ def test_estimated_weights_are_off_rather_than_unread(output: RequestOutput) -> 
     assert SUMMARY.fullmatch(said)
     trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.1, 0.1], [0.01, 0.02], [0.3, 0.3])
     assert summary(output, trace, WEIGHTS).splitlines()[-1] == (
-        "audit of 1 tokens: softmax off by 3 % (at most 4 %), output error 50 % (at most 50 %), "
-        "output moved by 1.5 % (at most 2 %) of the longest value"
+        "audit of 1 tokens: softmax off by 3 % (worst 4 %), output error 50 % (worst 50 %), "
+        "output moved by 1.5 % (worst 2 %) of the longest value"
     )
 
 
@@ -135,7 +135,7 @@ def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
 
 def test_an_audit_has_a_line_of_its_own(output: RequestOutput) -> None:
     audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.1, 0.1])
-    line = "audit of 1 tokens: softmax unread 3 % (at most 4 %), output error 50 % (at most 50 %)"
+    line = "audit of 1 tokens: softmax unread 3 % (worst 4 %), output error 50 % (worst 50 %)"
     assert audited(audit) == line and len(line) <= COLUMNS
     trace = read(0.5, held=400, cached=MIB)
     trace.audit = audit

@@ -226,6 +226,9 @@ BFLOAT16, FLOAT32 = AsStored(dtype="bfloat16"), AsStored(dtype="float32")
             AsStored(8, "float32"),
         ),
         ({"kv_cache_dtype": "int8"}, "bfloat16", "bfloat16", "int8", BFLOAT16),
+        ({"kv_cache_dtype": "int8/f16"}, "bfloat16", "bfloat16", "int8/float16", BFLOAT16),
+        ({"kv_cache_dtype": "bf16"}, "float32", "float32", "bfloat16", FLOAT32),
+        ({"dtype": "bf16"}, "float32", "bfloat16", "bfloat16", NoQuant("bfloat16")),
         (
             {"kv_cache_dtype": "int8/kmeans4"},
             "bfloat16",

@@ -135,9 +135,9 @@ def test_bad_requests_have_their_own_errors(batch: Folder) -> None:
         ]
     )
     assert found.code == 0 and "11 requests: 1 answered, 10 refused" in found.err, found.err
-    assert "refused, the first line 1: is not JSON" in found.err
+    assert "refused, such as line 1: is not JSON" in found.err
     found = batch.run([request("field", temprature=1), good], "two.jsonl")
-    assert "1 answered, 1 refused, the first 'field': " in found.err and "temprature" in found.err
+    assert "1 answered, 1 refused, such as 'field': " in found.err and "temprature" in found.err
     results = batch.results()
     faults = [each["error"] for each in results[:7]]
     parts = ["line 1: is not JSON", "line 2: must be a JSON object", "line 4: unknown field 'more'",

@@ -153,7 +153,7 @@ def audited(audit: Audit, estimates: bool = False) -> str:
     found = audit.plain()
     softmax = "softmax off by" if estimates else "softmax unread"
     said = [
-        f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])}){of}"
+        f"{words} {_share(figures['mean'])} (worst {_share(figures['most'])}){of}"
         for name, words, of in (
             ("missing", softmax, ""),
             ("error", "output error", ""),

@@ -215,7 +215,7 @@ def summary(counts: Counts, seconds: float) -> str:
     """Return a run's summary in a line."""
     parts = [f"{counts.total} requests: {counts.answered} answered"]
     if counts.refused:
-        parts.append(f"{counts.refused} refused, the first {counts.first_refusal}")
+        parts.append(f"{counts.refused} refused, such as {counts.refusal}")
     if counts.before:
         parts.append(f"{counts.before} done before")
     if counts.tokens:

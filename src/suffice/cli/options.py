@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.flags import NUMBER, WHOLE, EngineFlags, flag, plain
-from suffice.engine.option_values import speculator
+from suffice.engine.option_values import kv_names, speculator
 from suffice.engine.options import EngineOptions, Flag, options
 from suffice.errors import InputError
 from suffice.pull import resolve
@@ -20,20 +20,6 @@ from suffice.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from suffice.engine.config import Config
     from suffice.engine.llm import LLM
-
-
-def kv_dtype(name: str, text: str) -> str:
-    """Return suffice's name of a type of keys and values; `text` may be llama.cpp's name.
-
-    Raises:
-        InputError: A type of llama.cpp that has no equal here.
-    """
-    if text == "q8_0":
-        raise InputError(
-            f"{name} q8_0: there is no q8_0 (a scale for every 32 values) here; the nearest is "
-            "int8 (a scale for every row)"
-        )
-    return "/".join(LLAMA_CPP_DTYPES.get(part, part) for part in text.split("/"))
 
 
 LONGEST = 200  # characters of a value that an error repeats
@@ -63,7 +49,6 @@ def speculation(text: Any) -> Any:
     )
 
 
-LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 # Fields of `SamplingFlags` whose option of `SamplingParams` has another name.
 SAMPLING_NAMES = {
     "n_predict": "max_tokens",
@@ -207,7 +192,7 @@ class ModelFlags(SourceFlags):
             "-ctk": self.cache_type_k,
             "-ctv": self.cache_type_v,
         }
-        given = {name: kv_dtype(name, text) for name, text in flags.items() if text}
+        given = {name: kv_names(name, text) for name, text in flags.items() if text}
         if "--kv-cache-dtype" in given and len(set(given.values())) > 1:
             named = ", ".join(f"{name} {flags[name]}" for name in given)
             raise InputError(f"{named}: contradict each other; give -ctk and -ctv alone")

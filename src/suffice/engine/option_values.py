@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
+_LLAMA_CPP = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # its names of types
 _MOST = 2**63 - 1  # of whole numbers
 _UNITS = ("", "K", "M", "G", "T")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
@@ -49,12 +50,26 @@ def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 def dtype(name: str, value: Any) -> str:
     """Return a type of weights."""
-    return _choice(name, value, DTYPES)
+    return _choice(name, _LLAMA_CPP.get(str(value), value), DTYPES)
+
+
+def kv_names(name: str, text: str) -> str:
+    """Return our names of the types of keys and values; `text` may have llama.cpp's.
+
+    Raises:
+        InputError: A type of llama.cpp that has no equal here.
+    """
+    if text == "q8_0":
+        raise InputError(
+            f"{name} q8_0: there is no q8_0 (a scale for every 32 values) here; the nearest is "
+            "int8 (a scale for every row)"
+        )
+    return "/".join(_LLAMA_CPP.get(part, part) for part in text.split("/"))
 
 
 def kv_dtype(name: str, value: Any) -> str:
     """Return the types of keys and values: one name, or "KEYS/VALUES"."""
-    text = str(value)
+    text = kv_names(name, str(value))
     if text == "auto":
         return text
     types = types_of(text)

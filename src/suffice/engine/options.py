@@ -161,7 +161,8 @@ class EngineOptions:
             values.dtype,
             _model(
                 "--dtype",
-                help="Type of all weights: float32, bfloat16; auto: as the file stores them.",
+                help="Type of all weights: float32 (f32), bfloat16 (bf16); "
+                "auto: as the file stores them.",
             ),
         ),
     )

@@ -39,7 +39,7 @@ class Counts:
     Attributes:
         before: Results that were there.
         refused: Requests that were answered with an error.
-        first_refusal: The first of them, and why.
+        refusal: The first of them to be known, and why.
         tokens: Tokens generated.
     """
 
@@ -47,7 +47,7 @@ class Counts:
     before: int
     answered: int = 0
     refused: int = 0
-    first_refusal: str = ""
+    refusal: str = ""
     tokens: int = 0
 
     @property
@@ -85,7 +85,7 @@ class Record:
     def _refused(self, custom_id: str | None, why: str) -> None:
         if not self.counts.refused:
             named = "" if custom_id is None else f"'{one_line(custom_id, 60)}': "
-            self.counts.first_refusal = named + one_line(why, 160)
+            self.counts.refusal = named + one_line(why, 160)
         self.counts.refused += 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention import art, longbench, quality_table, ruler
+from benchmarks.attention import art, longbench, quality_table, ruler, selection
 from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.engine import adapters, experts, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
@@ -49,6 +49,7 @@ DRAWN: dict[str, Draw] = {
     ),
     "attention/results/longbench_*.json": of_cells(longbench.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
+    "attention/results/selection.json": of_cells(selection.table),
     "attention/results/tasks_*.json": of_cells(softmax_tasks.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/adapters.json": lambda _, data: adapters.table(data),

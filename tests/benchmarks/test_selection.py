@@ -1,0 +1,192 @@
+"""The ways to select rows that `tiers` is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from benchmarks.attention import selection
+from benchmarks.attention.selectors import SELECTORS, Head, in_four_bits, largest
+
+ROWS, TOKENS, SIZE = 160, 40, 16
+TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 60
+
+
+def head(seed: int = 0, heat: float = 3.0) -> Head:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (
+        torch.randn(shape, generator=generator)
+        for shape in ((3, TOKENS, SIZE), (ROWS, SIZE), (ROWS, SIZE))
+    )
+    sees = torch.ones(TOKENS, ROWS, dtype=torch.bool).tril(ROWS - TOKENS)
+    return Head(heat * q / SIZE**0.5, k, v, sees, torch.arange(SIZE), seed)
+
+
+def exact(given: Head) -> torch.Tensor:
+    return given.scores().double().softmax(-1) @ given.v.double()
+
+
+def attended(setting: str, given: Head) -> Any:
+    return SELECTORS.build(setting).attend(given)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "exact",
+        "oracle:mass=1",
+        "twilight:mass=1",
+        "double_sparsity:rows=1",
+        "sparq:rows=1",
+        "magicpig:newest=160",
+        "vattention:heavy=1",
+        "vattention:eps=0.0001,base=0.3",
+    ],
+)
+def test_the_limit_is_exact_attention(setting: str) -> None:
+    given = head()
+    found = attended(setting, given)
+    torch.testing.assert_close(found.output.double(), exact(given), rtol=1e-3, atol=1e-4)
+    assert (found.bytes >= 4 * SIZE * given.seen).all()
+
+
+@pytest.mark.parametrize("setting", [each for each in SELECTORS.names() if each != "exact"])
+def test_no_token_looks_ahead(setting: str) -> None:
+    given = head()
+    later = dataclasses.replace(given, k=given.k.clone(), v=given.v.clone())
+    later.k[-10:] *= -2
+    later.v[-10:] += 5
+    before = slice(0, TOKENS - 10)
+    first, second = (attended(setting, each) for each in (given, later))
+    assert torch.equal(first.output[:, before], second.output[:, before])
+    assert torch.equal(first.bytes[before], second.bytes[before])
+    assert not torch.equal(first.output, second.output)
+
+
+@pytest.mark.parametrize("setting", ["oracle", "twilight", "double_sparsity", "sparq"])
+def test_more_rows_are_nearer(setting: str) -> None:
+    field = "mass" if setting in ("oracle", "twilight") else "rows"
+    errors, shares = [], []
+    for share in (0.2, 0.5, 0.9):
+        found = attended(f"{setting}:{field}={share}", head())
+        errors.append(float((found.output - exact(head())).square().mean()))
+        shares.append(float(found.bytes.sum()))
+    assert errors[0] > errors[1] > errors[2] and shares[0] < shares[1] < shares[2]
+
+
+def test_the_fewest_largest_are_chosen() -> None:
+    generator = torch.Generator().manual_seed(1)
+    values, weights = torch.rand(2, 5, 50, generator=generator)
+    wanted = 0.4 * weights.sum(-1, keepdim=True)
+    found = largest(values, wanted, weights)
+    for row in range(5):
+        order = values[row].argsort(descending=True)
+        count = int((weights[row][order].cumsum(0) < wanted[row]).sum()) + 1
+        assert sorted(found[row].nonzero()[:, 0].tolist()) == sorted(order[:count].tolist())
+
+
+def test_rows_in_four_bits_have_sixteen_steps() -> None:
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    coded = in_four_bits(rows)
+    step = (rows.amax(-1) - rows.amin(-1)) / 15
+    assert ((coded - rows).abs() <= 0.5001 * step[:, None]).all()
+    assert all(len(row.unique()) <= 16 for row in coded)
+    assert torch.equal(in_four_bits(torch.ones(2, 4)), torch.ones(2, 4))
+
+
+def test_bytes_are_those_of_what_is_read() -> None:
+    given = head()
+    all_rows = 4 * SIZE * given.seen
+    assert torch.equal(attended("exact", given).bytes, all_rows)
+    assert torch.equal(attended("twilight:mass=1", given).bytes, all_rows + given.seen * 12)
+    labels = attended("double_sparsity:rows=1,channels=0.25", given).bytes
+    assert torch.equal(labels, all_rows + given.seen * 6)
+    found = attended("sparq:rows=1,channels=0.25", given).bytes
+    assert torch.equal(found, all_rows + given.seen * 8 + 2 * SIZE)
+    few = attended("oracle:mass=0.3", given).bytes
+    weights = given.scores().softmax(-1)
+    order = weights.argsort(-1, descending=True)
+    ordered = weights.gather(-1, order).cumsum(-1)
+    kept = torch.zeros_like(weights, dtype=torch.bool)
+    kept.scatter_(-1, order, torch.roll(ordered, 1, -1).index_fill(-1, torch.tensor(0), 0) < 0.3)
+    assert torch.equal(few, 4 * SIZE * kept.any(0).sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("setting", "bound"),
+    [
+        ("magicpig:bits=4,tables=20,newest=1,oldest=1", 0.08),
+        ("vattention:heavy=0.01,newest=1,oldest=1,base=0.3,eps=1", 0.08),
+    ],
+)
+def test_samples_are_weighed_by_their_chance(setting: str, bound: float) -> None:
+    """The mean over many draws is near exact attention, as it is not without the chances."""
+    given = head(heat=1.0)
+    draws = [attended(setting, dataclasses.replace(given, seed=seed)).output for seed in range(60)]
+    error = (torch.stack(draws).mean(0) - exact(given)).square().mean().sqrt()
+    assert error < bound
+    one = (draws[0] - exact(given)).square().mean().sqrt()
+    assert error < 0.5 * one
+
+
+def test_a_smaller_error_asks_for_a_larger_sample() -> None:
+    setting = "vattention:heavy=0.01,newest=1,oldest=1,base=0.1"
+    few, more, most = (
+        float(attended(f"{setting},{given}", head(heat=1.0)).bytes.sum())
+        for given in ("eps=0.5,delta=0.1", "eps=0.2,delta=0.1", "eps=0.2,delta=0.01")
+    )
+    assert few < more < most
+
+
+def test_channels_are_those_with_the_largest_products(checkpoints: Any) -> None:
+    from suffice.models.open import open_checkpoint
+    from suffice.quant.none import NoQuant
+
+    checkpoint = open_checkpoint(checkpoints("llama"))
+    decoder = selection.SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
+    bench = selection.Bench(decoder, [], 1, None)  # type: ignore[arg-type]
+    queries: dict[int, torch.Tensor] = {}
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6]
+    bench.choose_channels(tokens)
+    cache = bench._cache(len(tokens))
+    watch = lambda index, q: queries.__setitem__(index, torch.from_numpy(q.copy()))  # noqa: E731
+    decoder.forward(torch.tensor(tokens), cache, logits="none", watch=watch)
+    keys = torch.from_numpy(cache.keys(0))
+    sizes = queries[0].abs().sum(1).view(len(keys), -1, keys.shape[-1]).sum(1) * keys.abs().mean(1)
+    assert decoder.channels is not None
+    assert torch.equal(decoder.channels[0, 0], sizes[0].argsort(descending=True))
+
+
+def test_a_run_stores_each_setting_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    (tmp_path / "wikitext2-test-raw.txt").write_text(TEXT)
+    (tmp_path / "other.txt").write_text(TEXT[::-1])
+
+    def run(*settings: str) -> int:
+        given = ["--model", str(folder), "--data-dir", str(tmp_path), "--out", str(tmp_path)]
+        given += ["--calibrate", str(tmp_path / "other.txt"), "--window", "48", "--prompt", "30"]
+        argv = ["selection", *given, "--limit", "2", "--threads", "1", "--settings", *settings]
+        monkeypatch.setattr(sys, "argv", argv)
+        return selection.main()
+
+    assert run("exact", "twilight:mass=0.5") == 0
+    cells = json.loads((tmp_path / "selection.json").read_text())["cells"]
+    whole, part = cells["exact"]["decode"], cells["twilight:mass=0.5"]["decode"]
+    assert whole["bytes"] == 1 and abs(whole["ratio"] - 1) < 1e-4 and whole["agreement"] == 1
+    assert part["bytes"] < 1 and part["divergence"] > 10 * whole["divergence"]
+    monkeypatch.setattr(selection.Bench, "_cell", lambda *_: {})
+    assert run("twilight:mass=0.5") == 0  # it is not measured again
+    assert json.loads((tmp_path / "selection.json").read_text())["cells"] == cells
+    capsys.readouterr()
+    assert run("twilight:mas=0.5") == 2
+    error = capsys.readouterr().err
+    assert "has no option 'mas'" in error and error.count("\n") == 1

@@ -222,8 +222,8 @@ def table(store: CellStore) -> str:
     head = ["setting", "bytes read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
     about = (
         f"{store.config['model']['name']}, WikiText-2, {evaluated['windows']} windows of "
-        f"{evaluated['window']} tokens, of which {evaluated['prompt']} are a prompt run by exact "
-        "attention; keys and values in bfloat16. Bytes are over those that exact attention reads; "
+        f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
+        "exact attention; keys and values in bfloat16. Bytes are over those that exact attention reads; "
         "what finds the rows is included. `oracle` finds them for nothing."
     )
     return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"

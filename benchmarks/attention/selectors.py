@@ -7,7 +7,7 @@ all of them. With q a query, scaled, k[s] a key of D channels, x[s] = q . k[s] a
 x:
 
     oracle            the rows of largest p that have the share `mass`; to find them costs nothing
-    twilight          the same by p' of keys in 4 bits, of which each is read; then exact weights
+    twilight          the same by p' of keys in 4 bits, which are all read; then exact weights
                       Lin et al. 2025, "Twilight", Algorithm 1
     double_sparsity   the rows of largest x' over some channels, in 4 bits; the channels are those
                       with the largest mean |q k| on another text

@@ -287,8 +287,7 @@ def table(data: dict[str, Any]) -> str:
     verdict = f"{count - len(late)} of {count} figures are within {BAR:.0%}"
     missed = f"; beyond: {', '.join(late)}" if late else ""
     fits = ", ".join(
-        f"{_of(own['threads'], 'thread')} {own['residual']['median']:.1%}"
-        for own in found.values()
+        f"{_of(own['threads'], 'thread')} {own['residual']['median']:.1%}" for own in found.values()
     )
     note = (
         f"{verdict}{missed}. Pace: how long a prompt on all cores took at the time of the load, "

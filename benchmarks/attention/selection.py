@@ -223,8 +223,8 @@ def table(store: CellStore) -> str:
     about = (
         f"{store.config['model']['name']}, WikiText-2, {evaluated['windows']} windows of "
         f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
-        "exact attention; keys and values in bfloat16. Bytes are over those that exact attention reads; "
-        "what finds the rows is included. `oracle` finds them for nothing."
+        "exact attention; keys and values in bfloat16. Bytes are over those that exact attention "
+        "reads; what finds the rows is included. `oracle` finds them for nothing."
     )
     return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"
 

@@ -24,11 +24,9 @@ void CertifiedSearch::plan(const Traversal& traversal, int row) {
   visible_ = traversal.visible[first_];
   row_ = row;
   length_ = traversal.length(row);
-  estimates_.count = count_;
-  set_chunks(visible_, length_, estimates_);
-  estimate_items_ = 1 + (estimates_.chunks + kEstimatedChunks - 1) / kEstimatedChunks;
+  masses_ = SketchMasses(visible_, length_, count_, nullptr, rule_->bounded);
   selections_ = 0;
-  left.store(estimate_items_);
+  left.store(estimates());
   list_unsketched();
   size_buffers();
 }
@@ -40,28 +38,21 @@ void CertifiedSearch::list_unsketched() {
   const int end = (length_ + kPanel - 1) / kPanel;
   unsketched_.clear();
   for (int block = 0; block < sinks; block++) unsketched_.push_back(block);
-  const int first = estimates_.first * kSketchBlocks;
-  const int last = first + estimates_.chunks * kSketchBlocks;
-  const bool none = estimates_.chunks == 0;
+  const int first = masses_.first(), last = first + masses_.chunks() * kSketchBlocks;
+  const bool none = masses_.chunks() == 0;
   for (int block = begin; block < end; block++)
     if (none || block < first || block >= last) unsketched_.push_back(block);
 }
 
 void CertifiedSearch::size_buffers() {
-  const bool bounded = rule_->bounded;
-  const size_t floats = count_ * estimates_.blocks();
-  // The padding beyond the chunks must have no mass, so it is zero.
-  estimated_.assign(floats * (bounded ? 3 : 2), 0.0f);
-  estimates_.masses = estimated_.data();
-  estimates_.peaks = estimates_.masses + floats;
-  estimates_.bounds = bounded ? estimates_.peaks + floats : nullptr;
-  for (auto* buffer : {&peaks_, &totals_, &floors_}) buffer->resize(count_);
+  estimated_.resize(masses_.floats());
+  masses_.use(estimated_.data());
+  estimates_ = masses_.estimates();
+  floors_.resize(count_);
   known_.resize(count_);
-  found_.assign(static_cast<size_t>(estimate_items_) * count_, -INFINITY);
-  shares_.resize(estimates_.blocks());
   rest_.assign(count_, 0.0);
   // Parts: the blocks without a sketch, and two rounds of selections.
-  const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kSelectedBlocks + 1;
+  const size_t parts = 3 + masses_.chunks() * kSketchBlocks / kSelectedBlocks + 1;
   const size_t result = partial_floats(count_, traversal_->head.size);
   results_.resize(parts * result);
   reads_.assign(parts, SelectedReads{});
@@ -80,34 +71,28 @@ void CertifiedSearch::read(int part, const int32_t* list, int begin, int end, co
 void CertifiedSearch::estimate(int item, Scratch& scratch) {
   if (item == 0)
     return read(0, unsketched_.data(), 0, static_cast<int>(unsketched_.size()), Filter{}, scratch);
-  const int begin = (item - 1) * kEstimatedChunks;
-  kernels().estimate(traversal_->head, queries_, begin,
-                     std::min(begin + kEstimatedChunks, estimates_.chunks), estimates_,
-                     &found_[static_cast<size_t>(item) * count_]);
+  masses_.estimate(traversal_->head, queries_, item - 1);
 }
 
 // A weight of 1 at this peak, in units of the estimates.
 double CertifiedSearch::in_units(float peak, int q) const {
-  return std::exp2(double{peak} - peaks_[q]);
+  return std::exp2(double{peak} - order_.peaks[q]);
+}
+
+float CertifiedSearch::most(int q, int32_t block) const {
+  const float* const of_blocks = estimates_.bounds ? estimates_.bounds : estimates_.masses;
+  return of_blocks[q * estimates_.blocks() + block - masses_.first()];
 }
 
 void CertifiedSearch::choose() {
-  if (estimates_.chunks == 0) return;
-  for (int q = 0; q < count_; q++) {
-    peaks_[q] = -INFINITY;
-    for (int i = 1; i < estimate_items_; i++)
-      peaks_[q] = std::max(peaks_[q], found_[i * count_ + q]);
-    if (value_share_ > 0)
-      floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(value_share_);
-  }
-  kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
-  sort_by_share(shares_.data(), estimates_.chunks * kSketchBlocks, buckets_, sorted_);
+  if (masses_.chunks() == 0) return;
+  order_.sort(masses_);
   next_ = 0;
   for (int q = 0; q < count_; q++) {
+    if (value_share_ > 0)
+      floors_[q] = std::max(order_.peaks[q], parts_[0].greatest[q]) + std::log2(value_share_);
     known_[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);
-    const float* all =
-        (estimates_.bounds ? estimates_.bounds : estimates_.masses) + q * estimates_.blocks();
-    for (const int32_t block : sorted_) rest_[q] += all[block];
+    for (const int32_t block : order_.blocks) rest_[q] += most(q, block);
     rest_[q] += kSumError * (rest_[q] + known_[q]);
   }
   choose_until_enough(true);
@@ -119,15 +104,15 @@ void CertifiedSearch::choose() {
 // `grows`: each selected block adds its estimated mass to the known sum.
 void CertifiedSearch::choose_until_enough(bool grows) {
   const double share = value_share_ > 0 ? rule_->missing / 2 : rule_->missing;
-  for (; next_ < sorted_.size(); next_++) {
+  for (; next_ < order_.blocks.size(); next_++) {
     bool enough = true;
     for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known_[q] + rest_[q]);
     if (enough) return;
-    const int32_t block = sorted_[next_];
+    const int32_t block = order_.blocks[next_];
     for (int q = 0; q < count_; q++) {
-      const size_t entry = q * estimates_.blocks() + block;
-      rest_[q] -= estimates_.bounds ? estimates_.bounds[entry] : estimates_.masses[entry];
-      if (grows) known_[q] += estimates_.masses[entry];
+      rest_[q] -= most(q, block);
+      if (grows)
+        known_[q] += estimates_.masses[q * estimates_.blocks() + block - masses_.first()];
     }
   }
   std::fill(rest_.begin(), rest_.end(), 0.0);
@@ -135,12 +120,11 @@ void CertifiedSearch::choose_until_enough(bool grows) {
 
 // Lists the blocks selected from position `from` on, in the order of their keys.
 void CertifiedSearch::list_chosen(size_t from) {
-  is_chosen_.assign(static_cast<size_t>(estimates_.chunks) * kSketchBlocks, 0);
-  for (size_t i = from; i < next_; i++) is_chosen_[sorted_[i]] = 1;
+  is_chosen_.assign(static_cast<size_t>(masses_.chunks()) * kSketchBlocks, 0);
+  for (size_t i = from; i < next_; i++) is_chosen_[order_.blocks[i] - masses_.first()] = 1;
   chosen_.clear();
   for (size_t i = 0; i < is_chosen_.size(); i++)
-    if (is_chosen_[i])
-      chosen_.push_back(estimates_.first * kSketchBlocks + static_cast<int32_t>(i));
+    if (is_chosen_[i]) chosen_.push_back(masses_.first() + static_cast<int32_t>(i));
 }
 
 void CertifiedSearch::attend_selected(int item, Scratch& scratch) {
@@ -175,7 +159,7 @@ void CertifiedSearch::finish(Scratch& scratch) {
   const int size = traversal_->head.size;
   int parts = 1 + selections_;
   double lacking = 0;
-  if (estimates_.chunks > 0) {
+  if (masses_.chunks() > 0) {
     lacking = sum_parts(parts);
     if (lacking > rule_->missing) {  // the estimates were too optimistic
       const size_t from = next_;
@@ -194,7 +178,7 @@ void CertifiedSearch::finish(Scratch& scratch) {
     reads.value_rows += reads_[i].value_rows;
     reads.per_head_rows += reads_[i].per_head_rows;
   }
-  reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
+  reads.sketch_bytes = masses_.chunks() * static_cast<int64_t>(sketch_bytes(size));
   reads.missing = static_cast<float>(lacking);
   count_reads(*traversal_, row_, reads);
   audit(*traversal_, row_, parts_, rule_->bounded ? reads.missing : NAN, scratch);

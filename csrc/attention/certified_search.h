@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "attention/partial.h"
+#include "attention/sketch_order.h"
 #include "attention/traversal.h"
 #include "runtime/parallel.h"
 
@@ -34,7 +35,7 @@ class CertifiedSearch {
  public:
   // Prepares for token `row` of the traversal.
   void plan(const Traversal& traversal, int row);
-  int estimates() const { return estimate_items_; }
+  int estimates() const { return 1 + masses_.pieces(); }
   void estimate(int item, Scratch& scratch);
   void choose();
   int selections() const { return selections_; }
@@ -53,22 +54,23 @@ class CertifiedSearch {
   void read(int part, const int32_t* list, int begin, int end, const Filter& filter,
             Scratch& scratch);
   double in_units(float peak, int q) const;
+  // What is known of the mass of a block that is not read: a bound, or the estimate.
+  float most(int q, int32_t block) const;
 
   const Traversal* traversal_ = nullptr;
   const Certified* rule_ = nullptr;
   float value_share_ = 0;
   const float* const* queries_ = nullptr;  // [count] -> [size]
   Visible visible_;
-  Estimates estimates_;
-  int row_ = 0, first_ = 0, count_ = 0, length_ = 0, estimate_items_ = 0, selections_ = 0;
-  std::vector<float> estimated_;       // masses, bounds, peaks
-  std::vector<float> found_;           // [estimates][count]: largest estimated scores
-  std::vector<float> peaks_, totals_;  // [count], of the estimates
-  std::vector<float> floors_, shares_;
-  std::vector<int32_t> unsketched_, sorted_, chosen_;
-  std::vector<int> buckets_;
+  SketchMasses masses_;
+  SketchOrder order_;
+  Estimates estimates_{};  // of all pieces
+  int row_ = 0, first_ = 0, count_ = 0, length_ = 0, selections_ = 0;
+  std::vector<float> estimated_;  // memory of `masses_`
+  std::vector<float> floors_;     // [count]: scores below which values are skipped
+  std::vector<int32_t> unsketched_, chosen_;
   std::vector<uint8_t> is_chosen_;
-  size_t next_ = 0;            // position in `sorted_` of the first unselected block
+  size_t next_ = 0;            // position in the order of the first unselected block
   std::vector<double> known_;  // [count]: weights of what has been read
   std::vector<double> rest_;   // [count]: bound on the weights of blocks from `next_` on
   std::vector<float> results_;

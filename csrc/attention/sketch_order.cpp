@@ -37,51 +37,56 @@ void set_chunks(const Visible& visible, int length, Estimates& estimates) {
   estimates.chunks = std::max(sketched_chunks(length) - estimates.first, 0);
 }
 
-SketchMasses::SketchMasses(const Visible& visible, int length, int count, float* memory)
-    : shape_{}, memory_(memory) {
+SketchMasses::SketchMasses(const Visible& visible, int length, int count, float* memory,
+                           bool bounded)
+    : memory_(memory), bounded_(bounded) {
   set_chunks(visible, length, shape_);
   shape_.count = count;
 }
 
 size_t SketchMasses::floats() const {
-  return shape_.count * (2 * shape_.blocks() + static_cast<size_t>(pieces()));
+  return shape_.count * (kinds() * shape_.blocks() + static_cast<size_t>(pieces()));
 }
 
 Estimates SketchMasses::estimates() const {
   Estimates full = shape_;
+  const size_t floats = full.count * full.blocks();
   full.masses = memory_;
-  full.peaks = memory_ + full.count * full.blocks();
+  full.peaks = full.masses + floats;
+  if (bounded_) full.bounds = full.peaks + floats;
   return full;
 }
 
-float* SketchMasses::greatest(int piece) const {
-  return memory_ + shape_.count * (2 * shape_.blocks() + static_cast<size_t>(piece));
+float* SketchMasses::greatest_of(int piece) const {
+  return memory_ + shape_.count * (kinds() * shape_.blocks() + static_cast<size_t>(piece));
 }
 
 void SketchMasses::estimate(const KVHead& head, const float* const* queries, int piece) const {
   const Estimates to = estimates();
   const int begin = piece * kEstimatedChunks, end = std::min(begin + kEstimatedChunks, to.chunks);
-  kernels().estimate(head, queries, begin, end, to, greatest(piece));
+  kernels().estimate(head, queries, begin, end, to, greatest_of(piece));
   if (end < to.chunks) return;
   const size_t blocks = to.blocks(), used = static_cast<size_t>(to.chunks) * kSketchBlocks;
-  for (int q = 0; q < to.count; q++)  // the padding beyond the chunks has no mass
-    for (float* each : {to.masses, to.peaks})
-      std::fill(each + q * blocks + used, each + (q + 1) * blocks, 0.0f);
+  for (int kind = 0; kind < kinds(); kind++)  // the padding beyond the chunks has no mass
+    for (int q = 0; q < to.count; q++) {
+      float* const of_head = memory_ + (static_cast<size_t>(kind) * to.count + q) * blocks;
+      std::fill(of_head + used, of_head + blocks, 0.0f);
+    }
 }
 
 void SketchOrder::sort(const SketchMasses& masses) {
   const Estimates estimates = masses.estimates();
   blocks.clear();
   if (estimates.chunks == 0) return;
-  greatest_.assign(estimates.count, -INFINITY);
+  peaks.assign(estimates.count, -INFINITY);
   for (int piece = 0; piece < masses.pieces(); piece++)
     for (int q = 0; q < estimates.count; q++)
-      greatest_[q] = std::max(greatest_[q], masses.greatest(piece)[q]);
+      peaks[q] = std::max(peaks[q], masses.greatest(piece)[q]);
   totals_.resize(estimates.count);
   shares_.resize(estimates.blocks());
-  kernels().combine(estimates, greatest_.data(), totals_.data(), shares_.data());
+  kernels().combine(estimates, peaks.data(), totals_.data(), shares_.data());
   sort_by_share(shares_.data(), estimates.chunks * kSketchBlocks, buckets_, blocks);
-  for (int32_t& block : blocks) block += estimates.first * kSketchBlocks;
+  for (int32_t& block : blocks) block += masses.first();
 }
 
 }  // namespace suffice

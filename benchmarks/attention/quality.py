@@ -1,7 +1,7 @@
 """Measures the quality of techniques and the bytes that decode steps read, on WikiText-2.
 
     python -m benchmarks.attention.quality --data-dir DIR               ways to attend
-    python -m benchmarks.attention.quality --data-dir DIR --prompt 1024 policies, which choose from
+    python -m benchmarks.attention.quality --data-dir DIR --prompt 1536 policies, which choose from
                                                                         a prompt, and some of these
     python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
@@ -44,9 +44,11 @@ from suffice.eval.record import settings as settings_of
 from suffice.eval.texts import line_ends, load_text
 from suffice.progress import progress_bar
 
-MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
-CODED_WINDOW, CODED_LIMIT = 1024, 16  # for softmaxes, whose results vary more between windows
+MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 20
+CODED_WINDOW, CODED_LIMIT = 1024, 16
+OTHER_LIMIT = 8  # windows of policies and of types of keys and values
 SMALL = "certified:bounded=false,eps=0.25,v=0.002"
+LOOSE = "art:tau=1e-2"
 SETTINGS = (
     "exact",
     "aet:k=2,v=0.001",
@@ -75,21 +77,24 @@ BUDGETED = (
     "art:tau=1e-2",
     "certified:eps=0.05",
     SMALL,
-    "snapkv:ratio=0.5",
-    "snapkv:ratio=0.2",
-    "pyramidkv:ratio=0.5",
-    "pyramidkv:ratio=0.2",
-    "quest:ratio=0.5",
-    "quest:ratio=0.2",
-    "streaming:ratio=0.5",
-    "streaming:ratio=0.2",
-    "h2o:ratio=0.5",
-    "h2o:ratio=0.2",
+    *(
+        f"{policy}:ratio={ratio}"
+        for policy in ("snapkv", "pyramidkv", "quest", "streaming", "h2o")
+        for ratio in (0.8, 0.5, 0.2)
+    ),
+    *(
+        f"{policy}:ratio=0.5 + {art}"
+        for policy in ("snapkv", "pyramidkv")
+        for art in ("art", LOOSE)
+    ),
     "quest:ratio=0.5 + aet:k=2,v=0.001",
     "snapkv:ratio=0.5 + aet:k=2,v=0.001",
     "snapkv:keep=true + art:tau=1e-2",
     "quest:keep=true + art:tau=1e-2",
     "quest:ratio=0.5 + certified:eps=0.05",
+    "certified:bounded=false,eps=0.3,v=0.002",
+    *(f"tiers:eps={eps},skip=0.0002" for eps in (0.5, 0.6, 1)),
+    "tiers:eps=0.8,skip=0.0007",
 )
 CODED = (
     "exaq:bits=2",
@@ -191,6 +196,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
     window, limit = (CODED_WINDOW, CODED_LIMIT) if flags.calibration else (WINDOW, LIMIT)
+    if flags.prompt or flags.stored:
+        limit = OTHER_LIMIT
     flags.window = flags.window or (QUICK_WINDOW if flags.quick else window)
     flags.limit = flags.limit or (1 if flags.quick else limit)
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention import art, longbench, quality_table, ruler, selection
+from benchmarks.attention import art, longbench, prompts, quality_table, ruler, selection
 from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.engine import adapters, experts, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
@@ -48,6 +48,7 @@ DRAWN: dict[str, Draw] = {
         data["records"], data["refused"]
     ),
     "attention/results/longbench_*.json": of_cells(longbench.table),
+    "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/selection.json": of_cells(selection.table),
     "attention/results/tasks_*.json": of_cells(softmax_tasks.table),

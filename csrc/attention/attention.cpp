@@ -7,11 +7,13 @@
 namespace suffice {
 namespace {
 
-enum class Algorithm { exact, sequential, coded, certified, tiers };
+enum class Algorithm { exact, sequential, coded, certified, tiers, prompt };
 
 // Chunks are independent only where all keys are read. Otherwise the blocks to read depend on the
 // token or on what was read before.
 Algorithm algorithm_of(const Traversal& traversal) {
+  if (traversal.unread > 0 && traversal.end - traversal.begin > kWholeBlocks)
+    return Algorithm::prompt;
   const AttentionRule* rule = traversal.rule;
   if (rule && std::holds_alternative<Certified>(rule->technique) && !rule->exact())
     return Algorithm::certified;
@@ -43,10 +45,10 @@ size_t Attention::plan_chunks(Traversal& traversal, int index) {
     case Algorithm::tiers:
       firsts_[index] = tiers_.plan(traversal);
       return TierEstimates::plan(traversal);
-    case Algorithm::certified: break;
+    case Algorithm::prompt: prompts_.plan(traversal); break;
+    case Algorithm::certified: searches_.plan(traversal); break;
   }
   traversal.chunks = 0;
-  searches_.plan(traversal);
   return 0;
 }
 
@@ -58,6 +60,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   searches_.clear();
   walks_.clear();
   tiers_.clear();
+  prompts_.clear();
   size_t floats = 0;
   for (int t = 0; t < static_cast<int>(traversals.size()); t++) {
     offsets_.push_back(floats);
@@ -77,6 +80,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   queue_.begin(static_cast<int>(chunks_.size()), threads);
   searches_.begin(threads);
   tiers_.begin(threads);
+  prompts_.begin(threads);
 }
 
 // The thread that finishes the last chunk of a traversal also merges its results.
@@ -96,7 +100,8 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
       return run(Tiered{{traversal, results}, tiers_, firsts_[chunk.traversal]});
     case Algorithm::sequential:
       return run(SequentialTraversal(traversal, results, *ahead_[chunk.traversal]));
-    case Algorithm::certified: return;  // has no chunks
+    case Algorithm::certified:
+    case Algorithm::prompt: return;  // have no chunks
   }
 }
 
@@ -118,6 +123,7 @@ void Attention::help(Scratch& scratch, const Team& team) {
 
 void Attention::work(Scratch& scratch, Team& team, int thread) {
   searches_.work(scratch, team, thread);
+  prompts_.work(scratch, team, thread);
   queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });
   help(scratch, team);
   tiers_.work(scratch, team, thread);

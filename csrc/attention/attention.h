@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/certified_search.h"
+#include "attention/prompt_search.h"
 #include "attention/scores_ahead.h"
 #include "attention/tier_search.h"
 #include "attention/traversal.h"
@@ -33,6 +34,7 @@ class Attention {
 
   CertifiedSearches searches_;
   TierSearches tiers_;
+  PromptSearches prompts_;
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;
   std::vector<size_t> offsets_;  // where each traversal's results begin

@@ -39,6 +39,8 @@ struct Counts {
   int64_t expert_bytes_held = 0;
   int64_t visits_left_out = 0;  // experts of rows that were not computed
   float share_left_out = 0;     // the largest share of a row's weights that they had
+  int64_t tile_rows_read = 0;   // key rows that tiles of prompts read, and those that they see
+  int64_t tile_rows_held = 0;
 
   // Adds the reads [layers][requests][kv_heads] of caches like this one, here and by request.
   void add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,

@@ -109,11 +109,13 @@ void run(std::vector<Traversal>& traversals) {
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D]. Returns the
-// rows read, [kv_heads] each. `rule` null: everything. `audit` [5, T, H]: see partial.h.
+// rows read, [kv_heads] each. `rule` null: everything, but for the share `unread` if they are a tile
+// of a prompt. `audit` [5, T, H]: see partial.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
                              std::optional<ConstInts> blocks, Floats out,
-                             std::optional<AttentionRule> rule, std::optional<Floats> audit) {
+                             std::optional<AttentionRule> rule, std::optional<Floats> audit,
+                             float unread) {
   check_call(cache, q, visible, out);
   require(layer >= 0 && layer < cache.layers(), "there is no such layer");
   const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
@@ -139,6 +141,9 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
     float* const first = audit->data() + g * traversals[g].group;
     traversals[g].audit = audit_at(first, part, heads);
   }
+  require(unread >= 0 && unread < 1 && (unread == 0 || !(rule || blocks || audit)),
+          "a tile of a prompt leaves a share from 0 to less than 1 unread, by no other rule");
+  for (Traversal& t : traversals) t.unread = unread;
   if (blocks)
     for (Traversal& t : traversals) {
       t.max_blocks = 0;
@@ -191,7 +196,8 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
 void bind_attention(nb::module_& m, nb::class_<KVCache>& cache) {
   cache.def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),
             "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert(),
-            "rule"_a.none() = nb::none(), "audit"_a.noconvert().none() = nb::none());
+            "rule"_a.none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
+            "unread"_a = 0.0f);
   m.def("attend_rows", &py_attend_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
         "counts"_a.noconvert(), "q"_a.noconvert(), "visible"_a.noconvert(), "scale"_a, "window"_a,
         "out"_a.noconvert(), "rules"_a, "reads"_a.noconvert());

@@ -89,7 +89,7 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
 }
 
 // How a request takes part in a step; bits of `kinds`.
-enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4 };
+enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4, kTiled = 8 };
 
 StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
                        int kind, int technique, int adapter) {
@@ -105,7 +105,8 @@ StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int fi
           .adapter = adapter,
           .exact = exact,
           .counted = (kind & kCounted) != 0,
-          .watched = (kind & kWatched) != 0};
+          .watched = (kind & kWatched) != 0,
+          .tiled = (kind & kTiled) != 0};
 }
 
 // Key rows, value rows, rows held, bytes read, bytes held, missing.
@@ -202,6 +203,12 @@ void leave_out_experts(PyModel& self, float share) {
   self.model->leave_out_experts(share);
 }
 
+void leave_out_in_prompts(PyModel& self, float share) {
+  require(self.model != nullptr, "the model is not complete");
+  require(share >= 0 && share < 1, "a share from 0 to less than 1");
+  self.model->leave_out_in_prompts(share);
+}
+
 void time_parts(PyModel& self, bool timed) {
   require(self.model != nullptr, "the model is not complete");
   self.model->time_parts(timed);
@@ -239,7 +246,9 @@ void bind_counts(nb::module_& m) {
       .def_ro("expert_bytes_read", &Counts::expert_bytes_read)
       .def_ro("expert_bytes_held", &Counts::expert_bytes_held)
       .def_ro("visits_left_out", &Counts::visits_left_out)
-      .def_ro("share_left_out", &Counts::share_left_out);
+      .def_ro("share_left_out", &Counts::share_left_out)
+      .def_ro("tile_rows_read", &Counts::tile_rows_read)
+      .def_ro("tile_rows_held", &Counts::tile_rows_held);
 }
 
 }  // namespace
@@ -294,6 +303,7 @@ void bind_model(nb::module_& m) {
            "maxima"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("leave_out_experts", &leave_out_experts, "share"_a)
+      .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a)
       .def("set_rules", &set_rules, "rules"_a)
       .def("time_parts", &time_parts, "timed"_a, "Whether the parts of later steps are timed.")
       .def("take_part_seconds", &take_part_seconds,

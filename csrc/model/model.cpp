@@ -206,6 +206,11 @@ void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
   for (const int index : skipped) spec_.layers[index].skipped = true;
 }
 
+void Model::leave_out_in_prompts(float share) {
+  const std::lock_guard lock(stepping_);
+  spec_.unread_in_prompts = share;
+}
+
 void Model::leave_out_experts(float share) {
   const std::lock_guard lock(stepping_);
   for (Layer& layer : spec_.layers)
@@ -257,6 +262,8 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   counts.expert_bytes_held += experts.bytes_held;
   counts.visits_left_out += experts.left_out;
   counts.share_left_out = std::max(counts.share_left_out, experts.share_left_out);
+  counts.tile_rows_read += shared.tile_reads.key_rows;
+  counts.tile_rows_held += shared.tile_reads.dense_rows;
 }
 
 }  // namespace suffice

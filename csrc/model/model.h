@@ -43,6 +43,7 @@ struct ModelSpec {
   // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
+  float unread_in_prompts = 0;  // the largest share of a tile's softmaxes, on average
 
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {
@@ -75,6 +76,7 @@ struct StepRequest {
   bool exact = false;    // attends to everything, as prompts do: the rules do not apply
   bool counted = true;   // its reads are counted, and audited if the step is
   bool watched = false;  // its queries are handed out
+  bool tiled = false;    // it is a tile of a prompt, which may leave something unread
 };
 
 struct Step {
@@ -114,6 +116,8 @@ class Model {
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
   // From now on the lightest experts of a row are left out, up to a share of its weights.
   void leave_out_experts(float share);
+  // From now on a tile of a prompt may leave this share of its softmaxes unread, on average.
+  void leave_out_in_prompts(float share);
   // Whether the parts of later steps are timed.
   void time_parts(bool timed);
   // The seconds of the steps since the last call, summed over threads.

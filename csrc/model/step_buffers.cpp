@@ -53,6 +53,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);
   reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
+  tile_reads = {};
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   group_by_adapter(step);
   const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
@@ -146,9 +147,11 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       traversal.state = &cache.state(layer, g);
       traversal.sums = &cache.sums(layer, g);
       traversal.reads = request.counted ? &reads[layer * traversals.size() + index] : nullptr;
+      if (request.tiled) traversal.reads = &tile_reads;
       traversal.audit = audited ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
       if (exact) traversal.state->drafts.clear();
       if (exact) traversal.sums->drafts.clear();
+      traversal.unread = request.tiled ? spec.unread_in_prompts : 0.0f;
       traversal.rule = by_rule ? &rules[layer * spec.kv_heads + g] : nullptr;
     }
   }

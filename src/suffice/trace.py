@@ -25,7 +25,7 @@ import numpy as np
 _COUNTS = (
     *("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read"),
     *("experts_read", "experts_held", "expert_bytes_read", "expert_bytes_held"),
-    "experts_left_out",
+    *("experts_left_out", "tile_rows_read", "tile_rows_held"),
 )
 
 
@@ -168,8 +168,9 @@ class Trace:
     read. Experts of all layers are counted once a step, those read and all, however many rows go to
     them. `experts_left_out` are those of rows that a technique left out, and `experts_missing` the
     largest share of a row's weights that they had. `missing` is the largest share of a softmax that
-    a step left unread, as its technique bounds or estimates it. `audit` has the figures of audited
-    steps, None if there were none.
+    a step left unread, as its technique bounds or estimates it. `tile_rows_read` are the key rows
+    that tiles of prompts read, of `tile_rows_held`, if they may leave something unread. `audit`
+    has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
@@ -191,6 +192,7 @@ class Trace:
         self.expert_bytes_held = 0
         self.experts_left_out = 0
         self.experts_missing = 0.0
+        self.tile_rows_read = self.tile_rows_held = 0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = self.shift = 0.0
         self.cached = (0, 0)
@@ -247,6 +249,11 @@ class Trace:
         self.experts_missing = max(self.experts_missing, counts.share_left_out)
         self.missing = max(self.missing, counts.missing)
         self.shift = max(self.shift, counts.shift)
+
+    def add_tiles(self, counts: Any) -> None:
+        """Add what tiles of prompts read, of native `Counts`."""
+        self.tile_rows_read += counts.tile_rows_read
+        self.tile_rows_held += counts.tile_rows_held
 
     def copy(self) -> Trace:
         """Return a copy of the totals."""

@@ -54,6 +54,20 @@ def test_who_decodes_waits_for_a_part_of_a_call_if_a_whole_one_takes_too_long() 
     assert [parts[0][1] for parts in made.rounds([Asking(1000)], 4)] == [64, 32]
 
 
+@pytest.mark.parametrize("unit", [8, 32])
+def test_parts_are_of_whole_units_but_for_the_last(unit: int) -> None:
+    sizes = set()
+    for milliseconds in range(1, 300, 7):
+        made: Turns[Asking] = Turns(128, unit=unit)
+        for _ in range(30):
+            made.times.learn(4, 64, 0.064)
+        made.step_seconds = milliseconds / 1000
+        prompts = [Asking(1000), Asking(2000)]
+        for parts in made.rounds(prompts, 4):
+            sizes |= {count for _, count in parts}
+    assert all(size % unit == 0 for size in sizes) and len(sizes) >= 4
+
+
 def test_a_call_of_a_slow_model_is_shorter() -> None:
     made: Turns[Asking] = Turns(128)
     for each, tokens in ((0.001, 128), (0.005, 80), (0.1, 32)):

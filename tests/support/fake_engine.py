@@ -92,6 +92,7 @@ class FakeRunner:
     runs_as = "float32"
     bits_per_weight = 32.0
     tile_rows = 30
+    tile_unit = 8
     known_rows = 30
     shares_prompts = True
     prompts_by_technique = False

@@ -47,6 +47,11 @@ class Attention(Protocol):
         ...
 
     @property
+    def unread_in_prompts(self) -> float:
+        """The largest share of its softmaxes that a tile of a prompt leaves unread, on average."""
+        ...
+
+    @property
     def stateless(self) -> bool:
         """Whether heads keep no state from token to token, so that drafts can be undone."""
         ...

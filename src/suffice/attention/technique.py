@@ -41,6 +41,11 @@ class Technique(ABC):
         return False
 
     @property
+    def unread_in_prompts(self) -> float:
+        """The largest share of its softmaxes that a tile of a prompt leaves unread, on average."""
+        return 0.0
+
+    @property
     def needs_all_tokens(self) -> bool:
         """Whether it selects from all tokens itself: yes, if it uses the sketch."""
         return self.sketched

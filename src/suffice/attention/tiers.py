@@ -28,20 +28,25 @@ they may fall short:
 The output is then off by at most the length of the longest value, times 2 M / (W + M - L) and the
 sum of e^x' e / W over light rows, with e the stored relative error of a value's base.
 
+With `prompt`, tiles of 32 tokens of a prompt read their heaviest blocks exactly, and no others: see
+`suffice.attention.prompt_tiles`. Rows of such prompts serve no other requests.
+
 Source   ours; 4-bit scores for choosing keys as in Lin et al., "Twilight".
-Exact    eps = 0 and skip = 0.
+Exact    eps = 0, skip = 0 and prompt = 0.
 Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head;
          the bound on the output is reported.
 Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
          bytes for a base; for bounds, two bytes for each row. Bases of other types than
          `planes` also take D + 10 bytes of memory for a row: 29 % more than bfloat16 (D = 64).
-Native   csrc/attention/tier_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
-         csrc/kernels/rows.inl
+Native   csrc/attention/tier_search.cpp, csrc/attention/prompt_search.cpp,
+         csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl, csrc/kernels/rows.inl
 Example  tiers:eps=0.7,skip=0.0002
 Options
     eps         largest share of the softmax with estimated scores, in every head; 0: none
     skip        rows of a smaller share of the softmax, in every head, are not read; 0: all are
     bounded     eps is the largest total variation distance to the exact softmax, which is certain
+    prompt      largest share of the softmax that 32 tokens of a prompt leave unread, on average, in
+                every head; 0: prompts read everything
     calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
@@ -79,6 +84,7 @@ class Tiers(Technique):
     eps: float = 0.5
     skip: float = 0.0002
     bounded: bool = False
+    prompt: float = 0.0
     calibrated: bool = False
 
     def __post_init__(self) -> None:
@@ -86,11 +92,18 @@ class Tiers(Technique):
             raise InputError(f"tiers: eps={self.eps}: must be 0 or in [{LEAST}, 1]")
         if not 0 <= self.skip <= 1:
             raise InputError(f"tiers: skip={self.skip}: must be in [0, 1]")
+        if not 0 <= self.prompt < 1:
+            raise InputError(f"tiers: prompt={self.prompt}: must be in [0, 1)")
 
     @property
     def approximates(self) -> bool:
         """Return whether anything may be estimated or skipped."""
         return self.eps > 0 or self.skip > 0
+
+    @property
+    def unread_in_prompts(self) -> float:
+        """The largest share of its softmaxes that a tile of a prompt leaves unread, on average."""
+        return self.prompt
 
     @property
     def based(self) -> bool:

@@ -90,6 +90,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
         *drafted(output.speculation),
         *([] if cached else [weights]),  # only in a conversation's first turn
+        *tiles_read(trace),
         *kv_read(trace),
         *experts_read(trace),
         f"memory {_size(peak_memory_bytes())}",
@@ -125,6 +126,13 @@ def kv_read(trace: Trace) -> list[str]:
     outputs = f", outputs by {_share(trace.shift)}" if trace.shift else ""
     bound = [words.format(_share(trace.missing)) + outputs] if trace.missing else []
     return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
+
+
+def tiles_read(trace: Trace) -> list[str]:
+    """Return the share of the keys that a prompt's tokens attended to; nothing if it was all."""
+    if not trace.tile_rows_held:
+        return []
+    return [f"prompt attention read{_percent(trace.tile_rows_read, trace.tile_rows_held)}"]
 
 
 def experts_read(trace: Trace) -> list[str]:

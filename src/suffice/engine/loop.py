@@ -65,7 +65,7 @@ class Loop:
         self.scheduler = Scheduler(max_num_seqs, clock)
         self.budget = budget
         self.retained = Retained(runner.close, prefix_bytes, least_prefix)
-        self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds)
+        self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds, runner.tile_unit)
         self._memory = Memory(runner, self.scheduler, self.retained, max_model_len)
         self._accepting = Accepting(self.abort)
         self._tokenizer = tokenizer

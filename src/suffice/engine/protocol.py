@@ -177,6 +177,11 @@ class LoopRunner(Protocol):
         ...
 
     @property
+    def tile_unit(self) -> int:
+        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
+        ...
+
+    @property
     def known_rows(self) -> int:
         """The largest number of known tokens of a sequence in a decode step."""
         ...

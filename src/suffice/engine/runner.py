@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 
 from suffice.cache import machine, row_bytes, types_of, with_defaults
-from suffice.cache.kv import KVCache
+from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
 from suffice.engine.protocol import How, Rows
+from suffice.engine.steps import UNIT
 from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.adapters import Adapter
@@ -92,7 +93,18 @@ class Runner(ModelWithTechniques):
         """The largest number of a prompt's tokens in a step."""
         most = EXPERT_ROWS if self.decoder.config.experts else PROMPT_ROWS
         most = KNOWN_ROWS if self.config.softmax.prefill else most
-        return min(most, self.config.prefill_chunk)
+        size = min(most, self.config.prefill_chunk)
+        return max(size // MAX_TENTATIVE, 1) * MAX_TENTATIVE if self._tiled else size
+
+    @property
+    def tile_unit(self) -> int:
+        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
+        return MAX_TENTATIVE if self._tiled else UNIT
+
+    @property
+    def _tiled(self) -> bool:
+        """Whether tiles of MAX_TENTATIVE tokens of a prompt choose what they read."""
+        return self.config.attention.unread_in_prompts > 0
 
     @property
     def known_rows(self) -> int:
@@ -204,6 +216,7 @@ class Runner(ModelWithTechniques):
                 exact=not self.config.softmax.prefill,
                 counted=False,
                 watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
+                tiled=self._tiled,
             )
         if not len(tree):
             return StepRows(cache, tokens, outputs=rows.outputs, **how)
@@ -254,6 +267,7 @@ class Runner(ModelWithTechniques):
             counted=False,
             watch=_shown(watch, cache.length + len(tokens)),
             adapter=self.adapter,
+            tiled=self._tiled and watch is None,
         )
         logits = self._native.step([rows])
         cache.commit(list(range(len(tokens))))

@@ -13,7 +13,7 @@ STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
 LEAST_TOKENS = 32  # of prompts in a step, however long it takes
 CALL_SECONDS = 0.4  # of a call while nobody decodes: who comes meanwhile waits for it
-UNIT = 8  # a step takes a multiple of this many tokens of prompts
+UNIT = 8  # a step usually takes a multiple of this many tokens of prompts
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
 
@@ -81,13 +81,17 @@ class Turns(Generic[P]):
     Every second turn goes to who has the fewest tokens left, so that a short prompt is soon through
     among long ones; the others go round. `tile` is how many tokens of prompts a call runs at most.
     Without `step_seconds` nobody watches the time of a step: it has one call of a whole tile, whose
-    products are the fastest, and who decodes takes part in it.
+    products are the fastest, and who decodes takes part in it. Parts of a prompt have a multiple of
+    `unit` tokens, but for the last.
     """
 
-    def __init__(self, tile: int, step_seconds: float | None = STEP_SECONDS) -> None:
+    def __init__(
+        self, tile: int, step_seconds: float | None = STEP_SECONDS, unit: int = UNIT
+    ) -> None:
         self.times = Times()
         self.step_seconds = step_seconds
         self._tile = tile
+        self._unit = unit
         self._queue: list[P] = []  # whose turn it is next; who had one goes to the end
         self._shortest = False  # whether the next turn goes to who has the fewest tokens left
 
@@ -127,10 +131,10 @@ class Turns(Generic[P]):
         if not self.times.token:
             return least if samples else self._tile
         if not samples:
-            most = int(CALL_SECONDS / self.times.token) // UNIT * UNIT
+            most = int(CALL_SECONDS / self.times.token) // self._unit * self._unit
             least = max(least, min(self._tile, most))
         fit = int((self.step_seconds - self.times.plain(samples)) / self.times.token)
-        unit = least if fit > self._tile else UNIT
+        unit = least if fit > self._tile else self._unit
         return max(fit // unit * unit, least)
 
     def _in_turn(self, prompts: list[P], left: Mapping[int, int]) -> list[P]:

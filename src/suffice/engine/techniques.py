@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from suffice import native
+from suffice.attention import ATTENTIONS
 from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, types_of
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
+from suffice.errors import InputError
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import POSITIONS, KeyRounding, key_rounding
@@ -43,7 +45,7 @@ class ModelWithTechniques(ModelFacts):
             config.max_model_len,
             rules,
             config.levels(),
-            Omitted(experts=config.experts.left_out),
+            Omitted(experts=config.experts.left_out, prompts=config.attention.unread_in_prompts),
             adapters,
         )
         names = [name for name, _ in config.adapters]
@@ -85,8 +87,17 @@ class ModelWithTechniques(ModelFacts):
         """Let rows name the attention of a config, which differs in nothing else; its number.
 
         No sequence may be open: those opened from now on keep what the technique needs.
+
+        Raises:
+            InputError: It is not for this model, or its prompts differ from the other requests'.
         """
         config.check_model(self.decoder.config)
+        if config.attention.unread_in_prompts != self.config.attention.unread_in_prompts:
+            raise InputError(
+                f"attention '{ATTENTIONS.name_of(config.attention)}': prompt="
+                f"{config.attention.unread_in_prompts:g} must be that of all requests, "
+                f"{self.config.attention.unread_in_prompts:g}: give it when the engine starts"
+            )
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.attention.sketched
@@ -107,9 +118,11 @@ class ModelWithTechniques(ModelFacts):
     def shares_prompts(self) -> bool:
         """Whether a prompt's rows serve other prompts that begin alike, bit for bit.
 
-        Not if the policy chooses by the queries of the whole prompt, or evicts.
+        Not if the policy chooses by the queries of the whole prompt, or evicts; nor if tiles of a
+        prompt choose, since the last tile of a shorter one has other tokens.
         """
-        return not (self.config.policy.evicts or self.config.policy.watches)
+        policy, tiled = self.config.policy, self.config.attention.unread_in_prompts > 0
+        return not (policy.evicts or policy.watches or tiled)
 
     @property
     def prompts_by_technique(self) -> bool:

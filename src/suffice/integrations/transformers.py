@@ -135,6 +135,11 @@ def enable(
         softmax=softmax,
         calibration=calibration,
     )
+    if config.attention.unread_in_prompts:
+        raise InputError(
+            f"attention={attention!r}: transformers runs prompts by attention to everything: leave "
+            "out prompt"
+        )
     check_model(model)
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")

@@ -35,13 +35,15 @@ class Omitted:
 
     Tokens see the last `recent` keys (0: all), their own included, and the first `sinks`; a layer's
     own window stays if it is narrower. `layers` are skipped: they neither read nor store keys. The
-    lightest experts of a row are skipped up to the share `experts` of its weights.
+    lightest experts of a row are skipped up to the share `experts` of its weights. A tile of a
+    prompt may leave the share `prompts` of its softmaxes unread, on average.
     """
 
     recent: int = 0
     sinks: int = 0
     layers: tuple[int, ...] = ()
     experts: float = 0.0
+    prompts: float = 0.0
 
 
 class NativeModel:
@@ -122,6 +124,7 @@ class NativeModel:
         omitted = self._omitted
         model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
         model.leave_out_experts(omitted.experts)
+        model.leave_out_in_prompts(omitted.prompts)
         model.time_parts(self._timed)
         return model
 
@@ -225,6 +228,7 @@ class NativeModel:
         )
         if queries is not None:
             step_rows.show(batch, queries)
+        trace.add_tiles(counts)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
         own = [Reads(*one) for piece, one in zip(pieces, each, strict=True) if piece.first == 0]

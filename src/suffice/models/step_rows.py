@@ -13,7 +13,7 @@ from suffice.models.decoder import Watch
 from suffice.trace import Reads
 
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
-_EXACT, _COUNTED, _WATCHED = 1, 2, 4
+_EXACT, _COUNTED, _WATCHED, _TILED = 1, 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class StepRows:
     `exact`: attend to everything, whatever the technique, as for prompts; then there may be more
     rows than drafts, unless they have parents or are counted. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
-    these rows [H, T, D], rotated.
+    these rows [H, T, D], rotated. `tiled`: they are of a prompt, whose tiles of `MAX_TENTATIVE`
+    tokens may leave something unread, see `Omitted`.
     """
 
     cache: KVCache
@@ -41,6 +42,7 @@ class StepRows:
     exact: bool = False
     counted: bool = True
     watch: Watch | None = None
+    tiled: bool = False
 
 
 class Piece(NamedTuple):
@@ -70,7 +72,8 @@ def most_rows(rows: StepRows) -> int:
 
 def kind(rows: StepRows) -> int:
     """Return how rows take part in a step, as the core numbers it."""
-    return _EXACT * rows.exact + _COUNTED * rows.counted + _WATCHED * (rows.watch is not None)
+    watched = _WATCHED * (rows.watch is not None)
+    return _EXACT * rows.exact + _COUNTED * rows.counted + watched + _TILED * rows.tiled
 
 
 def counted_rows(batch: Sequence[StepRows]) -> list[int]:

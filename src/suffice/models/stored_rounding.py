@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +41,8 @@ def stored(fitted_to: str, fit: Callable[[], KeyRounding]) -> KeyRounding:
 
 def _read(path: Path) -> KeyRounding | None:
     """Return a file's rounding; None if there is no file, or it is damaged."""
+    import zipfile  # which takes time, and most engines need no rounding
+
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as parts:
             return KeyRounding(**{name: parts[name] for name in KeyRounding._fields})

@@ -15,6 +15,7 @@ import numpy as np
 
 from suffice.cache import BLOCK, GROWTHS, Growth
 from suffice.engine.protocol import Rows
+from suffice.engine.steps import UNIT
 from suffice.errors import InputError, OutOfMemory
 from suffice.plan.costs import Call, Hardware, StepCosts
 from suffice.plan.stored import Model
@@ -175,6 +176,11 @@ class SimulatedRunner:
     def longest_prompt(self) -> int:
         """The largest number of tokens in a prompt."""
         return self._model.longest_prompt
+
+    @property
+    def tile_unit(self) -> int:
+        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
+        return UNIT
 
     @property
     def tile_rows(self) -> int:

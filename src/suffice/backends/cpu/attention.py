@@ -24,6 +24,7 @@ def attend(
     window: int | None = None,
     blocks: list[int] | None = None,
     audit: np.ndarray | None = None,
+    unread: float = 0.0,
 ) -> tuple[np.ndarray, list[core.Reads]]:
     """Return the output [H, T, D] of one layer of a cache, and what each key/value head read.
 
@@ -31,7 +32,8 @@ def attend(
     cache's T tentative rows or, if there are none, of its last T rows; each sees the rows before
     it. `window`: the most rows that a query sees, its own included. `blocks`: the blocks of 16 rows
     to read, in order (None = all visible). `audit` float32 [5, T, H] receives the errors: see
-    `suffice.trace.Audit`.
+    `suffice.trace.Audit`. `unread`: the queries are a tile of a prompt, which may leave this share
+    of its softmaxes unread, on average.
     """
     count = q.shape[1]
     visible = cache.visible() or causal(count)
@@ -44,7 +46,7 @@ def attend(
     order = None if blocks is None else np.array(blocks, np.int32)
     native = None if rule is None else native_rule(rule)
     reads = cache.native.attend(
-        layer, length, rows, masks, scale, window or 0, order, out, native, audit
+        layer, length, rows, masks, scale, window or 0, order, out, native, audit, unread
     )
     return out.swapaxes(0, 1), reads
 

@@ -1,0 +1,44 @@
+"""The benchmark of prompts whose tiles choose what they read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiny
+from benchmarks.attention import prompts
+
+TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 120
+
+
+def test_times_and_quality_are_stored_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny.make(tmp_path / "model", "llama", tokenizer=True, max_position_embeddings=2048)
+    (tmp_path / "text.txt").write_text(TEXT)
+    monkeypatch.setattr(prompts, "WINDOW", 1200)
+    monkeypatch.setattr(prompts, "FOLLOWING", 12)
+    setting = "tiers:eps=0,skip=0,prompt=0.3"
+
+    def run(*more: str) -> int:
+        given = ["--model", str(folder), "--text", str(tmp_path / "text.txt"), "--limit", "2"]
+        given += ["--settings", setting, "--lengths", "1150", "--threads", "1"]
+        monkeypatch.setattr(sys, "argv", ["prompts", *given, "--out", str(tmp_path), *more])
+        return prompts.main()
+
+    assert run() == 0 and run("--quality") == 0
+    cells = json.loads((tmp_path / "prompts.json").read_text())["cells"]
+    assert cells["exact"]["1150"]["ratio"] == 1 and cells["exact"]["1150"]["read"] == 1
+    time, quality = cells[setting]["1150"], cells[setting]["quality"]
+    assert 0 < time["read"] < 1 and time["seconds"] > 0
+    assert 0 < quality["read"] < 1 and quality["divergence"] > 0
+    drawn = (tmp_path / "prompts.md").read_text()
+    assert f"| 1150 | `{setting}` |" in drawn and "text.txt" not in drawn
+    monkeypatch.setattr(prompts, "quality", lambda *_: pytest.fail("it is measured"))
+    assert run("--quality") == 0
+    capsys.readouterr()
+    assert run("--settings", "tiers:prompt=2") == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -13,7 +13,7 @@ Blocks whose sums are within a quarter of a factor of 2 keep the order of their 
 chooses depends on its own tokens alone, so results do not depend on how a prompt is cut, as long as
 every part begins with a tile.
 
-Source   ours; choosing blocks by some of a tile's queries as in Jiang et al. 2024, "MInference 1.0".
+Source   ours; blocks by some of the queries as in Jiang et al. 2024, "MInference 1.0".
 Native   csrc/attention/prompt_search.cpp
 """
 

@@ -22,8 +22,8 @@ class BlockSample {
   void draw(const std::vector<double>& shares, int most, uint64_t seed);
   const std::vector<int32_t>& blocks() const { return blocks_; }  // ascending
   bool certain() const { return rest_ <= 0; }                     // nothing is left to chance
-  // Bounds the sum of the addends of all blocks, of which `found` are those of `blocks`, in units
-  // of `unit`. It is below the true sum with a probability of at most `delta`.
+  // Bounds the sum of the addends of all blocks from those of `blocks`, `found`, in units of
+  // `unit`. It is below the true sum with a probability of at most `delta`.
   double bound(const float* found, double unit, double delta) const;
 
  private:

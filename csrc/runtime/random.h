@@ -1,4 +1,4 @@
-// Pseudorandom numbers by counters: each follows from its key alone, whoever asks and when.
+// Pseudorandom numbers by counters: each follows from its key alone.
 #pragma once
 
 #include <cstdint>

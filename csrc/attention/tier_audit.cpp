@@ -83,7 +83,7 @@ void TierSearch::audit_token(Scratch& scratch) {
     for (size_t i = 0; i < truth[q].size(); i++) distance += std::abs(truth[q][i] - used[q][i]) / 2;
     to.missing[place + q] = static_cast<float>(distance);
   }
-  if (!rule_->bounded) return;
+  if (!rule_->bounds()) return;
   const std::vector<double> shifts = shifts_of(truth.data(), used.data());
   for (int q = 0; q < group_; q++) {
     to.bound[place + q] = bounds_[q];

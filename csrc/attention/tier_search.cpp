@@ -11,7 +11,6 @@ namespace suffice {
 namespace {
 
 constexpr float kEveryRow = -1e30f;  // a floor that every visible row reaches
-constexpr double kSumError = 1e-5;   // relative, of float32 sums of thousands of weights
 constexpr double kLeast = 1e-4;      // of what is asked: below, all blocks are read
 constexpr int kTierPieceTiles = 2 * kChunkBlocks / kTileBlocks;
 
@@ -110,9 +109,10 @@ void TierSearch::choose(const TierEstimates& estimates, int row) {
   queries_ = traversal_->queries.data() + static_cast<size_t>(row) * group_;
   visible_ = traversal_->visible[static_cast<size_t>(row) * group_];
   weigh_blocks(estimates);
+  if (rule_->bounds()) measure_errors();
   if (rule_->bounded) bound_errors();
   choose_blocks(rule_->estimated);
-  counted_.resize(kept_.size());
+  for (auto* rows : {&counted_, &exact_}) rows->resize(kept_.size());
   piece_reads_.resize(pieces_);
   results_.resize(2 * pieces_ * partial_floats(group_, base_.size));
 }
@@ -139,6 +139,12 @@ void TierSearch::weigh_blocks(const TierEstimates& estimates) {
   for (auto* marks : {&marked_, &kept_}) marks->resize(tiles);
 }
 
+void TierSearch::measure_errors() {
+  units_.resize(group_);
+  kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
+  errors_.resize(4 * masses_.size());
+}
+
 // Sums, block by block, what bounds the errors of the weights of its rows if it is light.
 void TierSearch::bound_errors() {
   if_light_.resize(kept_.size());
@@ -147,11 +153,8 @@ void TierSearch::bound_errors() {
   kernels().keep_rows(tiles_, group_, floors_.data(), marked_.data(), if_light_.data());
   const std::vector<float> every(group_, kEveryRow);
   kernels().keep_rows(tiles_, group_, every.data(), marked_.data(), seen_.data());
-  units_.resize(group_);
-  kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
-  errors_.resize(4 * masses_.size());
   kernels().bound_blocks(base_, tiles_, group_, peaks_.data(), units_.data(), if_light_.data(),
-                         errors());
+                         marked_.data(), errors());
 }
 
 BlockErrors TierSearch::errors() {
@@ -228,6 +231,7 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   int blocks = 0;
   for (int tile = first; tile < last; tile++) {
     const uint64_t heavy = counted_[tile] & marked_[tile];
+    exact_[tile] = heavy;
     kept_[tile] = counted_[tile] & ~heavy;
     reads.values += __builtin_popcountll(heavy);
     reads.light += __builtin_popcountll(kept_[tile]);
@@ -241,6 +245,7 @@ void TierSearch::attend(int piece, Scratch& scratch) {
       list[blocks++] = block;
     }
   }
+  if (rule_->sample > 0) bound_tiles(tiles, first);
   float* const floats =
       scratch.at_least(std::max(attend_scratch(group_, base_.size), coded_scratch(group_)));
   if (blocks > 0)
@@ -262,9 +267,10 @@ void TierSearch::gather() {
 
 void TierSearch::finish(Scratch& scratch) {
   gather();
-  missing_ = 0;
+  sampled_keys_ = 0;
+  missing_ = rule_->sample > 0 ? distance(scratch) : 0.0f;
   for (double most = rule_->estimated / 2; rule_->bounded; most /= 2) {
-    missing_ = distance();
+    missing_ = distance(scratch);
     if (missing_ <= rule_->estimated) break;
     choose_blocks(most > kLeast * rule_->estimated ? most : 0.0);
     for (int i = 0; i < pieces_; i++) attend(i, scratch);
@@ -285,10 +291,11 @@ void TierSearch::count() {
     reads.per_head_rows += piece.per_head;
     light += piece.light;
   }
+  reads.key_rows += sampled_keys_;
   const int64_t alone = is_four_bits(traversal_->head.key_type) ? reads.key_rows : 0;
   const int64_t by_base = visible_.rows() - alone + light;  // a plane is part of an exact key
   reads.sketch_bytes = by_base * stored_bytes(Type::kmeans4, base_.size);
-  if (rule_->bounded) {
+  if (rule_->bounds()) {
     reads.sketch_bytes += 2 * visible_.rows();  // errors of keys and values, a byte for each
     reads.missing = missing_;
     reads.shift = *std::max_element(shifts_.begin(), shifts_.end());
@@ -298,22 +305,26 @@ void TierSearch::count() {
 
 // Bounds the total variation distance of each head's softmax to the exact one, and what it and the
 // bases of light values move the output by; returns the largest distance.
-float TierSearch::distance() {
+float TierSearch::distance(Scratch& scratch) {
   const BlockErrors found = errors();
   for (auto* of_head : {&bounds_, &shifts_}) of_head->resize(group_);
+  for (auto* of_head : {&used_, &fall_}) of_head->resize(group_);
   for (int q = 0; q < group_; q++) {
     double more = 0, less = 0, lost = 0;
     for (int i = 0; i < blocks_; i++) {
-      if (is_marked(marked_, i)) continue;
+      if (rule_->bounded && is_marked(marked_, i)) continue;  // all of it is exact
       more += found.more[static_cast<size_t>(q) * blocks_ + i];
       less += found.less[static_cast<size_t>(q) * blocks_ + i];
       lost += found.lost[static_cast<size_t>(q) * blocks_ + i];
     }
     const Total total = total_of(parts_, q);
-    const double used = total.sum * std::exp2(double{total.peak} - peaks_[q]);
-    bounds_[q] = static_cast<float>(bound_of(used, more, less));
-    shifts_[q] = static_cast<float>(2 * bounds_[q] + lost / used * (1 + kSumError));
+    used_[q] = total.sum * std::exp2(double{total.peak} - peaks_[q]);
+    fall_[q] = less;
+    bounds_[q] = static_cast<float>(bound_of(used_[q], more, less));
+    shifts_[q] = static_cast<float>(lost / used_[q] * (1 + kSumError));
   }
+  if (rule_->sample > 0) lower_bounds(scratch);
+  for (int q = 0; q < group_; q++) shifts_[q] += 2 * bounds_[q];
   return *std::max_element(bounds_.begin(), bounds_.end());
 }
 

@@ -15,7 +15,9 @@
 // by how much the true ones may exceed them, and L by how much they may fall short. The softmax is
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
-// How far an output is moved follows from it: docs/techniques/tiers_bound.md.
+// How far an output is moved follows from it: docs/techniques/tiers_bound.md. With a sample,
+// `finish` bounds the distance at a confidence, from the exact scores of some blocks
+// (tier_sample.cpp).
 //
 // Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
 // traversal starts, and most often runs on the thread that has their scores in its cache.
@@ -25,11 +27,14 @@
 #include <deque>
 #include <vector>
 
+#include "attention/block_sample.h"
 #include "attention/partial.h"
 #include "attention/traversal.h"
 #include "runtime/parallel.h"
 
 namespace suffice {
+
+constexpr double kSumError = 1e-5;  // relative, of float32 sums of thousands of weights
 
 // The estimated scores of a traversal, for all its query rows.
 class TierEstimates {
@@ -73,13 +78,17 @@ class TierSearch {
   };
 
   void weigh_blocks(const TierEstimates& estimates);
+  void measure_errors();
   void bound_errors();
   BlockErrors errors();
   void choose_blocks(double most);
   int64_t keep_rows(const CodedTiles& tiles, int first, int last);
   Partial part(int index);
   void gather();
-  float distance();
+  float distance(Scratch& scratch);
+  void bound_tiles(const CodedTiles& tiles, int first);  // in tier_sample.cpp, as the next two
+  void lower_bounds(Scratch& scratch);
+  void compare(const std::vector<int32_t>& chosen, float* more, float* less, Scratch& scratch);
   void count();
   void audit_token(Scratch& scratch);  // in tier_audit.cpp, as the next
   void weigh_exactly(const float* scores, int q, std::vector<double>& truth,
@@ -94,22 +103,26 @@ class TierSearch {
   int row_ = 0, group_ = 0, blocks_ = 0;
   const float* const* queries_ = nullptr;
   Visible visible_;
-  std::vector<float> peaks_, floors_;   // [group]: largest scores, lowest scores to keep
-  std::vector<double> totals_;          // [group]: sums of weights
+  std::vector<float> peaks_, floors_;  // [group]: largest scores, lowest scores to keep
+  // [group]: sums of weights, estimated and used, and by how much the latter may exceed true ones
+  std::vector<double> totals_, used_, fall_;
   std::vector<float> masses_, shares_;  // [group][blocks], [blocks]
   std::vector<float> errors_;           // of BlockErrors
   std::vector<ErrorUnits> units_;       // [group]
   std::vector<float> bounds_, shifts_;  // [group]: on the distance of their softmax, on outputs
   std::vector<int> buckets_;            // for sorting
   std::vector<int32_t> sorted_;         // all blocks by share
-  // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
-  // where a block is light, and all that the token sees
-  std::vector<uint64_t> marked_, counted_, kept_, if_light_, seen_;
+  // [tiles]: rows of heavy blocks, rows that count, those of them that are light and exact, rows
+  // that count where a block is light, and all that the token sees
+  std::vector<uint64_t> marked_, counted_, kept_, exact_, if_light_, seen_;
   int pieces_ = 0, before_ = 0;  // tiles of the first piece before the traversal's first
   std::vector<PieceReads> piece_reads_;
   std::vector<float> results_;  // of each piece: of its rows in chosen blocks, and of the others
   std::vector<Partial> parts_;  // those that have rows
   float missing_ = 0;
+  BlockSample sample_;
+  std::vector<float> compared_;  // of its blocks
+  int64_t sampled_keys_ = 0;     // that are read for it alone
 };
 
 // The searches of all tokens of a step in a layer. They keep their buffers.

@@ -48,6 +48,7 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
   const int committed = length - bounds.removed;
   traversal.bounds = bounds;
   traversal.rows_end = committed + count;
+  traversal.positions.assign(positions, positions + count);
   traversal.visible.clear();
   int first = committed;
   for (int row = 0; row < count; row++) {

@@ -32,6 +32,7 @@ struct Traversal {
   KVHead head;
   std::vector<const float*> queries;    // [count] -> [size], scaled by attention scale * log2 e
   std::vector<Visible> visible;         // [count]
+  std::vector<int> positions;           // of the tokens
   std::vector<float*> outputs;          // [count] -> [size]
   const int32_t* list = nullptr;        // ordered block indices, null: the identity
   int begin = 0, end = 0;               // positions in the list (or blocks, when null)
@@ -47,6 +48,7 @@ struct Traversal {
   // [group] logits that take part in each query head's softmax without a value; or null.
   const float* spare = nullptr;
   int group = 1;           // query heads: rows of `queries` of one token
+  int place = 0;           // of the layer's key/value head among those of all layers
   Reads* reads = nullptr;  // where to count, unless null
   Audit audit;             // of the first token's first query head
   int chunks = 0;

@@ -83,6 +83,7 @@ void lay_out(const Call& call, const StepRequest& request, Reads* reads,
     t.reads = reads + g;
     t.rule = call.rules.empty() ? nullptr : call.rules[g];
     t.group = group;
+    t.place = layer * cache.heads() + g;
     t.max_blocks = cache.eligible(layer).blocks;
     t.boxed = request.length / kPanel;
     set_visibility(t, bounds, request.length, request.count, positions.data(), masks.data());

@@ -175,9 +175,16 @@ struct Kernels {
   // What bounds the errors of such scores, for each of `count` queries; of the exact head.
   void (*measure_queries)(const KVHead&, const float* const* queries, int count, ErrorUnits* to);
   // Sums of each block, in units of 2^peak: of the rows in `kept` [tile], which count by their
-  // scores, and of the others, which do not count.
+  // scores, and of the others, which do not count. Those in `exact` [tile] have no errors.
   void (*bound_blocks)(const KVHead&, const CodedTiles& tiles, int count, const float* peaks,
-                       const ErrorUnits* units, const uint64_t* kept, const BlockErrors& to);
+                       const ErrorUnits* units, const uint64_t* kept, const uint64_t* exact,
+                       const BlockErrors& to);
+  // Of each of the blocks `chosen`, counted from the first of `tiles` on, by how much true weights
+  // exceed those used and fall short of them, in all: [count][blocks], in units of 2^peak. `scores`
+  // are the exact ones of these blocks, [tile][count][kTileRows].
+  void (*compare_blocks)(const CodedTiles& tiles, const int32_t* chosen, int blocks, int count,
+                         const float* peaks, const uint64_t* kept, const uint64_t* exact,
+                         const float* scores, float* more, float* less);
 
   // masses[i] += 2^(scores[i] - peak) * factor for the rows of a block.
   void (*add_masses)(const float* scores, float peak, float factor, float* masses);

@@ -107,13 +107,15 @@ SUFFICE_INLINE vf score_errors(const KVHead& head, int row, const ErrorUnits& un
 }
 
 inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count, const float* peaks,
-                         const ErrorUnits* units, const uint64_t* kept, const BlockErrors& to) {
+                         const ErrorUnits* units, const uint64_t* kept, const uint64_t* exact,
+                         const BlockErrors& to) {
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i++) {
     const int within = (i - tiles.begin) % kTileBlocks;
     if (i != tiles.begin && within == 0) scores += tiles.stride;
     const int row = (tiles.list ? tiles.list[i] : i) * kPanel;
     const uint64_t counts = kept[(i - tiles.begin) / kTileBlocks] >> (within * kPanel);
+    const uint64_t off = ~exact[(i - tiles.begin) / kTileBlocks] >> (within * kPanel);
     for (int q = 0; q < count; q++) {
       vf used = {}, more = {}, less = {}, lost = {};
       for (int key = 0; key < kPanel; key += W) {
@@ -122,7 +124,7 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
         const auto bits = static_cast<uint32_t>(counts >> key);
         const vf weight = keep_lanes(exp2(score), bits);
         used += weight;
-        more += exp2(score + error) - weight;
+        more += keep_lanes(exp2(score + error) - weight, static_cast<uint32_t>(off >> key));
         less += weight - keep_lanes(exp2(score - error), bits);
         lost += weight * load_lengths(head.value_errors + row + key);
       }
@@ -131,6 +133,32 @@ inline void bound_blocks(const KVHead& head, const CodedTiles& tiles, int count,
       to.more[at] = sum_of(more);
       to.less[at] = sum_of(less);
       to.lost[at] = sum_of(lost) / kErrorUnit;
+    }
+  }
+}
+
+inline void compare_blocks(const CodedTiles& tiles, const int32_t* chosen, int blocks, int count,
+                           const float* peaks, const uint64_t* kept, const uint64_t* exact,
+                           const float* scores, float* more, float* less) {
+  for (int i = 0; i < blocks; i++) {
+    const int tile = chosen[i] / kTileBlocks, within = chosen[i] % kTileBlocks * kPanel;
+    const uint64_t counts = kept[tile] >> within, off = ~exact[tile] >> within;
+    const float* const estimates = tiles.scores + static_cast<size_t>(tile) * tiles.stride + within;
+    const float* const own = scores + static_cast<size_t>(i / kTileBlocks) * count * kTileRows +
+                             i % kTileBlocks * kPanel;
+    for (int q = 0; q < count; q++) {
+      vf above = {}, below = {};
+      for (int key = 0; key < kPanel; key += W) {
+        const vf peak = splat(peaks[q]), none = {};
+        const vf used = keep_lanes(exp2(load(estimates + q * kTileRows + key) - peak),
+                                   static_cast<uint32_t>(counts >> key));
+        const vf lost = keep_lanes(exp2(load(own + q * kTileRows + key) - peak) - used,
+                                   static_cast<uint32_t>(off >> key));
+        above += max(lost, none);
+        below += max(-lost, none);
+      }
+      more[static_cast<size_t>(q) * blocks + i] = sum_of(above);
+      less[static_cast<size_t>(q) * blocks + i] = sum_of(below);
     }
   }
 }

@@ -140,6 +140,7 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       if (bounds != traversal.bounds) set_rows_visible(step, request, bounds, traversal);
       traversal.max_blocks = exact ? 0 : cache.eligible(layer).blocks;
       traversal.boxed = cache.boxed(layer);
+      traversal.place = layer * spec.kv_heads + g;
       traversal.head = cache.head(layer, g);
       traversal.head.cap = spec.score_cap * kLog2e;
       traversal.spare = block.spare ? block.spare + g * (spec.heads / spec.kv_heads) : nullptr;

@@ -7,7 +7,8 @@ one layer and query head. With o the output and Z the sum of weights e^x, each q
                 `tiers`, the total variation distance to the exact softmax, which is the same where
                 the others are exact; undefined if weights are coded
     error       |o - o_exact| / |o_exact|
-    bound       largest `missing` that the technique certifies, if it certifies any
+    bound       largest `missing` that the technique certifies, if it certifies any, or that it
+                has at a confidence
     shift       |o - o_exact| over the length of the longest value, without the rounding of sums, if
                 the technique bounds it
     shift_bound its bound
@@ -98,7 +99,7 @@ class Audit:
 
     def plain(self) -> dict[str, object]:
         """Return the figures over all queries; percentiles are rounded up by at most 9 %."""
-        queries = self.tokens * self.sums[0].size
+        queries = self.queries
         found: dict[str, object] = {"tokens": self.tokens, "beyond_bound": self.beyond}
         if np.isfinite(self.sums[0]).all():
             half = _bin_of(0.5)
@@ -122,6 +123,11 @@ class Audit:
         at = int(np.searchsorted(counts, share * counts[-1]))
         edge = 0.0 if at == 0 else 2.0 ** (at / _STEPS + _TOP - _OCTAVES)
         return min(edge, float(self.most[which].max()))
+
+    @property
+    def queries(self) -> int:
+        """Audited queries: tokens in one layer and query head."""
+        return self.tokens * int(self.sums[0].size)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -175,7 +181,8 @@ class Trace:
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
     and `shift` the bound on how far that and estimated values move an output, over the length of
-    the longest value that the token sees.
+    the longest value that the token sees. `confidence`: the probability with which the bound of one
+    softmax holds; 1 is certain.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -198,6 +205,7 @@ class Trace:
         self.cached = (0, 0)
         self.plain_row_bytes = 0
         self.estimates = False
+        self.confidence = 1.0
         self.audit: Audit | None = None
 
     @property
@@ -284,6 +292,7 @@ class Trace:
                 "rows_held": held,
                 "missing": self.missing,
                 "shift": self.shift,
+                "confidence": self.confidence,
                 "experts_missing": self.experts_missing,
             }
         )
@@ -293,7 +302,7 @@ class Trace:
         made.rows[:] = rows
         made.missing, made.shift, made.cached = self.missing, self.shift, self.cached
         made.plain_row_bytes, made.estimates = self.plain_row_bytes, self.estimates
-        made.experts_missing = self.experts_missing
+        made.experts_missing, made.confidence = self.experts_missing, self.confidence
         for name, count in counts.items():
             setattr(made, name, count)
         return made

@@ -131,7 +131,8 @@ def what_was_read_is_counted(technique: Any) -> None:
         read = reference(technique, q, cache, np.float64)
         held = sum(range(rows - count + 1, rows + 1))
         for group, reads in enumerate(found):
-            assert reads.key_rows == int(read.keys[:, group].sum())
+            sampled = int(read.sampled[:, group].sum()) if isinstance(read, Tiered) else 0
+            assert reads.key_rows == int(read.keys[:, group].sum()) + sampled
             assert reads.value_rows == int(read.values[:, group].sum())
             assert reads.value_rows <= reads.per_head_rows <= rep * reads.value_rows
             assert reads.dense_rows == held
@@ -139,7 +140,8 @@ def what_was_read_is_counted(technique: Any) -> None:
                 visible = count * rows - sum(range(count))
                 alone = visible - reads.key_rows if dtype == "planes" else visible
                 by_base = alone + int(read.light[:, group].sum())
-                errors = 2 * visible if technique.bounded else 0  # bytes, of keys and values
+                bounds = technique.bounded or technique.sample
+                errors = 2 * visible if bounds else 0  # bytes, of keys and values
                 assert reads.sketch_bytes == by_base * (size // 2 + 4) + errors
                 assert reads.missing <= technique.eps or not technique.bounded
                 assert abs(reads.missing - read.distance[:, group].max()) < 1e-3
@@ -263,6 +265,7 @@ SETTINGS = [
     "tiers:eps=1,skip=0.0005",
     "tiers:eps=0.2,skip=0,bounded=true",
     "tiers:eps=0.3,skip=0.0005,bounded=true",
+    "tiers:eps=0.4,skip=0.002,sample=6",
 ]
 
 

@@ -116,6 +116,22 @@ def test_estimated_weights_are_off_rather_than_unread(output: RequestOutput) -> 
     )
 
 
+def test_a_bound_at_a_confidence_in_words(output: RequestOutput) -> None:
+    trace = read(0.5, held=400, cached=MIB, sketch=1)
+    trace.estimates, trace.missing, trace.confidence = True, 0.0412, 0.99
+    said = summary(output, trace, WEIGHTS)
+    assert "read 50 % | softmax off by up to 4.1 % (each at 99 %) | memory" in said
+    assert SUMMARY.fullmatch(said)
+    trace.shift, trace.confidence = 0.1, 0.999
+    said = summary(output, trace, WEIGHTS)
+    assert "softmax off by up to 4.1 %, outputs by 10 % (each at 99.9 %)" in said
+    assert SUMMARY.fullmatch(said)
+    trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.03, 0.03])
+    assert summary(output, trace, WEIGHTS).endswith("; 1 of 2 queries beyond their bound")
+    trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.05, 0.05])
+    assert "beyond" not in summary(output, trace, WEIGHTS)
+
+
 def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
     trace = read(0.123, held=4000, cached=119 * MIB, sketch=1)
     trace.cached = (512 * 995, 119 * MIB)

@@ -9,6 +9,7 @@ import pytest
 from suffice.native import core
 
 AET = {"key_share": 0.9, "sinks": 1, "globals": 4, "locals": 8, "by_rows": False}
+TIERS = {"estimated": 0, "lightest": 0, "bounded": 0, "sample": 0, "delta": 0.01}
 ART = {"scale": 0.1, "direction": 0.1, "patience": 1, "probe": 32}
 
 
@@ -32,7 +33,10 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
         ("art", ART | {"probe": 24}, 0.0, "the probe must be a multiple of 16"),
         ("art", ART | {"patience": 0}, 0.0, "patience must be at least 1"),
         ("certified", {"missing": 1, "bounded": True}, 0.0, r"missing must be in \[0, 1\)"),
-        ("tiers", {"estimated": 1.5, "lightest": 0, "bounded": 0}, 0.0, r"must be in \[0, 1\]"),
+        ("tiers", TIERS | {"estimated": 1.5}, 0.0, r"must be in \[0, 1\]"),
+        ("tiers", TIERS | {"sample": -1}, 0.0, "sample from 0 on, delta between 0 and 1"),
+        ("tiers", TIERS | {"delta": 1}, 0.0, "sample from 0 on, delta between 0 and 1"),
+        ("tiers", TIERS | {"sample": 8, "bounded": 1}, 0.0, "a certain bound takes no sample"),
         ("read_all", {"rows": 1}, 0.0, "read_all has no parameter rows"),
     ],
 )
@@ -49,7 +53,5 @@ def test_the_settings_around_these_are_allowed() -> None:
     assert core.AttentionRule("aet", AET | {"key_share": 2}, 0.0).exact
     assert core.AttentionRule("art", ART | {"scale": 0}, 0.0).exact
     assert core.AttentionRule("certified", {"missing": 0, "bounded": False}, 0.5).exact
-    assert core.AttentionRule("tiers", {"estimated": 0, "lightest": 0, "bounded": 1}, 0.0).exact
-    assert not core.AttentionRule(
-        "tiers", {"estimated": 0, "lightest": 0.1, "bounded": 0}, 0.0
-    ).exact
+    assert core.AttentionRule("tiers", TIERS | {"bounded": 1}, 0.0).exact
+    assert not core.AttentionRule("tiers", TIERS | {"lightest": 0.1, "sample": 8}, 0.0).exact

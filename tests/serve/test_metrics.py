@@ -66,7 +66,10 @@ def test_what_requests_cost() -> None:
 
 def test_only_what_is_bounded_counts_as_a_bound() -> None:
     metrics = Metrics("suffice", "m")
-    for guarantee, missing in (("bound", 0.02), ("bound", 0.01), ("estimate", 0.5), ("none", None)):
+    for guarantee, missing in (
+        *(("bound", 0.02), ("bound", 0.01)),
+        *(("probable", 0.4), ("estimate", 0.5), ("none", None)),
+    ):
         metrics.finished(ticket(Final(1, 0, 1, guarantee=guarantee, missing=missing)))  # type: ignore[arg-type]
     assert Page(metrics.page())("missing_bound_max") == 0.02
 

@@ -62,6 +62,11 @@ class Attention(Protocol):
         ...
 
     @property
+    def confidence(self) -> float:
+        """The probability with which its bound holds, if it has one, for each softmax."""
+        ...
+
+    @property
     def calibrated(self) -> bool:
         """Whether a calibration sets its thresholds, one for each layer and key/value head."""
         ...

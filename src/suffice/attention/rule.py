@@ -27,8 +27,8 @@ class AttentionRule:
 
 
 # What is known of the share of a softmax that stays unread: that it is none, a bound that always
-# holds, an estimate, or nothing.
-Guarantee = Literal["exact", "bound", "estimate", "none"]
+# holds, one that each softmax exceeds with a small probability, an estimate, or nothing.
+Guarantee = Literal["exact", "bound", "probable", "estimate", "none"]
 WHOLE: Guarantee = "exact"
 READ_ALL = AttentionRule("read_all", exact=True)
 
@@ -40,7 +40,7 @@ def guarantee(rules: Sequence[Sequence[AttentionRule | None]]) -> Guarantee:
 
 def weakest(found: Collection[Guarantee]) -> Guarantee:
     """Return the guarantee that all of some have; "exact" if there are none."""
-    order: tuple[Guarantee, ...] = ("none", "estimate", "bound")
+    order: tuple[Guarantee, ...] = ("none", "estimate", "probable", "bound")
     return next((each for each in order if each in found), WHOLE)
 
 
@@ -51,6 +51,8 @@ def _guarantee(rule: AttentionRule | None) -> Guarantee:
         return "none"
     if rule.parameters.get("bounded"):
         return "bound"
+    if rule.parameters.get("sample"):
+        return "probable"
     return "estimate" if "missing" in rule.parameters else "none"
 
 

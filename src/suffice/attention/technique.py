@@ -46,6 +46,11 @@ class Technique(ABC):
         return 0.0
 
     @property
+    def confidence(self) -> float:
+        """The probability with which a bound holds, for each softmax."""
+        return 1.0
+
+    @property
     def needs_all_tokens(self) -> bool:
         """Whether it selects from all tokens itself: yes, if it uses the sketch."""
         return self.sketched

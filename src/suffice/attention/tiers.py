@@ -28,18 +28,26 @@ they may fall short:
 The output is then off by at most the length of the longest value, times 2 M / (W + M - L) and the
 sum of e^x' e / W over light rows, with e the stored relative error of a value's base.
 
+With `sample`, nothing of this changes, but what is left out is bounded at a confidence: the exact
+scores of up to `sample` blocks say how much of what they may lack they do lack, and Hoeffding's
+inequality says it for all. A softmax is further from the exact one than its bound with a
+probability of at most `delta`.
+
 With `prompt`, tiles of 32 tokens of a prompt read their heaviest blocks exactly, and no others: see
 `suffice.attention.prompt_tiles`. Rows of such prompts serve no other requests.
 
 Source   ours; 4-bit scores for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0, skip = 0 and prompt = 0.
 Bound    with `bounded`, `eps`: the total variation distance to the exact softmax, for each head;
-         the bound on the output is reported.
+         the bound on the output is reported. With `sample`, a bound is reported that each softmax
+         keeps with a probability of 1 - `delta`.
 Cost     reads the bases of all keys, heavy rows exactly and the bases of light values: D / 2 + 4
-         bytes for a base; for bounds, two bytes for each row. Bases of other types than
-         `planes` also take D + 10 bytes of memory for a row: 29 % more than bfloat16 (D = 64).
-Native   csrc/attention/tier_search.cpp, csrc/attention/prompt_search.cpp,
-         csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl, csrc/kernels/rows.inl
+         bytes for a base; for bounds, two bytes for each row, and for a sample the exact keys of
+         its blocks, each once. Bases of other types than `planes` also take D + 10 bytes of memory
+         for a row: 29 % more than bfloat16 (D = 64).
+Native   csrc/attention/tier_search.cpp, csrc/attention/tier_sample.cpp,
+         csrc/attention/prompt_search.cpp, csrc/kernels/tiers.inl, csrc/kernels/kv_planes.inl,
+         csrc/kernels/rows.inl
 Example  tiers:eps=0.7,skip=0.0002
 Options
     eps         largest share of the softmax with estimated scores, in every head; 0: none
@@ -47,6 +55,9 @@ Options
     bounded     eps is the largest total variation distance to the exact softmax, which is certain
     prompt      largest share of the softmax that 32 tokens of a prompt leave unread, on average, in
                 every head; 0: prompts read everything
+    sample      blocks of 16 keys whose exact scores bound the distance, for each key/value head and
+                token; 0: none
+    delta       with `sample`, the probability with which the bound of one softmax is wrong
     calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
@@ -85,6 +96,8 @@ class Tiers(Technique):
     skip: float = 0.0002
     bounded: bool = False
     prompt: float = 0.0
+    sample: int = 0
+    delta: float = 0.01
     calibrated: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +107,14 @@ class Tiers(Technique):
             raise InputError(f"tiers: skip={self.skip}: must be in [0, 1]")
         if not 0 <= self.prompt < 1:
             raise InputError(f"tiers: prompt={self.prompt}: must be in [0, 1)")
+        if self.sample < 0:
+            raise InputError(f"tiers: sample={self.sample}: must be a number of blocks, or 0")
+        if not 0 < self.delta < 1:
+            raise InputError(f"tiers: delta={self.delta}: must be above 0 and below 1")
+        if self.sample and self.bounded:
+            raise InputError(
+                f"tiers: sample={self.sample} with bounded=true: a certain bound takes no sample"
+            )
 
     @property
     def approximates(self) -> bool:
@@ -104,6 +125,11 @@ class Tiers(Technique):
     def unread_in_prompts(self) -> float:
         """The largest share of its softmaxes that a tile of a prompt leaves unread, on average."""
         return self.prompt
+
+    @property
+    def confidence(self) -> float:
+        """The probability with which a bound holds, for each softmax."""
+        return 1 - self.delta if self.sample else 1.0
 
     @property
     def based(self) -> bool:
@@ -137,10 +163,16 @@ class Tiers(Technique):
         """
         from suffice.attention.tiers_reference import Limits, attend
 
-        limits = Limits(self.eps, self.skip, self.bounded)
+        limits = Limits(self.eps, self.skip, self.bounded, self.sample, self.delta)
         return attend(q, k, v, scale=scale, limits=limits, visible=visible, stored=stored)
 
     def rule(self) -> AttentionRule:
         """Return what the native kernel does."""
-        parameters = {"estimated": self.eps, "lightest": self.skip, "bounded": self.bounded}
+        parameters = {
+            "estimated": self.eps,
+            "lightest": self.skip,
+            "bounded": self.bounded,
+            "sample": self.sample,
+            "delta": self.delta,
+        }
         return AttentionRule("tiers", parameters, exact=not self.approximates)

@@ -6,10 +6,11 @@ Scores are in base 2, and queries for estimates are rounded to int8, as in the n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from suffice.attention.block_sample_reference import draw, seed_of
 from suffice.attention.planes import GREATEST, LEAST, Planes, rotated, split
 from suffice.attention.sketch import heaviest_first
 from suffice.attention.traversal import Attended
@@ -27,16 +28,20 @@ class Limits:
     eps: float
     skip: float
     bounded: bool = False
+    sample: int = 0
+    delta: float = 0.01
 
 
 @dataclass(frozen=True)
 class Tiered(Attended):
     """`keys` and `values` are rows read exactly; `light` [T, G, S] are values by their bases. The
-    base of every visible key is read. `distance` [T, G]: the bound, if asked for; `shift`: that on
+    base of every visible key is read. `sampled` [T, G, S] are keys that a bound alone reads, in
+    whole blocks, exactly. `distance` [T, G]: the bound, if asked for; `shift`: that on
     the output, over the length of the longest value.
     """
 
     light: np.ndarray
+    sampled: np.ndarray
     distance: np.ndarray
     shift: np.ndarray
 
@@ -60,7 +65,7 @@ def attend(
     rows = heads // groups
     planes = stored or (split(k, keys=True), split(v, keys=False))
     output = np.empty_like(q)
-    keys, values, light = np.zeros((3, tokens, groups, length), bool)
+    keys, values, light, sampled = np.zeros((4, tokens, groups, length), bool)
     distance, shift = np.zeros((2, tokens, groups))
     for g in range(groups):
         own = slice(g * rows, (g + 1) * rows)
@@ -70,21 +75,26 @@ def attend(
             sees = np.ones(length, bool) if visible is None else visible[t]
             queries = rotated(q[own, t].astype(np.float64) * (scale * math.log2(math.e)))
             tiers = held.sorted(queries, sees)
+            if limits.sample:
+                tiers = held.sampled(queries, sees, tiers, seed_of(g, int(np.nonzero(sees)[0][-1])))
             output[own, t] = rotated(held.output(queries, tiers))
             keys[t, g], values[t, g], light[t, g] = tiers.keys, tiers.values, tiers.light
             distance[t, g], shift[t, g] = tiers.distance, tiers.shift
-    return Tiered(output, keys, values, light, distance, shift)
+            sampled[t, g] = tiers.sampled
+    return Tiered(output, keys, values, light, sampled, distance, shift)
 
 
 @dataclass(frozen=True)
 class _Tiers:
     """A token's estimated scores [R, S], and bool [S]: keys and values read exactly, values read by
-    their bases; and the bounds on the distance and on the output's shift."""
+    their bases, and keys that a bound alone reads; and the bounds on the distance and on the
+    output's shift."""
 
     estimates: np.ndarray
     keys: np.ndarray
     values: np.ndarray
     light: np.ndarray
+    sampled: np.ndarray | bool = False
     distance: float = 0.0
     shift: float = 0.0
 
@@ -139,7 +149,8 @@ class _Held:
             if distances.max() <= self.limits.eps:
                 read, light = sees & heavy, kept & ~heavy
                 shift = float((2 * distances + self._lost(scores, counts, light)).max())
-                return _Tiers(estimates, read, read, light, float(distances.max()), shift)
+                none = np.zeros_like(light)
+                return _Tiers(estimates, read, read, light, none, float(distances.max()), shift)
             most = most / 2 if most / 2 > LEAST_SHARE * self.limits.eps else 0
 
     def _fewest(
@@ -155,6 +166,31 @@ class _Held:
                 break
             heavy[block] = True
         return np.repeat(heavy, BLOCK)[: len(kept)]
+
+    def sampled(self, q: np.ndarray, sees: np.ndarray, tiers: _Tiers, seed: int) -> _Tiers:
+        """Bound distances at the confidence 1 - delta, from the exact scores of some blocks."""
+        exact = np.where(sees, q @ self.k.whole.T, -np.inf)
+        counts, error = tiers.values | tiers.light, self._errors(q)
+        scores = np.where(tiers.values, exact, tiers.estimates)
+        peak = scores.max(-1, keepdims=True)
+        used, true = np.exp2(scores - peak) * counts, np.exp2(exact - peak)
+        most = _of_blocks((np.exp2(scores - peak + error) - used) * ~tiers.values).sum(-1)
+        units = np.maximum(most.sum(-1, keepdims=True), 1e-300)
+        falls = (used - np.exp2(scores - peak - error) * counts)[:, ~tiers.values].sum(-1)
+        sample = draw((most / units).max(0), self.limits.sample, seed)
+        bounds = _distances(scores, error, counts, tiers.values)
+        for head, unit in enumerate(units[:, 0]):
+            parts = np.maximum(true[head] - used[head], 0), np.maximum(used[head] - true[head], 0)
+            addends = (_of_blocks(part).sum(-1) / unit for part in parts)
+            more, less = (unit * sample.bound(each, self.limits.delta) for each in addends)
+            fall = less if sample.certain else falls[head]
+            total = used[head].sum()
+            distance = max(more / (total + max(more - fall, 0)), less / total)
+            bounds[head] = min(bounds[head], distance)
+        read = _of_blocks(tiers.values).any(-1)
+        alone = np.repeat(sample.chosen & ~read, BLOCK)[: len(sees)] & sees
+        shift = float((2 * bounds + self._lost(scores, counts, tiers.light)).max())
+        return replace(tiers, sampled=alone, distance=float(bounds.max()), shift=shift)
 
     def _lost(self, scores: np.ndarray, counts: np.ndarray, light: np.ndarray) -> np.ndarray:
         """Return how far bases of light values move outputs at most, over the longest value [R]."""

@@ -97,7 +97,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     ]
     audit = []
     if trace.audit and trace.audit.tokens:
-        audit = [audited(trace.audit, trace.estimates)]
+        audit = [audited(trace.audit, trace.estimates, certain=trace.confidence == 1)]
     return "\n".join([*_wrapped(parts), *audit])
 
 
@@ -124,7 +124,8 @@ def kv_read(trace: Trace) -> list[str]:
     sketch = ", sketch included" if trace.sketch_bytes_read and not trace.estimates else ""
     words = "softmax off by up to {}" if trace.estimates else "up to {} of softmax unread"
     outputs = f", outputs by {_share(trace.shift)}" if trace.shift else ""
-    bound = [words.format(_share(trace.missing)) + outputs] if trace.missing else []
+    each = "" if trace.confidence == 1 else f" (each at {100 * trace.confidence:.6g} %)"
+    bound = [words.format(_share(trace.missing)) + outputs + each] if trace.missing else []
     return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
 
 
@@ -156,8 +157,11 @@ def drafted(stats: DraftStats) -> list[str]:
     ]
 
 
-def audited(audit: Audit, estimates: bool = False) -> str:
-    """Return the results of an audit in one line; `estimates`: see `Trace`."""
+def audited(audit: Audit, estimates: bool = False, *, certain: bool = True) -> str:
+    """Return the results of an audit in one line; `estimates`: see `Trace`.
+
+    Where bounds are not `certain`, some queries may be beyond theirs, so it says of how many.
+    """
     found = audit.plain()
     softmax = "softmax off by" if estimates else "softmax unread"
     said = [
@@ -169,7 +173,8 @@ def audited(audit: Audit, estimates: bool = False) -> str:
         )
         if isinstance(figures := found.get(name), dict)
     ]
-    beyond = f"; {audit.beyond} queries beyond their bound" if audit.beyond else ""
+    of = "" if certain else f" of {audit.queries:,}"
+    beyond = f"; {audit.beyond}{of} queries beyond their bound" if audit.beyond else ""
     return f"audit of {audit.tokens} tokens: {', '.join(said)}{beyond}"
 
 

@@ -67,10 +67,10 @@ class Final:
 
     Rows and bytes are those of decode steps, over all samples: a row is one token's key or value in
     one layer and head. `missing` is the largest share of a softmax that its steps left unread: 0
-    with the guarantee "exact", bounded or estimated by the technique with "bound" and "estimate",
-    None with "none". `audited` tokens were also attended to everything; `audited_missing` is the
-    largest share that was missing (NaN where it is not defined), `audited_error` the largest error
-    of an output over the output.
+    with the guarantee "exact", bounded by the technique with "bound", and at a confidence for each
+    softmax with "probable", estimated with "estimate", None with "none". `audited` tokens were also
+    attended to everything; `audited_missing` is the largest share that was missing (NaN where it is
+    not defined), `audited_error` the largest error of an output over the output.
 
     `draft_steps` are those that had drafts to check, `accepted_at` the accepted drafts by their
     position in the step.

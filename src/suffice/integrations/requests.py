@@ -176,6 +176,8 @@ class Requests:
         rules = coded_rules(config.rules(self.layers, heads), config.levels())
         self._rules = [[native_rule(rule) for rule in layer] for layer in rules]
         self.trace = self.trace or Trace(self.layers, heads)
+        self.trace.estimates = config.attention.estimates
+        self.trace.confidence = config.attention.confidence
 
     def settle(self) -> None:
         """Commit the rows of the last decode step.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from suffice.cli.eval.options import PerplexityFlags
     from suffice.cli.options import ModelFlags
     from suffice.eval.perplexity import PerplexityResult
-    from suffice.trace import Audit, Trace
+    from suffice.trace import Trace
 
 Row = tuple[str, float | str, float | None]
 
@@ -68,7 +68,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
         text_sha256=hashlib.sha256(text.encode()).hexdigest(),
         text_line_ends=line_ends(text),
     )
-    rows = _rows(result) + _read(llm.runner.trace) + _audited(llm.runner.trace.audit)
+    rows = _rows(result) + _read(llm.runner.trace) + _audited(llm.runner.trace)
     rows.append(("line ends of the text", line_ends(text), None))
     print(drawn(found, ["measure", "value", "standard error"], rows, flags.output))
     if interrupted:
@@ -118,13 +118,15 @@ def _read(trace: Trace) -> list[Row]:
     return [*rows, *((words, most, None) for words, most in bounds if most)]
 
 
-def _audited(audit: Audit | None) -> list[Row]:
+def _audited(trace: Trace) -> list[Row]:
+    audit = trace.audit
     if audit is None:
         return []
     rows: list[Row] = [("audited tokens", audit.tokens, None)]
     found = audit.plain()
     for name, words in (
         ("missing", "missing share"),
+        ("bound_over_missing", "bound over missing share"),
         ("error", "error of the output"),
         ("shift", "shift of the output"),
     ):
@@ -132,4 +134,8 @@ def _audited(audit: Audit | None) -> list[Row]:
             rows += [
                 (f"{words}, {of.replace('_', ' ')}", value, None) for of, value in figures.items()
             ]
-    return [*rows, ("queries beyond their bound", audit.beyond, None)]
+    rows.append(("queries beyond their bound", audit.beyond, None))
+    if trace.confidence < 1:
+        allowed = 1 - trace.confidence
+        rows.append((f"their share, of {allowed:.3g} allowed", audit.beyond / audit.queries, None))
+    return rows

@@ -145,6 +145,7 @@ function left({ guarantee, missing }) {
   if (guarantee === "exact") return "nothing left out";
   if (guarantee === "none" || missing === null) return "nothing is known of what was left out";
   const most = `${percent(missing)} % of a softmax left out`;
+  if (guarantee === "probable") return `very likely at most ${most}`;
   return guarantee === "bound" ? `bound: at most ${most}` : `estimate: up to ${most}`;
 }
 

@@ -181,6 +181,7 @@ function audited({ missing, error, tokens }) {
 function bound({ guarantee, missing }) {
   if (guarantee === "exact") return ["Nothing of a softmax was left out."];
   if (guarantee === "none") return ["Nothing is known of what was left out of a softmax."];
-  const saying = guarantee === "bound" ? "Bound: at most " : "Estimate: up to ";
+  const words = { bound: "Bound: at most ", probable: "Very likely: at most " };
+  const saying = words[guarantee] ?? "Estimate: up to ";
   return [saying, element("strong", {}, `${percent(missing)} %`), " of a softmax was left out."];
 }

@@ -111,8 +111,7 @@ void CertifiedSearch::choose_until_enough(bool grows) {
     const int32_t block = order_.blocks[next_];
     for (int q = 0; q < count_; q++) {
       rest_[q] -= most(q, block);
-      if (grows)
-        known_[q] += estimates_.masses[q * estimates_.blocks() + block - masses_.first()];
+      if (grows) known_[q] += estimates_.masses[q * estimates_.blocks() + block - masses_.first()];
     }
   }
   std::fill(rest_.begin(), rest_.end(), 0.0);

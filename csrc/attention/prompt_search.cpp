@@ -38,9 +38,8 @@ void PromptSearch::estimate(int chunk, Scratch& scratch) {
   float* const floats = scratch.at_least(attend_scratch(count, size));
   scratch.scores.resize(static_cast<size_t>(kChunkBlocks) * kPanel * count);
   float* const peaks = peaks_.data() + static_cast<size_t>(chunk) * count;
-  kernels().score_tiles(traversal_->head, queries_.data(), visible_.data(), count,
-                        traversal_->list, blocks.begin, blocks.end, scratch.scores.data(), peaks,
-                        floats);
+  kernels().score_tiles(traversal_->head, queries_.data(), visible_.data(), count, traversal_->list,
+                        blocks.begin, blocks.end, scratch.scores.data(), peaks, floats);
   const CodedTiles tiles{.scores = scratch.scores.data(),
                          .stride = count * kTileRows,
                          .begin = blocks.begin,

@@ -2,7 +2,8 @@
 //
 // How it works:
 //
-//   estimate   scores of every kLookEvery-th token of the tile with a chunk's keys; the sums of their
+//   estimate   scores of every kLookEvery-th token of the tile with a chunk's keys; the sums of
+//   their
 //              weights, block by block, relative to the chunk's peak
 //   choose     chooses the heaviest blocks until at most the share `unread` of the softmaxes of
 //              these tokens is left, on average over tokens and heads. The first block of the text
@@ -71,7 +72,7 @@ class PromptSearches {
 
   std::deque<PromptSearch> searches_;
   size_t used_ = 0;          // searches of this step
-  std::vector<Item> items_;  // chunks; and as many pieces, of which the last may be empty
+  std::vector<Item> items_;  // chunks; and as many pieces, the last perhaps empty
   WorkQueue estimates_, pieces_;
 };
 

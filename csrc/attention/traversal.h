@@ -43,8 +43,8 @@ struct Traversal {
   int boxed = 0;                        // blocks that have a box
   const AttentionRule* rule = nullptr;  // null: everything is read, but for `unread`
   float unread = 0;  // share of the softmax that a tile of a prompt may leave unread, on average
-  HeadState* state = nullptr;           // state that the rule keeps between tokens
-  ValueSums* sums = nullptr;            // of the values, if the rule has softmax tables
+  HeadState* state = nullptr;  // state that the rule keeps between tokens
+  ValueSums* sums = nullptr;   // of the values, if the rule has softmax tables
   // [group] logits that take part in each query head's softmax without a value; or null.
   const float* spare = nullptr;
   int group = 1;           // query heads: rows of `queries` of one token

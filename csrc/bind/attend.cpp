@@ -110,8 +110,8 @@ void run(std::vector<Traversal>& traversals) {
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D]. Returns the
-// rows read, [kv_heads] each. `rule` null: everything, but for the share `unread` if they are a tile
-// of a prompt. `audit` [5, T, H]: see partial.h.
+// rows read, [kv_heads] each. `rule` null: everything, but for the share `unread` if they are a
+// tile of a prompt. `audit` [5, T, H]: see partial.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
                              std::optional<ConstInts> blocks, Floats out,

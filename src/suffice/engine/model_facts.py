@@ -1,9 +1,15 @@
-"""What a runner knows of its model."""
+"""What a runner knows of its model, and how many rows it runs together."""
 
 from __future__ import annotations
 
+from suffice.cache.kv import MAX_TENTATIVE
 from suffice.engine.config import Config
+from suffice.engine.steps import UNIT
 from suffice.models.decoder import DecoderWeights
+
+PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
+EXPERT_ROWS = 512  # with experts: each gets few of them, and is read once for all
+KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 
 class ModelFacts:
@@ -43,3 +49,26 @@ class ModelFacts:
         """The largest number of tokens in a sequence."""
         assert self.config.max_model_len is not None
         return self.config.max_model_len
+
+    @property
+    def tile_rows(self) -> int:
+        """The largest number of a prompt's tokens in a step."""
+        most = EXPERT_ROWS if self.decoder.config.experts else PROMPT_ROWS
+        most = KNOWN_ROWS if self.config.softmax.prefill else most
+        size = min(most, self.config.prefill_chunk)
+        return max(size // MAX_TENTATIVE, 1) * MAX_TENTATIVE if self.tiled else size
+
+    @property
+    def tile_unit(self) -> int:
+        """Parts of a prompt, but for the last, have a multiple of this number of tokens."""
+        return MAX_TENTATIVE if self.tiled else UNIT
+
+    @property
+    def tiled(self) -> bool:
+        """Whether tiles of MAX_TENTATIVE tokens of a prompt choose what they read."""
+        return self.config.attention.unread_in_prompts > 0
+
+    @property
+    def known_rows(self) -> int:
+        """The largest number of known tokens of a sequence in a decode step."""
+        return 1 if self.config.policy.one_by_one else KNOWN_ROWS

@@ -178,7 +178,7 @@ class LoopRunner(Protocol):
 
     @property
     def tile_unit(self) -> int:
-        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
+        """Parts of a prompt, but for the last, have a multiple of this number of tokens."""
         ...
 
     @property

@@ -12,10 +12,9 @@ from typing import Literal
 import numpy as np
 
 from suffice.cache import machine, row_bytes, types_of, with_defaults
-from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.protocol import How, Rows
-from suffice.engine.steps import UNIT
 from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.adapters import Adapter
@@ -28,9 +27,6 @@ from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
-EXPERT_ROWS = 512  # with experts: each gets few of them, and is read once for all
-KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 
 @dataclass(eq=False)
@@ -88,29 +84,6 @@ class Runner(ModelWithTechniques):
     def take_part_seconds(self) -> dict[str, float]:
         """Return the seconds of the timed steps since the last call by part, over all threads."""
         return self._native.take_part_seconds()
-
-    @property
-    def tile_rows(self) -> int:
-        """The largest number of a prompt's tokens in a step."""
-        most = EXPERT_ROWS if self.decoder.config.experts else PROMPT_ROWS
-        most = KNOWN_ROWS if self.config.softmax.prefill else most
-        size = min(most, self.config.prefill_chunk)
-        return max(size // MAX_TENTATIVE, 1) * MAX_TENTATIVE if self._tiled else size
-
-    @property
-    def tile_unit(self) -> int:
-        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
-        return MAX_TENTATIVE if self._tiled else UNIT
-
-    @property
-    def _tiled(self) -> bool:
-        """Whether tiles of MAX_TENTATIVE tokens of a prompt choose what they read."""
-        return self.config.attention.unread_in_prompts > 0
-
-    @property
-    def known_rows(self) -> int:
-        """The largest number of known tokens of a sequence in a decode step."""
-        return 1 if self.config.policy.one_by_one else KNOWN_ROWS
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
@@ -217,7 +190,7 @@ class Runner(ModelWithTechniques):
                 exact=not self.config.softmax.prefill,
                 counted=False,
                 watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
-                tiled=self._tiled,
+                tiled=self.tiled,
             )
         if not len(tree):
             return StepRows(cache, tokens, outputs=rows.outputs, **how)
@@ -268,7 +241,7 @@ class Runner(ModelWithTechniques):
             counted=False,
             watch=_shown(watch, cache.length + len(tokens)),
             adapter=self.adapter,
-            tiled=self._tiled and watch is None,
+            tiled=self.tiled and watch is None,
         )
         logits = self._native.step([rows])
         cache.commit(list(range(len(tokens))))

@@ -179,7 +179,7 @@ class SimulatedRunner:
 
     @property
     def tile_unit(self) -> int:
-        """A number: parts of a prompt have a multiple of so many tokens, but for the last."""
+        """Parts of a prompt, but for the last, have a multiple of this number of tokens."""
         return UNIT
 
     @property

@@ -82,7 +82,8 @@ def test_details_are_what_the_summary_was_made_of() -> None:
         for setting, counts in details.items():
             for name, by_head in counts.items():
                 ((mean,),) = records[setting]["reads"][name]
-                assert mean == sum(map(sum, by_head)) / sum(map(len, by_head)) > 0
+                assert mean == sum(map(sum, by_head)) / sum(map(len, by_head))
+                assert mean > 0 or name != "rows_held"  # tiers:eps=1 reads no key exactly
 
 
 def test_details_are_read_as_they_were_written(tmp_path: Path) -> None:

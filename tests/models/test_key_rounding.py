@@ -15,7 +15,7 @@ from caches import cache_for, cache_of
 from suffice import LLM
 from suffice.data.essay import essay
 from suffice.engine import techniques
-from suffice.models import key_rounding
+from suffice.models import key_rounding, stored_rounding
 from suffice.models.native_model import NativeModel
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
@@ -177,6 +177,7 @@ def test_logits_are_nearer_with_it(variant: str, share: float, checkpoints: Any)
 
 def test_a_model_s_load_shows_it_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    monkeypatch.setattr(stored_rounding, "folder", lambda: tmp_path / "none yet")
     shown: list[list[int]] = []
 
     def noted(model: Any, config: Any, positions: int, sample: list[int]) -> Any:

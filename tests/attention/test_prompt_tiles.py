@@ -184,6 +184,21 @@ def test_shares_outside_of_0_to_1_are_refused(model: Path, value: str) -> None:
         LLM(model, attention=f"tiers:prompt={value}")
 
 
+@pytest.mark.parametrize(
+    ("attention", "guarantee"),
+    [
+        ("tiers:eps=0,skip=0", "exact"),
+        (TILED, "none"),
+        ("tiers:bounded=true,prompt=0.1", "bound"),
+        ("tiers:sample=4,prompt=0.1", "probable"),
+    ],
+)
+def test_exact_steps_after_such_a_prompt_are_not_called_exact(
+    model: Path, attention: str, guarantee: str
+) -> None:
+    assert LLM(model, attention=attention).runner.guarantee() == guarantee
+
+
 def test_requests_cannot_have_prompts_of_their_own(model: Path) -> None:
     llm = LLM(model)
     with pytest.raises(InputError, match="must be that of all requests"):

@@ -106,9 +106,13 @@ class ModelWithTechniques(ModelFacts):
         return self._native.add_rules(rules)
 
     def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
-        """Return what is known of the rows that stay unread, among all that a text has had."""
+        """Return what is known of the rows that stay unread, among all that a text has had.
+
+        Decode steps that read everything are not exact where prompts were not.
+        """
         whole = not (self.config.softmax.coded or self.config.policy.chooses)
-        return guarantee(rules) if whole else "none"
+        found = guarantee(rules) if whole else "none"
+        return "none" if found == WHOLE and self.tiled else found
 
     def guarantee(self, technique: int = 0) -> Guarantee:
         """Return what is known of the share of a softmax that decode steps leave unread."""
@@ -121,8 +125,7 @@ class ModelWithTechniques(ModelFacts):
         Not if the policy chooses by the queries of the whole prompt, or evicts; nor if tiles of a
         prompt choose, since the last tile of a shorter one has other tokens.
         """
-        policy, tiled = self.config.policy, self.config.attention.unread_in_prompts > 0
-        return not (policy.evicts or policy.watches or tiled)
+        return not (self.config.policy.evicts or self.config.policy.watches or self.tiled)
 
     @property
     def prompts_by_technique(self) -> bool:

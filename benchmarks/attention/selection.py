@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.attention import quality_table
 from benchmarks.attention.selectors import SELECTORS, Exact, Head, Selector
 from benchmarks.harness import record
 from benchmarks.harness.tables import CellStore, markdown
@@ -191,8 +192,7 @@ def of_engine(folder: Path, evaluated: dict[str, Any]) -> list[list[Any]]:
         same = found["asked"]["text_sha256"] == evaluated["sha256"]
         if same and common["limit"] == evaluated["windows"]:
             against = found["result"]["against"]
-            share = found["reads"]["read_fraction"] * found["plain_over_stored"]
-            rows.append(shown(f"`{setting}` (engine)", share, against))
+            rows.append(shown(f"`{setting}` (engine)", quality_table.share(found), against))
     return rows
 
 

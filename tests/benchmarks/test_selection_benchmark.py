@@ -190,3 +190,18 @@ def test_a_run_stores_each_setting_and_goes_on(
     assert run("twilight:mas=0.5") == 2
     error = capsys.readouterr().err
     assert "has no option 'mas'" in error and error.count("\n") == 1
+
+
+def test_the_engine_s_rows_are_those_of_the_same_windows() -> None:
+    folder = Path(selection.__file__).parent / "results"
+    stored = json.loads((folder / selection.ENGINES).read_text())
+    digest = stored["records"]["exact"]["asked"]["text_sha256"]
+    common = {name: stored["common"][name] for name in ("window", "prompt")}
+    evaluated = common | {"windows": stored["common"]["limit"], "sha256": digest}
+    rows = selection.of_engine(folder, evaluated)
+    assert len(rows) == len(stored["records"])
+    assert next(row for row in rows if row[0] == "`exact` (engine)")[1] == 1
+    assert all(0 < row[1] < 1.2 for row in rows)
+    assert not selection.of_engine(folder, evaluated | {"windows": 1})
+    assert not selection.of_engine(folder, evaluated | {"prompt": 1})
+    assert not selection.of_engine(folder, evaluated | {"sha256": ""})

@@ -148,8 +148,9 @@ def test_tokens_and_heads_have_draws_of_their_own() -> None:
     ("options", "words"),
     [
         ({"sample": -1}, "sample=-1: must be a number of blocks, or 0"),
-        ({"delta": 0.0}, "delta=0.0: must be above 0 and below 1"),
-        ({"delta": 1.0}, "delta=1.0: must be above 0 and below 1"),
+        ({"delta": 0.0}, "delta=0.0: must be at least 1e-30 and below 1"),
+        ({"delta": 1.0}, "delta=1.0: must be at least 1e-30 and below 1"),
+        ({"sample": 3, "delta": 1e-300}, "delta=1e-300: must be at least 1e-30 and below 1"),
         ({"sample": 8, "bounded": True}, "sample=8 with bounded=true: a certain bound takes no"),
     ],
 )

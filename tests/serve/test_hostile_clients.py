@@ -143,6 +143,44 @@ def test_who_sends_on_after_a_refusal_reads_the_answer(server: Served, sent: byt
         assert b"connection: close" in read_all(link).lower()
 
 
+def test_what_came_before_bad_http_is_answered(server: Served) -> None:
+    body = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":3}'
+    good = head(f"Content-Length: {len(body)}") + body
+    for sent in (good, head("Content-Length: 5") + b"{bad}"):
+        with connected(server) as link:
+            link.sendall(sent + b"\r\n\r\nxx yy zz\r\n")
+            answer = read_all(link)
+        status = b"200" if sent is good else b"400"
+        assert answer.startswith(b"HTTP/1.1 " + status) and answer.count(b"HTTP/1.1") == 1
+        assert b"invalid_http" not in answer
+
+
+def test_bad_http_in_a_stream_does_not_show_in_it(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = (
+        b'{"messages":[{"role":"user","content":"a"}],"max_tokens":20,"stream":true,'
+        b'"ignore_eos":true}'
+    )
+    with connected(server) as link:
+        link.sendall(head(f"Content-Length: {len(body)}") + body)
+        answer = link.recv(1000)
+        link.sendall(b"garbage\r\n\r\n")
+        answer += read_all(link)
+    assert answer.count(b"HTTP/1.1") == 1 and answer.endswith(b"0\r\n\r\n")
+    assert b"[DONE]" in answer and caplog.records == []
+
+
+def test_long_heads_with_more_behind_have_one_answer(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(server) as link:
+        link.sendall(head("Content-Length: 5", "long: " + "y" * 100_000) + b"xxxxx yyy\r\n\r\n")
+        answer = read_all(link)
+    assert answer.startswith(b"HTTP/1.1 431 ") and answer.count(b"HTTP/1.1") == 1
+    assert caplog.records == []
+
+
 def test_who_goes_on_sending_is_cut_off(server: Served) -> None:
     with connected(server) as link:
         link.sendall(b"no http\r\n\r\n")

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from suffice.attention.tiers_reference import Tiered
 
 LEAST = 1e-6  # of `eps` above 0, that float32 sums of weights distinguish from 0
+LEAST_DELTA = 1e-30  # a float32
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,10 @@ class Tiers(Technique):
             raise InputError(f"tiers: prompt={self.prompt}: must be in [0, 1)")
         if self.sample < 0:
             raise InputError(f"tiers: sample={self.sample}: must be a number of blocks, or 0")
-        if not 0 < self.delta < 1:
-            raise InputError(f"tiers: delta={self.delta}: must be above 0 and below 1")
+        if not LEAST_DELTA <= self.delta < 1:
+            raise InputError(
+                f"tiers: delta={self.delta}: must be at least {LEAST_DELTA} and below 1"
+            )
         if self.sample and self.bounded:
             raise InputError(
                 f"tiers: sample={self.sample} with bounded=true: a certain bound takes no sample"

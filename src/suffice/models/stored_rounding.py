@@ -1,13 +1,15 @@
 """Roundings of keys on disk, one file for each model and way to run it.
 
 To fit one takes seconds, on a busy machine many, and every start of an engine would do it again.
-The newest KEPT files stay. If a file cannot be written, the next start fits again.
+The newest KEPT files stay. If a file cannot be written, the next start fits again. A file begins
+with a digest of the rest, without which it is not read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from suffice.models.key_rounding import VERSION, KeyRounding
 from suffice.paths import cache_dir, write_whole
 
 KEPT = 50
+DIGEST = 16  # bytes
 
 
 def folder() -> Path:
@@ -30,7 +33,7 @@ def stored(fitted_to: str, fit: Callable[[], KeyRounding]) -> KeyRounding:
     `fitted_to` names all that the rounding depends on: the model's files, how it runs, the text.
     """
     name = hashlib.blake2b(f"{VERSION} {fitted_to}".encode(), digest_size=16).hexdigest()
-    path = folder() / f"{name}.npz"
+    path = folder() / f"{name}.rounding"
     found = _read(path)
     if found is None:
         found = fit()
@@ -39,21 +42,28 @@ def stored(fitted_to: str, fit: Callable[[], KeyRounding]) -> KeyRounding:
     return found
 
 
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST).digest()
+
+
 def _read(path: Path) -> KeyRounding | None:
     """Return a file's rounding; None if there is no file, or it is damaged."""
-    import zipfile  # which takes time, and most engines need no rounding
-
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as parts:
-            return KeyRounding(**{name: parts[name] for name in KeyRounding._fields})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        data = path.read_bytes()
+    except OSError:
         return None
+    if data[:DIGEST] != _digest(data[DIGEST:]):
+        return None
+    with np.load(io.BytesIO(data[DIGEST:]), allow_pickle=False) as parts:
+        return KeyRounding(**{name: parts[name] for name in KeyRounding._fields})
 
 
 def _write(path: Path, found: KeyRounding) -> None:
+    stream = io.BytesIO()
+    np.savez(stream, **found._asdict())
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path) as part, part.open("wb") as stream:
-        np.savez(stream, **found._asdict())
-    others = sorted(path.parent.glob("*.npz"), key=lambda file: file.stat().st_mtime)
+    with write_whole(path) as part:
+        part.write_bytes(_digest(stream.getvalue()) + stream.getvalue())
+    others = sorted(path.parent.glob("*.rounding"), key=lambda file: file.stat().st_mtime)
     for old in others[:-KEPT]:
         old.unlink(missing_ok=True)

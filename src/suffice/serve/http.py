@@ -33,7 +33,8 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0  # since the request began; a request whose headers have ended has 0
         self._in_head = True
         self._offers = False  # the request that is read offers another protocol
-        self._closing: asyncio.TimerHandle | None = None  # since a request was refused
+        self._refused = False  # what the client sends now is not read any more
+        self._closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection: the head of an answer is written with its body."""
@@ -41,7 +42,7 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a client."""
-        if self._closing is not None:
+        if self._refused:
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -92,6 +93,14 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _refuse(self, problem: Problem) -> None:
+        self._refused = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started or not cycle.more_body:
+                cycle.keep_alive = False  # what came before is answered, and ends the connection
+                return
+            cycle.disconnected = True  # its body is what is wrong: nobody else answers it
+            cycle.message_event.set()
         body = problem.encoded()
         head = (
             f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"

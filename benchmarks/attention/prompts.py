@@ -22,7 +22,7 @@ import time
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.harness.tables import CellStore, markdown
 from suffice import native
 from suffice.attention import ATTENTIONS
@@ -30,7 +30,6 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.protocol import Tokenizer
 from suffice.engine.runner import Runner
-from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
 from suffice.eval.texts import described, load_text
 from suffice.progress import counting_bar
@@ -198,14 +197,14 @@ def _changed(setting: str, cell: dict[str, Any]) -> list[Any]:
 
 def main() -> int:
     """Measure, store and print."""
-    try:
-        store = run(options())
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    store.write()
-    print(table(store))
-    return 0
+    flags = options()
+
+    def drawn() -> str:
+        store = run(flags)
+        store.write()
+        return table(store)
+
+    return script.printed(NAME, drawn)
 
 
 if __name__ == "__main__":

@@ -190,13 +190,18 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Oracle:
-    """The rows of the largest weights that have the share `mass`, found for nothing."""
+class ByMass:
+    """Selects rows until they have the share `mass` of some weights."""
 
     mass: float = 0.9
 
     def __post_init__(self) -> None:
         share_of("mass", self.mass)
+
+
+@dataclass(frozen=True)
+class Oracle(ByMass):
+    """The rows of the largest weights that have the share `mass`, found for nothing."""
 
     def attend(self, head: Head) -> Selected:
         """Return the outputs and the bytes read."""
@@ -211,13 +216,8 @@ def with_mass(scores: torch.Tensor, mass: float) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Twilight:
+class Twilight(ByMass):
     """The rows with the share `mass` of the weights that 4-bit keys give."""
-
-    mass: float = 0.9
-
-    def __post_init__(self) -> None:
-        share_of("mass", self.mass)
 
     def attend(self, head: Head) -> Selected:
         """Return the outputs and the bytes read."""

@@ -2,6 +2,7 @@
 
     python -m benchmarks.attention.selection --data-dir DIR          SmolLM2, an hour on a core
     ... --settings twilight:mass=0.9 "sparq:rows=0.2,channels=0.25"  only these
+    ... --device cuda                                                on a GPU, in float32
     ... --quick                                                      tiny sizes, into build/
 
 The first tokens of a window are a prompt, which exact attention runs once for all. The tokens after
@@ -28,18 +29,19 @@ import torch
 
 from benchmarks.attention import quality_table
 from benchmarks.attention.selectors import SELECTORS, Exact, Head, Selector
-from benchmarks.harness import record
+from benchmarks.harness import record, torch_device
 from benchmarks.harness.tables import CellStore, markdown
 from benchmarks.quant.quality import calibration_text
 from suffice import native
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, Scores, windows_of
+from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, windows_of
 from suffice.eval.texts import described, load_text
 from suffice.models.files import fingerprint, locate
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_layers import visible
 from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.none import NoQuant
@@ -80,7 +82,7 @@ class SelectingDecoder(TorchDecoder):
             self.spread[index] += sizes * k.abs().mean(1)
         if self.selector is None:
             return super()._mixed(index, q, k, v)
-        sees = torch.ones(tokens, k.shape[1], dtype=torch.bool).tril(k.shape[1] - tokens)
+        sees = visible(tokens, k.shape[1], None, q.device)
         of_groups = (q * self.config.attention_scale).view(groups, -1, *q.shape[1:])
         outputs = []
         assert self.channels is not None, "chosen before"
@@ -117,7 +119,7 @@ class Bench:
         """Order each key/value head's channels by their mean |q k| on a text."""
         config = self.decoder.config
         shape = len(config.layers), config.kv_heads, config.head_size
-        self.decoder.spread = torch.zeros(shape)
+        self.decoder.spread = torch.zeros(shape, device=self.decoder.device)
         self.decoder.forward(torch.tensor(tokens), self._cache(len(tokens)), logits="none")
         self.decoder.channels = self.decoder.spread.argsort(-1, descending=True)
         self.decoder.spread = None
@@ -167,11 +169,9 @@ class Bench:
             targets = window.tokens[self.prompt + 1 :]
             for at in range(0, len(targets), ROWS):
                 rows = slice(at, min(at + ROWS, len(targets)))
-                pair = (
-                    Scores([number] * len(targets[rows]), targets[rows], each[rows].numpy())
-                    for each in (logits, window.logits)
+                torch_device.compare(
+                    tally, number, targets[rows], logits[rows], window.logits[rows]
                 )
-                tally.add(*pair)
             report()
         against = tally.result().against
         assert against is not None, "it was compared"
@@ -225,6 +225,7 @@ def table(store: CellStore) -> str:
         f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
         "exact attention; keys and values in bfloat16. Bytes are over those that exact attention "
         "reads; what finds the rows is included. `oracle` finds them for nothing."
+        f"{torch_device.sentence(store.config)}"
     )
     return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"
 
@@ -240,6 +241,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=LIMIT, help="windows")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int, default=native.cores())
+    torch_device.add_option(parser)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
@@ -257,6 +259,7 @@ def prepared(flags: argparse.Namespace) -> Bench:
     """
     for setting in flags.settings:
         SELECTORS.build(setting)
+    device = torch_device.chosen(flags.device)
     path = locate(flags.model)
     plan = PerplexityPlan(flags.window, flags.limit, prompt=flags.prompt)
     text, (_, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
@@ -267,10 +270,11 @@ def prepared(flags: argparse.Namespace) -> Bench:
     windows = windows_of(tokenizer, text, plan, config.longest_prompt)
     model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
     evaluated = described("wikitext2", text, windows) | {"prompt": flags.prompt}
-    shown = {"model": model, "evaluated": evaluated}
-    store = CellStore(flags.out, NAME, shown, record.facts(), table)
+    shown = {"model": model, "evaluated": evaluated} | torch_device.config(device)
+    store = CellStore(flags.out, NAME, shown, torch_device.facts(record.facts(), device), table)
     store.read()
     decoder = SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
+    decoder.device = device
     bench = Bench(decoder, windows, flags.prompt, store)
     bench.choose_channels(tokenizer.encode(other)[: min(LEARNING, flags.window)])
     return bench

@@ -34,6 +34,7 @@ Differs  Twilight's first selection, by Quest, is left out: all keys are candida
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
@@ -87,9 +88,21 @@ class Head:
         return self.k.shape[-1]
 
     @property
+    def nothing(self) -> torch.Tensor:
+        """Zero bytes for each token [T]."""
+        return torch.zeros(len(self.sees), device=self.q.device)
+
+    @property
     def seen(self) -> torch.Tensor:
         """The number of rows that each token sees [T]."""
         return self.sees.sum(-1)
+
+    def drawn(
+        self, distribution: Callable[..., torch.Tensor], shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Return random numbers by the seed: drawn on the host, so every device has the same."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return distribution(shape, generator=generator).to(self.q.device)
 
     def scores(self, keys: torch.Tensor | None = None) -> torch.Tensor:
         """Return the scores [R, T, S] of keys, by default the exact ones."""
@@ -187,7 +200,7 @@ class Exact:
     def attend(self, head: Head) -> Selected:
         """Return the outputs and the bytes read."""
         rows = head.sees.expand(len(head.q), -1, -1)
-        return read(head, rows, torch.zeros(len(head.sees)))
+        return read(head, rows, head.nothing)
 
 
 @dataclass(frozen=True)
@@ -206,7 +219,7 @@ class Oracle(ByMass):
 
     def attend(self, head: Head) -> Selected:
         """Return the outputs and the bytes read."""
-        return read(head, with_mass(head.scores(), self.mass), torch.zeros(len(head.sees)))
+        return read(head, with_mass(head.scores(), self.mass), head.nothing)
 
 
 def with_mass(scores: torch.Tensor, mass: float) -> torch.Tensor:
@@ -292,10 +305,10 @@ class MagicPIG:
     def attend(self, head: Head) -> Selected:
         """Return the outputs and the bytes read."""
         centred = head.k - head.k[head.sees[0]].mean(0)  # a shift that changes no softmax
-        generator = torch.Generator().manual_seed(head.seed)
-        planes = torch.randn(head.size, self.tables * self.bits, generator=generator)
+        planes = head.drawn(torch.randn, (head.size, self.tables * self.bits))
         of_queries, of_keys = self._hashes(head.q @ planes), self._hashes(centred @ planes)
-        count = torch.zeros(*head.q.shape[:2], len(head.k), dtype=torch.uint8)
+        shape = *head.q.shape[:2], len(head.k)
+        count = torch.zeros(shape, dtype=torch.uint8, device=head.q.device)
         for table in range(self.tables):
             count += of_queries[..., table, None] == of_keys[:, table]
         always = (head.oldest(self.oldest) | head.newest(self.newest)).expand(count.shape)
@@ -311,7 +324,7 @@ class MagicPIG:
     def _hashes(self, projected: torch.Tensor) -> torch.Tensor:
         """Return the buckets [..., tables] of projections [..., tables * bits]."""
         signs = (projected > 0).view(*projected.shape[:-1], self.tables, self.bits).int()
-        buckets = signs << torch.arange(self.bits, dtype=torch.int32)
+        buckets = signs << torch.arange(self.bits, dtype=torch.int32, device=signs.device)
         return buckets.sum(-1, dtype=torch.int32)
 
     def _chance(self, alike: torch.Tensor) -> torch.Tensor:
@@ -346,8 +359,7 @@ class VAttention:
         rows = most(head, head.scores(in_four_bits(head.k)), self.heavy)
         rows = rows | head.oldest(self.oldest) | head.newest(self.newest)
         others = head.sees & ~rows
-        generator = torch.Generator().manual_seed(head.seed)
-        chance = torch.rand(rows.shape, generator=generator)
+        chance = head.drawn(torch.rand, rows.shape)
         scores = head.scores()
         share = self._share(scores, rows, others, chance)
         sampled = others & (chance < share)
@@ -371,4 +383,4 @@ class VAttention:
         whole = (e * rows).sum(-1, keepdim=True) + count * mean  # the softmax's denominator
         z = NormalDist().inv_cdf(1 - self.delta / 2)
         wanted = variance * (z * count / (self.eps * whole)).square()
-        return torch.maximum(wanted / count.clamp(min=1), torch.tensor(self.base)).clamp(max=1)
+        return (wanted / count.clamp(min=1)).clamp(self.base, 1)

@@ -16,15 +16,16 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness import torch_device
 from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
 from benchmarks.quant.rivals import RivalDecoder, is_rivals, quantized
 from benchmarks.quant.sites import Inputs, Rounding
 from suffice.errors import InputError
-from suffice.eval.perplexity import PerplexityResult, PerplexityTally, Scores
+from suffice.eval.perplexity import PerplexityResult, PerplexityTally
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.job import Quantizing
-from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_decoder import HOST, TorchDecoder
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -64,15 +65,10 @@ def scored(
         for number, window in enumerate(windows):
             for at in range(0, len(window) - 1, ROWS):
                 end = min(at + ROWS, len(window) - 1)
-                pair = (
-                    Scores(
-                        [number] * (end - at),
-                        window[at + 1 : end + 1],
-                        each.logits(each.states[number][at:end]).numpy(),
-                    )
-                    for each in (ours, reference)
+                logits, exact = (
+                    each.logits(each.states[number][at:end]) for each in (ours, reference)
                 )
-                tally.add(*pair)
+                torch_device.compare(tally, number, window[at + 1 : end + 1], logits, exact)
             yield tally
 
 
@@ -111,10 +107,19 @@ class Source:
     calibration: Sequence[list[int]]
     facts: dict[str, Any]  # of the model and the text
     folder: Path
+    device: torch.device = HOST  # where decoders run
 
     def floats(self) -> TorchDecoder:
         """Return the model in float32."""
-        return TorchDecoder.from_checkpoint(self.checkpoint, NoQuant("float32"))
+        return self._stored(NoQuant("float32"))
+
+    def _stored(self, method: Any) -> TorchDecoder:
+        """Return the model with weights by a method that needs no text."""
+        return self._placed(TorchDecoder.from_checkpoint(self.checkpoint, method))
+
+    def _placed(self, decoder: TorchDecoder) -> TorchDecoder:
+        decoder.device = self.device
+        return decoder
 
     def weights(self, weights: str) -> Iterator[Any]:
         """Yield the number of quantized layers, if any must be, and at the end the decoder.
@@ -126,14 +131,14 @@ class Source:
             yield self.floats()
             return
         if is_peers(weights):
-            yield self._peers(weights).decoder(self.checkpoint)
+            yield self._placed(self._peers(weights).decoder(self.checkpoint))
             return
         if is_rivals(weights):
             yield from quantized(self.floats(), self.calibration, weights)
             return
         method = _method(weights)
         if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
-            yield TorchDecoder.from_checkpoint(self.checkpoint, method)
+            yield self._stored(method)
             return
         path = kept_path(self.folder, self.facts["model"]["name"], weights)
         facts = self.facts | {"method": weights}
@@ -146,7 +151,7 @@ class Source:
         found = {key: opened.facts[key] for key in facts}
         if found != facts:
             raise InputError(f"{path} is of {found}, not of {facts}: remove it")
-        yield TorchDecoder(opened.config, opened.weights)
+        yield TorchDecoder(opened.config, opened.weights, device=self.device)
 
     def bits(self, weights: str, decoder: TorchDecoder) -> float:
         """Return the bits for each weight of the layers' matrices."""

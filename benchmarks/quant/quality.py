@@ -4,6 +4,7 @@
     ... --model gemma3-270m
     ... --window 2048 --limit 5                                           longer windows
     ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 only these
+    ... --device cuda                                                     on a GPU, in float32
     python -m benchmarks.quant.quality --quick --data-dir DIR             a few cells, into build/
 
 A setting is weights + inputs of their matmuls: `kllm:a=16 + a=4,outliers=0.01` has weights of the
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import record
+from benchmarks.harness import record, torch_device
 from benchmarks.harness.tables import CellStore
 from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
 from benchmarks.quant.quality_table import table
@@ -215,6 +216,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=10, help="windows, evenly spread")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
+    torch_device.add_option(parser)
     parser.add_argument("--quick", action="store_true", help="a few cells, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
@@ -235,6 +237,7 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
         parsed(setting)
     if flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 window")
+    device = torch_device.chosen(flags.device)
     path, plan = locate(flags.model), PerplexityPlan(flags.window)
     text, (name, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
     checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
@@ -248,11 +251,12 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
     facts = {"model": model, "text": described(name, other, learning)}
     evaluated = described("wikitext2", text, windows)
     shown = {"model": model, "evaluated": evaluated, "calibrated": facts["text"]}
-    store = CellStore(
-        flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, record.facts(), table
-    )
+    shown |= torch_device.config(device)
+    measured = torch_device.facts(record.facts(), device)
+    store = CellStore(flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, measured, table)
     store.read()
-    return Source(checkpoint, tokenizer, learning, facts, flags.cache), windows, store
+    source = Source(checkpoint, tokenizer, learning, facts, flags.cache, device)
+    return source, windows, store
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.harness import torch_device
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from benchmarks.quant.cells import parsed
 from benchmarks.quant.rivals import is_rivals
@@ -86,7 +87,7 @@ def table(store: CellStore) -> str:
         f"{store.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
         "embedding and the head are int8 but for `none` and HQQ's, and llama.cpp's its own. KL is "
         "from the unquantized model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
-        f"{FLOAT} unquantized; also {OTHERS}."
+        f"{FLOAT} unquantized; also {OTHERS}.{torch_device.sentence(store.config)}"
     )
     text = [f"## Bits and quality: {model}", about]
     if model.startswith("smollm2"):

@@ -246,6 +246,6 @@ def quantized(
         layers.replace(index, replaced)
         layers.advance(index)
         yield index + 1
-    rival = RivalDecoder(decoder.config, decoder.weights)
+    rival = RivalDecoder(decoder.config, decoder.weights, device=decoder.device)
     rival.rounders, rival.bits = rounders, bits_of(name, shapes)
     yield rival

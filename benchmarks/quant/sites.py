@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.quant.site_rows import Coder, TensorRows, rounded_rows, turned
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
@@ -27,8 +28,7 @@ from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import visible
 from suffice.quant import PackedLinear
-from suffice.quant.activations import ActivationRows, Site, check_input_group
-from suffice.quant.hadamard import rotate
+from suffice.quant.activations import Site, check_input_group
 from suffice.quant.kmeans import CODED_INPUTS, EXACT, fisher
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import GROUPS as INPUTS
@@ -148,11 +148,6 @@ class Passing(Layerwise):
         return q, k, v
 
 
-def turned(x: torch.Tensor, rotation: int) -> torch.Tensor:
-    """Return x [T, K] rotated in blocks."""
-    return torch.from_numpy(rotate(x.numpy(), rotation))
-
-
 def rows(part: torch.Tensor) -> torch.Tensor:
     """Return heads [H, T, D] as rows, [T, H D]."""
     return part.transpose(0, 1).flatten(1)
@@ -186,14 +181,6 @@ class Samples(Passing):
         return x
 
 
-class Coder(Protocol):
-    """What rounds the activations of a site: a `Site`, or that of another method."""
-
-    def rows(self, values: np.ndarray) -> ActivationRows:
-        """Return tokens' values [T, K] after rounding."""
-        ...
-
-
 class Rounding(Passing):
     """Rounds the activations at `sites`, such as `layers.0.qkv`."""
 
@@ -205,7 +192,7 @@ class Rounding(Passing):
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
-        self._values: ActivationRows | None = None  # of the current layer and window, if in codes
+        self._values: TensorRows | None = None  # of the current layer and window, if in codes
 
     @property
     def states(self) -> list[torch.Tensor]:
@@ -222,43 +209,39 @@ class Rounding(Passing):
     def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
         if site not in self.sites:
             return x
-        found = self.sites[site].rows(x.numpy())
+        found = rounded_rows(self.sites[site], x)
         if site.endswith(".values"):
             self._values = found
-        return torch.from_numpy(found.rounded)
+        return found.rounded
 
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         values, self._values = self._values, None
         site = self.sites.get(f"layers.{index}.{SCORES}")
         if site is None:
             return super()._mixed(index, q, k, v)
-        if values is None:
-            flat = rows(v).numpy()
-            values = ActivationRows(flat, np.ones_like(flat), flat)
+        values = values or TensorRows.exact(rows(v))
         k = k.repeat_interleave(len(q) // len(k), 0)
         logits = self.config.attention_scale * q @ k.mT
-        seen = visible(q.shape[1], k.shape[1], self.config.layers[index].window)
+        seen = visible(q.shape[1], k.shape[1], self.config.layers[index].window, q.device)
         scores = logits.masked_fill(~seen, -math.inf).softmax(-1)
         return times_values(site, scores, values, q.shape[-1])
 
 
-def times_values(
-    site: Coder, scores: torch.Tensor, values: ActivationRows, size: int
-) -> torch.Tensor:
+def times_values(site: Coder, scores: torch.Tensor, values: TensorRows, size: int) -> torch.Tensor:
     """Multiply scores [H, T, S], in integers, by values [S, G D] in codes: [H, T, D].
 
     The error of the values' codes and scales, at outliers, is added in floating point.
     """
     share = len(scores) * size // values.centroids.shape[1]  # heads of queries that share values
     centroids, scale, rounded = (
-        heads(torch.from_numpy(part), size).repeat_interleave(share, 0)
+        heads(part, size).repeat_interleave(share, 0)
         for part in (values.centroids, values.scale, values.rounded)
     )
     step = math.gcd(values.group or size, size)  # channels of one scale
     parts = []
     for at in range(0, size, step):
         scaled = scores * scale[:, None, :, at]
-        integers = torch.from_numpy(site.rows(scaled.flatten(0, 1).numpy()).rounded)
+        integers = rounded_rows(site, scaled.flatten(0, 1)).rounded
         parts.append(integers.view_as(scores) @ centroids[..., at : at + step])
     return torch.cat(parts, -1) + scores @ (rounded - scale * centroids)
 
@@ -305,7 +288,7 @@ def learned(
         for each in inputs:
             for name in set(each.chosen) & set(known):
                 site = f"layers.{index}.{name}"
-                found[each][site] = each.site(name, known[name].numpy(), gradients.get(site))
+                found[each][site] = each.site(name, known[name].cpu().numpy(), gradients.get(site))
         yield index + 1
     yield found
 

@@ -11,6 +11,7 @@ import torch
 
 import tiny
 from benchmarks.quant import sites
+from benchmarks.quant.site_rows import TensorRows, rounded_rows
 from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
@@ -20,7 +21,7 @@ from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import Quant
-from suffice.quant.activations import ActivationRows, Activations, Site
+from suffice.quant.activations import Activations, Site
 from suffice.quant.hadamard import rotate
 from suffice.quant.index_matmul import integer_matmul
 from suffice.quant.kmeans import KMeans
@@ -240,7 +241,7 @@ def scores_and_values(group: int | None) -> tuple[torch.Tensor, Site, torch.Tens
 @pytest.mark.parametrize("group", [None, 16, 32, 48])
 def test_scores_times_values_is_the_counting(group: int | None) -> None:
     scores, site, values = scores_and_values(group)
-    found = sites.times_values(INTEGERS, scores, site.rows(values.numpy()), 32)
+    found = sites.times_values(INTEGERS, scores, rounded_rows(site, values), 32)
     expected = literal(scores, [site.encode(row) for row in values.numpy()])
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -248,10 +249,10 @@ def test_scores_times_values_is_the_counting(group: int | None) -> None:
 def test_scores_that_are_integers_before_they_are_scaled_would_show() -> None:
     """Tokens of small values have as many integers then as those of great ones."""
     scores, site, values = scores_and_values(None)
-    coded = site.rows(values.numpy())
+    coded = rounded_rows(site, values)
     integers = torch.from_numpy(INTEGERS.rows(scores.flatten(0, 1).numpy()).rounded)
     integers = integers.view_as(scores)
-    whole = sites.heads(torch.from_numpy(coded.rounded), 32).repeat_interleave(2, 0)
+    whole = sites.heads(coded.rounded, 32).repeat_interleave(2, 0)
     found = sites.times_values(INTEGERS, scores, coded, 32)
     assert not torch.allclose(integers @ whole, found, rtol=1e-3, atol=1e-3)
 
@@ -282,6 +283,6 @@ def test_masks_are_those_of_attention(
     decoder.config = replace(config, layers=layers)
     run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, np.ones_like(x), x))
+    monkeypatch.setattr(sites, "rounded_rows", lambda site, x: TensorRows.exact(x))
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

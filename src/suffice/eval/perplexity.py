@@ -56,6 +56,15 @@ class Scores:
         )
 
 
+@dataclass(frozen=True)
+class Differences:
+    """How R predictions differ from a reference's: its nll, KL divergence, the same argmax [R]."""
+
+    nll: np.ndarray
+    divergence: np.ndarray
+    same: np.ndarray
+
+
 @dataclass
 class PerplexityTally:
     """Figures so far; `nll` and `reference_nll` have one list of predictions per window."""
@@ -82,20 +91,33 @@ class PerplexityTally:
         """Add some predictions, with those of the reference for the same tokens if given."""
         logs = log_softmax(scores.logits)
         nll = _nll(logs, scores.targets)
-        for window, loss in zip(scores.windows, nll.tolist(), strict=True):
+        if reference is None:
+            self.take(scores.windows, nll)
+            return
+        expected = log_softmax(reference.logits)
+        differences = Differences(
+            _nll(expected, reference.targets),
+            (np.exp(expected) * (expected - logs)).sum(-1),
+            logs.argmax(-1) == expected.argmax(-1),
+        )
+        self.take(scores.windows, nll, differences)
+
+    def take(
+        self, windows: Sequence[int], nll: np.ndarray, differences: Differences | None = None
+    ) -> None:
+        """Add what `add` computes of predictions: their nll [R], and those from the reference."""
+        for window, loss in zip(windows, nll.tolist(), strict=True):
             self.nll[window].append(loss)
         self.total += float(nll.sum(dtype=np.float64))
         self.predictions += len(nll)
-        if reference is None:
+        if differences is None:
             return
-        expected = log_softmax(reference.logits)
-        reference_nll = _nll(expected, reference.targets)
-        for window, loss in zip(scores.windows, reference_nll.tolist(), strict=True):
+        for window, loss in zip(windows, differences.nll.tolist(), strict=True):
             self.reference_nll[window].append(loss)
-        divergence = (np.exp(expected) * (expected - logs)).sum(-1)
-        self.divergence += divergence.clip(min=0).tolist()  # may be negative by rounding
-        self.change += (np.exp(-nll) - np.exp(-reference_nll)).tolist()
-        self.same += int((logs.argmax(-1) == expected.argmax(-1)).sum())
+        # a divergence may be negative by rounding
+        self.divergence += differences.divergence.clip(min=0).tolist()
+        self.change += (np.exp(-nll) - np.exp(-differences.nll)).tolist()
+        self.same += int(differences.same.sum())
 
     def ratio(self) -> tuple[float, float | None]:
         """Return the ratio of perplexity to the reference's, with its standard error."""

@@ -17,7 +17,7 @@ import torch
 from suffice.cache.kv import KVCache
 from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
-from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_decoder import HOST, TorchDecoder
 from suffice.quant import PackedLinear
 from suffice.quant.sites import CALIBRATED
 
@@ -42,14 +42,19 @@ class SiteInputs:
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def none(cls, width: int) -> SiteInputs:
+    def none(cls, width: int, device: torch.device = HOST) -> SiteInputs:
         """Return an empty instance for a site of `width` inputs K."""
-        return cls(torch.zeros(width, width), torch.empty(0, width))
+        return cls(torch.zeros(width, width, device=device), torch.empty(0, width, device=device))
 
     def add(self, x: torch.Tensor, tokens: int) -> None:
         """Add x^T x of inputs [T, K], out of `tokens` in all, and keep their share of SAMPLES."""
         self.hessian.addmm_(x.T, x)
         self.samples = torch.cat((self.samples, sampled(x, tokens)))
+
+    def to_host(self) -> None:
+        """Move them to the host, where weights are quantized."""
+        self.hessian, self.samples = self.hessian.cpu(), self.samples.cpu()
+        self.weighted = {matrix: each.cpu() for matrix, each in self.weighted.items()}
 
     def of(self, matrix: str) -> torch.Tensor:
         """Return the second moments that weight the errors of a matrix."""
@@ -75,7 +80,8 @@ class Layerwise(TorchDecoder):
         windows: Sequence[Sequence[int]],
         weights: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
-        super().__init__(decoder.config, decoder.weights)
+        device = decoder.device if isinstance(decoder, TorchDecoder) else HOST
+        super().__init__(decoder.config, decoder.weights, device=device)
         self.weights = decoder.weights  # shared, so that replaced weights are freed
         self._inputs: dict[str, SiteInputs] | None = None
         self._routed: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -97,7 +103,8 @@ class Layerwise(TorchDecoder):
 
     @torch.no_grad()
     def inputs(self, index: int) -> dict[str, SiteInputs]:
-        """Return the inputs of each site of a layer; those of its experts are `routed`."""
+        """Return the inputs of each site of a layer, on the host; those of its experts are
+        `routed`."""
         self._inputs, self._routed = {}, []
         for window, state in enumerate(self._states):
             self._window = window
@@ -113,13 +120,15 @@ class Layerwise(TorchDecoder):
                     weighted /= whole
                 else:  # nothing depends on it
                     del each.weighted[matrix]
+            each.to_host()
         return found
 
     @property
     def routed(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inputs [T, M] of the experts of the last `inputs`, and their weights [T, E]."""
+        """The inputs [T, M] of the experts of the last `inputs`, and their weights [T, E], on the
+        host."""
         rows, weights = zip(*self._routed, strict=True)
-        return torch.cat(rows), torch.cat(weights)
+        return torch.cat(rows).cpu(), torch.cat(weights).cpu()
 
     def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
         weights = super()._routes(index, block, x)
@@ -160,11 +169,11 @@ class Layerwise(TorchDecoder):
     ) -> None:
         site = _SITE_OF[matrix]
         if site not in inputs:
-            inputs[site] = SiteInputs.none(x.shape[1])
+            inputs[site] = SiteInputs.none(x.shape[1], x.device)
         if matrix == CALIBRATED[site][-1]:  # all matrices that share it have used it, or will
             inputs[site].add(x, self._tokens)
         own = self._weights[self._window].get(name) if self._weights else None
         if own is not None:
             weighted = inputs[site].weighted
-            scaled = (x.T * own) @ x
+            scaled = (x.T * own.to(x.device)) @ x
             weighted[matrix] = weighted[matrix] + scaled if matrix in weighted else scaled

@@ -27,7 +27,7 @@ import torch
 from suffice.models.decoder import DecoderWeights
 from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
-from suffice.models.quantize.torch_layers import capped, dense, linear, row_blocks
+from suffice.models.quantize.torch_layers import capped, dense_blocks, linear
 from suffice.quant.sites import SITE_OF, SITES
 
 __all__ = ["Sensitivity"]
@@ -56,7 +56,10 @@ class Sensitivity(Layerwise):
         self.gradients: dict[str, torch.Tensor] = {}
 
     def of(self, window: int) -> TokenWeights:
-        """Return the weights of a window's tokens; its number is the seed of the sampling."""
+        """Return the weights of a window's tokens; its number is the seed of the sampling.
+
+        They and the gradients are on the host, where the sampling is, too.
+        """
         self._found, self.gradients = {}, {}
         self._generator = torch.Generator().manual_seed(window)
         self._pass(self._states[window])
@@ -104,15 +107,14 @@ class Sensitivity(Layerwise):
         p -= p.amax(-1, keepdim=True)
         p.exp_()
         p /= p.sum(-1, keepdim=True)
-        sampled = torch.multinomial(p, 1, generator=self._generator)
+        sampled = torch.multinomial(p.cpu(), 1, generator=self._generator).to(p.device)
         p.neg_().scatter_add_(1, sampled, torch.ones_like(sampled, dtype=p.dtype))
         if slope is not None:
             p *= slope
-        blocks = list(row_blocks(head, ELEMENTS))
-        errors = torch.split(p, [each.rows for each in blocks], -1)
-        found = torch.zeros_like(last)
-        for error, block in zip(errors, blocks, strict=True):
-            found.addmm_(error, dense(block), alpha=scale)
+        found, row = torch.zeros_like(last), 0
+        for block in dense_blocks(head, p.device, ELEMENTS):
+            found.addmm_(p[:, row : row + len(block)], block, alpha=scale)
+            row += len(block)
         return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -127,7 +129,7 @@ class Sensitivity(Layerwise):
         return y
 
     def _keep(self, name: str, gradient: torch.Tensor) -> None:
-        self.gradients[name] = sampled(gradient, self._tokens).clone()
+        self.gradients[name] = sampled(gradient, self._tokens).clone().cpu()
 
     def _take(self, name: str, gradient: torch.Tensor) -> None:
-        self._found[name] = gradient.square().mean(-1)
+        self._found[name] = gradient.square().mean(-1).cpu()

@@ -34,7 +34,9 @@ from suffice.quant import PackedLinear
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
 
-__all__ = ["TorchDecoder"]
+__all__ = ["HOST", "TorchDecoder"]
+
+HOST = torch.device("cpu")
 
 Logits = Literal["last", "all", "none"]
 
@@ -42,7 +44,8 @@ Logits = Literal["last", "all", "none"]
 class TorchDecoder(DecoderWeights):
     """Fills a cache in chunks by PyTorch.
 
-    Matmuls run in `dtype`; activations, norms and attention in float32.
+    Matmuls run in `dtype`; activations, norms and attention in float32. All of it is on `device`,
+    to which dense weights are moved once; the cache is on the host.
     """
 
     def __init__(
@@ -50,9 +53,11 @@ class TorchDecoder(DecoderWeights):
         config: DecoderConfig,
         weights: Mapping[str, PackedLinear | np.ndarray],
         dtype: torch.dtype = torch.float32,
+        device: torch.device = HOST,
     ) -> None:
         super().__init__(config, weights)
         self.dtype = dtype
+        self.device = device
         self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @torch.no_grad()
@@ -106,7 +111,7 @@ class TorchDecoder(DecoderWeights):
 
     def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         config = self.config
-        x = gather_rows(self.matrix("embed"), tokens) * self.embed_scale
+        x = gather_rows(self.matrix("embed"), tokens).to(self.device) * self.embed_scale
         if config.projected:
             x = self._linear("project_in", x)
         if config.position_rows:
@@ -152,7 +157,7 @@ class TorchDecoder(DecoderWeights):
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
         if watch is not None:
-            watch(index, q.detach().numpy())
+            watch(index, q.detach().cpu().numpy())
         mixed = self._mixed(index, q, *self._held(index, cache, k, v))
         return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
 
@@ -161,11 +166,9 @@ class TorchDecoder(DecoderWeights):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append keys and values [G, T, D] to a layer; return all that it holds, [G, S, D]."""
         assert cache is not None
-        cache.append(index, k.numpy(), v.numpy())
+        cache.append(index, k.cpu().numpy(), v.cpu().numpy())
         rows = cache.held(index) + k.shape[1]
-        return torch.from_numpy(cache.keys(index, rows)), torch.from_numpy(
-            cache.values(index, rows)
-        )
+        return self._moved(cache.keys(index, rows)), self._moved(cache.values(index, rows))
 
     def _projected(
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
@@ -265,11 +268,14 @@ class TorchDecoder(DecoderWeights):
     def _tensor(self, name: str) -> torch.Tensor:
         weight = self.weights[name]
         assert isinstance(weight, np.ndarray), name
-        return torch.from_numpy(weight)
+        return self._moved(weight)
+
+    def _moved(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)
 
     def _rope_rows(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return tables of at least `rows` rows, kept between calls."""
         if self.config.ropes and (not self._tables or len(self._tables[0][0]) < rows):
             tables = self.rope_tables(1 << (rows - 1).bit_length())
-            self._tables = [(torch.from_numpy(cos), torch.from_numpy(sin)) for cos, sin in tables]
+            self._tables = [(self._moved(cos), self._moved(sin)) for cos, sin in tables]
         return self._tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import functional
@@ -19,6 +20,7 @@ __all__ = [
     "attend",
     "capped",
     "dense",
+    "dense_blocks",
     "gated",
     "gather_rows",
     "layer_norm",
@@ -61,20 +63,40 @@ def linear(
 ) -> torch.Tensor:
     """Multiply [T, K] by a packed weight and add its bias: [T, N].
 
-    The matmul runs in `dtype`, over a block of output rows at a time (see `row_blocks`), so the
-    dense weight of a large vocabulary never exists as a whole.
+    The matmul runs in `dtype` where x is, over a block of output rows at a time, see
+    `dense_blocks`.
     """
     if isinstance(weight, PackedCodes) and weight.site is not None:
-        x = torch.from_numpy(weight.quantize_inputs(x.detach().numpy()))
-    blocks = row_blocks(weight, elements)
-    outputs = [(x.to(dtype) @ dense(part).to(dtype).T).float() for part in blocks]
+        x = torch.from_numpy(weight.quantize_inputs(x.detach().cpu().numpy())).to(x.device)
+    blocks = dense_blocks(weight, x.device, elements)
+    outputs = [(x.to(dtype) @ part.to(dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-    return y if weight.bias is None else y.add_(torch.from_numpy(weight.bias))
+    return y if weight.bias is None else y.add_(torch.from_numpy(weight.bias).to(x.device))
 
 
 def dense(weight: PackedLinear) -> torch.Tensor:
     """Return the dense float32 weight [N, K] of a packed one."""
     return torch.from_numpy(unpack(weight))
+
+
+_MOVED: WeakKeyDictionary[PackedLinear, torch.Tensor] = WeakKeyDictionary()
+
+
+def dense_blocks(
+    weight: PackedLinear, device: torch.device, elements: int | None = None
+) -> Iterator[torch.Tensor]:
+    """Yield a packed weight [N, K] as dense float32 blocks of rows.
+
+    On the host they have about `elements` at most, so the dense weight of a large vocabulary never
+    exists as a whole. Another device has one block, which stays there as long as the packed weight.
+    """
+    if device.type == "cpu":
+        yield from map(dense, row_blocks(weight, elements))
+        return
+    found = _MOVED.get(weight)
+    if found is None or found.device != device:
+        found = _MOVED[weight] = dense(weight).to(device)
+    yield found
 
 
 def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[PackedLinear]:
@@ -140,9 +162,12 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((low * cos - high * sin, high * cos + low * sin, rest), dim=-1)
 
 
-def visible(new: int, rows: int, window: int | None) -> torch.Tensor:
+def visible(
+    new: int, rows: int, window: int | None, device: torch.device | None = None
+) -> torch.Tensor:
     """Return the mask [T, S] of the rows that each of the last T of S rows sees."""
-    distance = torch.arange(rows - new, rows)[:, None] - torch.arange(rows)
+    every = torch.arange(rows, device=device)
+    distance = every[rows - new :, None] - every
     return (distance >= 0) & (distance < (window or rows))
 
 
@@ -166,10 +191,10 @@ def attend(
         k, v = k[:, -(new + window - 1) :], v[:, -(new + window - 1) :]
         rows = k.shape[1]
     if cap or spare is not None:
-        return _attend_in_full(q, k, v, scale, visible(new, rows, window), cap, spare)
+        return _attend_in_full(q, k, v, scale, visible(new, rows, window, q.device), cap, spare)
     mask = None
     if new > 1 and (rows > new or (window is not None and window < new)):
-        mask = visible(new, rows, window)
+        mask = visible(new, rows, window, q.device)
     return functional.scaled_dot_product_attention(
         q[None],
         k[None],

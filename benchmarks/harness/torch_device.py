@@ -1,0 +1,93 @@
+"""The device on which a benchmark runs models in PyTorch: the host's cores, or a GPU in float32."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+
+from suffice.errors import InputError
+from suffice.eval.perplexity import Differences, PerplexityTally, Scores
+
+CHOICES = ("cpu", "cuda")
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add --device."""
+    parser.add_argument("--device", default="cpu", help="where PyTorch computes: cpu or cuda")
+
+
+def chosen(name: str) -> torch.device:
+    """Return the device of --device, without TensorFloat-32 and with the products of attention as
+    matmuls in float32.
+
+    Raises:
+        InputError: PyTorch does not have it here.
+    """
+    here = CHOICES if torch.cuda.is_available() else CHOICES[:1]
+    if name not in here:
+        raise InputError(
+            f"--device={name}: PyTorch has no such device here; allowed: {', '.join(here)}"
+        )
+    if name == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device(name)
+
+
+def compare(
+    tally: PerplexityTally,
+    window: int,
+    targets: list[int],
+    logits: torch.Tensor,
+    reference: torch.Tensor,
+) -> None:
+    """Add predictions of tokens of a window, from logits [R, V], compared with the reference's."""
+    if logits.device.type == "cpu":
+        windows = [window] * len(targets)
+        pair = (Scores(windows, targets, each.numpy()) for each in (logits, reference))
+        tally.add(*pair)
+    else:
+        compare_there(tally, window, targets, logits, reference)
+
+
+def compare_there(
+    tally: PerplexityTally,
+    window: int,
+    targets: list[int],
+    logits: torch.Tensor,
+    reference: torch.Tensor,
+) -> None:
+    """As `compare`, on the device of the logits."""
+    logs, expected = logits.log_softmax(-1), reference.log_softmax(-1)
+    at = torch.tensor(targets).to(logits.device)[:, None]
+    found = (
+        -logs.gather(1, at)[:, 0],
+        -expected.gather(1, at)[:, 0],
+        (expected.exp() * (expected - logs)).sum(-1),
+        logs.argmax(-1) == expected.argmax(-1),
+    )
+    nll, *differences = (each.cpu().numpy() for each in found)
+    tally.take([window] * len(targets), nll, Differences(*differences))
+
+
+def config(device: torch.device) -> dict[str, str]:
+    """Return the part of a result's configuration that names the device, unless it is the host."""
+    return {} if device.type == "cpu" else {"device": device.type}
+
+
+def facts(facts: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a result's facts with the name of the GPU among those of the machine."""
+    if device.type == "cpu":
+        return facts
+    machine = facts["machine"] | {"gpu": torch.cuda.get_device_name(device)}
+    return facts | {"machine": machine}
+
+
+def sentence(config: dict[str, Any]) -> str:
+    """Return what a table says of the device of its result."""
+    return " Computed on a GPU, in float32." if "device" in config else ""

@@ -1,0 +1,197 @@
+"""Benchmarks on another device: the figures of the host, and nothing of both is mixed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import other_device
+import tiny
+from benchmarks.attention import selection
+from benchmarks.harness import torch_device
+from benchmarks.quant import quality, site_rows
+from suffice.errors import InputError
+from suffice.eval.perplexity import PerplexityTally
+from suffice.quant.activations import Site
+from suffice.quant.hadamard import rotate
+
+OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
+QUALITY = (
+    "none",
+    "none + a=8,outliers=0.05",
+    "none + a=4,outliers=0.05,sites=all",
+    "none + a=8,sites=scores",
+    "none + a=4,outliers=0.05,group=16,sites=all",
+    "kmeans:group=64",
+    "kmeans:group=64 + a=4,outliers=0.05",
+    "kllm:a=16 + a=3,outliers=0.05,offline=true,fisher=true",
+    "kllm:a=3",
+    "rtn:group=64,compensate=true",
+    "rtn uncalibrated + a=4,even=true",
+    "smoothquant + a=4",
+    "quarot + a=4",
+    "atom + a=4",
+    "squeezellm",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS * 60)
+    row = {"category": "rag", "turns": ["Who looks on? " * 40, "And when? " * 40]}
+    (tmp_path / "spec-bench-questions.jsonl").write_text("\n".join([json.dumps(row)] * 3))
+    tiny.make(tmp_path / "model", "llama-bias", tokenizer=True)
+    return tmp_path
+
+
+def results(
+    module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *more: str
+) -> dict[str, Any]:
+    """Run a benchmark on the host and on the other device; return both results by device."""
+    found = {}
+    for device in ("cpu", "other"):
+        own = ["--model", str(folder / "model"), "--data-dir", str(folder), "--threads", "1"]
+        own += ["--out", str(folder / device), *more]
+        if module is quality:
+            own += ["--cache", str(folder / f"cache-{device}")]
+        monkeypatch.setattr(sys, "argv", ["benchmark", *own])
+        if device == "cpu":
+            assert module.main() == 0
+        else:
+            with other_device.present() as there:
+                monkeypatch.setattr(torch_device, "chosen", lambda name, there=there: there)
+                monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+                assert module.main() == 0
+        found[device] = json.loads((folder / device / name).read_text())
+        assert not found[device].get("refused")
+    return found
+
+
+def test_quality_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--window", "64", "--limit", "3", "--settings", *QUALITY]
+    found = results(quality, folder, monkeypatch, "quality_model_64.json", *options)
+    check(
+        found["cpu"], found["other"], "Computed on a GPU, in float32.", folder, "quality_model_64"
+    )
+
+
+def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None:
+    """Cells agree; where a rounding differs, a code may jump."""
+    assert "gpu" not in here["machine"] and there["machine"]["gpu"] == "a GPU"
+    assert there["engine"] == here["engine"] | {"device": other_device.DEVICE.type}
+    assert sentence not in (folder / "cpu" / f"{name}.md").read_text()
+    assert sentence in (folder / "other" / f"{name}.md").read_text()
+    assert here["cells"].keys() == there["cells"].keys()
+    for row, cells in here["cells"].items():
+        assert cells.keys() == there["cells"][row].keys()
+        for column, cell in cells.items():
+            other = there["cells"][row][column]
+            for figure in ("perplexity", "ratio", "agreement"):
+                assert cell[figure] == pytest.approx(other[figure], rel=0.01), (row, column)
+            assert cell["divergence"] == pytest.approx(other["divergence"], rel=0.1, abs=1e-7)
+
+
+def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--window", "96", "--prompt", "64", "--limit", "2", "--settings"]
+    found = results(
+        selection, folder, monkeypatch, "selection.json", *options, "exact", *selection.SETTINGS
+    )
+    check(found["cpu"], found["other"], "Computed on a GPU, in float32.", folder, "selection")
+    for setting, cells in found["cpu"]["cells"].items():
+        other = found["other"]["cells"][setting]["decode"]
+        assert cells["decode"]["bytes"] == pytest.approx(other["bytes"], rel=1e-3)
+
+
+def awkward(kind: str) -> np.ndarray:
+    """Values [T, K] of a kind that selects and rounds in the hardest way."""
+    generator = np.random.default_rng(3)
+    values = generator.standard_t(3, (40, 200)).astype(np.float32)
+    if kind == "ties":
+        values = np.rint(2 * values)
+    elif kind == "zeros":
+        values[::2] = 0
+        values[1, ::2] = -0.0
+    elif kind == "equal":
+        values[:] = -1.5
+    elif kind == "tiny":
+        values *= np.float32(1e-42)
+    return values
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "zeros", "equal", "tiny"])
+@pytest.mark.parametrize(
+    "site",
+    [
+        Site(np.arange(-7, 8, dtype=np.float32) / 7, 0.0),
+        Site(np.arange(-127, 128, dtype=np.float32) / 127, 0.01),
+        Site(np.arange(256, dtype=np.float32) / 255, 0.0),
+        Site(np.array([-1, -0.3, -0.3, 0, 0.25, 1], np.float32), 0.05),
+        Site(np.array([-1, -0.25, 0.25, 1], np.float32), 0.5),
+        Site(np.array([-1, -0.25, 0.25, 1], np.float32), 0.1, group=48),
+        Site(np.array([-1, 0, 0.5, 1], np.float32), 0.1, (-2.0, 1.4999999999)),
+        Site(np.array([-1, 0, 0.5, 1], np.float32), 0.1, (-0.1, 0.0), 64),
+    ],
+)
+def test_rounding_is_numpy_s(site: Site, kind: str) -> None:
+    values = awkward(kind)
+    expected = site.rows(values)
+    found = site_rows.rounded_rows(site, torch.from_numpy(values))
+    for name in ("centroids", "scale", "rounded"):
+        ours, theirs = getattr(found, name).numpy(), getattr(expected, name)
+        assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), name
+    assert found.group == expected.group
+
+
+def test_values_must_be_finite() -> None:
+    values = torch.ones(2, 16)
+    values[1, 3] = torch.nan
+    with pytest.raises(InputError, match="NaN or infinite"):
+        site_rows.rounded_rows(Site(np.ones(2, np.float32)), values)
+
+
+@pytest.mark.parametrize("block", [64, 96, 192, 1536])
+def test_rotations_are_those_of_the_engine(block: int) -> None:
+    x = np.random.default_rng(1).standard_normal((7, 2 * block)).astype(np.float32)
+    expected = rotate(x, block)
+    assert np.array_equal(site_rows.turned(torch.from_numpy(x), block).numpy(), expected)
+    with other_device.present() as there:
+        found = site_rows.turned(torch.from_numpy(x).to(there), block).cpu()
+    assert np.allclose(found.numpy(), expected, atol=3e-6)
+    assert not np.array_equal(found.numpy(), x)
+
+
+def test_figures_are_those_of_the_tally() -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits, reference = torch.randn(2, 30, 500, generator=generator) * 4
+    reference[:20] = logits[:20] + 0.1 * reference[:20]
+    targets = torch.randint(500, (30,), generator=generator).tolist()
+    ours, theirs = PerplexityTally(2), PerplexityTally(2)
+    torch_device.compare_there(ours, 1, targets, logits, reference)
+    torch_device.compare(theirs, 1, targets, logits, reference)
+    assert ours.same == theirs.same and 0 < ours.same < 30
+    for name in ("nll", "reference_nll", "divergence", "change"):
+        found, expected = (np.array(getattr(tally, name)[-1]) for tally in (ours, theirs))
+        assert np.allclose(found, expected, rtol=1e-5, atol=1e-6), name
+    assert ours.predictions == 30 and ours.perplexity == pytest.approx(theirs.perplexity)
+
+
+@pytest.mark.parametrize("module", [quality, selection])
+def test_a_device_that_is_not_there(
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "tpu"):
+        monkeypatch.setattr(sys, "argv", ["benchmark", "--device", name])
+        assert module.main() == 2
+        error = capsys.readouterr().err
+        assert f"--device={name}: PyTorch has no such device here; allowed: cpu\n" in error
+        assert error.count("\n") == 1

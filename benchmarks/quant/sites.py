@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.quant.site_rows import Coder, TensorRows, rounded_rows, turned
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.quantize.torch_layers import visible
+from suffice.models.quantize.torch_sites import Coder, TensorRows, rounded_rows, turned
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site, check_input_group
 from suffice.quant.kmeans import CODED_INPUTS, EXACT, fisher

@@ -11,7 +11,6 @@ import torch
 
 import tiny
 from benchmarks.quant import sites
-from benchmarks.quant.site_rows import TensorRows, rounded_rows
 from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
@@ -20,6 +19,7 @@ from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_sites import TensorRows, rounded_rows
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site
 from suffice.quant.hadamard import rotate

@@ -16,9 +16,10 @@ import other_device
 import tiny
 from benchmarks.attention import selection
 from benchmarks.harness import torch_device
-from benchmarks.quant import quality, site_rows
+from benchmarks.quant import quality
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityTally
+from suffice.models.quantize import torch_sites
 from suffice.quant.activations import Site
 from suffice.quant.hadamard import rotate
 
@@ -142,7 +143,7 @@ def awkward(kind: str) -> np.ndarray:
 def test_rounding_is_numpy_s(site: Site, kind: str) -> None:
     values = awkward(kind)
     expected = site.rows(values)
-    found = site_rows.rounded_rows(site, torch.from_numpy(values))
+    found = torch_sites.rounded_rows(site, torch.from_numpy(values))
     for name in ("centroids", "scale", "rounded"):
         ours, theirs = getattr(found, name).numpy(), getattr(expected, name)
         assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), name
@@ -153,16 +154,16 @@ def test_values_must_be_finite() -> None:
     values = torch.ones(2, 16)
     values[1, 3] = torch.nan
     with pytest.raises(InputError, match="NaN or infinite"):
-        site_rows.rounded_rows(Site(np.ones(2, np.float32)), values)
+        torch_sites.rounded_rows(Site(np.ones(2, np.float32)), values)
 
 
 @pytest.mark.parametrize("block", [64, 96, 192, 1536])
 def test_rotations_are_those_of_the_engine(block: int) -> None:
     x = np.random.default_rng(1).standard_normal((7, 2 * block)).astype(np.float32)
     expected = rotate(x, block)
-    assert np.array_equal(site_rows.turned(torch.from_numpy(x), block).numpy(), expected)
+    assert np.array_equal(torch_sites.turned(torch.from_numpy(x), block).numpy(), expected)
     with other_device.present() as there:
-        found = site_rows.turned(torch.from_numpy(x).to(there), block).cpu()
+        found = torch_sites.turned(torch.from_numpy(x).to(there), block).cpu()
     assert np.allclose(found.numpy(), expected, atol=3e-6)
     assert not np.array_equal(found.numpy(), x)
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from suffice.backends.cpu.linear import unpack, unpack_rows
+from suffice.models.quantize.torch_sites import coded_inputs
 from suffice.models.routing import Experts
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
@@ -67,7 +68,7 @@ def linear(
     `dense_blocks`.
     """
     if isinstance(weight, PackedCodes) and weight.site is not None:
-        x = torch.from_numpy(weight.quantize_inputs(x.detach().cpu().numpy())).to(x.device)
+        x = coded_inputs(weight, x.detach())
     blocks = dense_blocks(weight, x.device, elements)
     outputs = [(x.to(dtype) @ part.to(dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)

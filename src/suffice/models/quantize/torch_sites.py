@@ -1,6 +1,6 @@
 """Rounding of activations in PyTorch, on any device: the tensors of `quant.activations.Site.rows`.
 
-Each value is that of the NumPy code, bit for bit. Other methods' sites round on the host.
+Each value is that of the NumPy code, bit for bit. What is no `Site` rounds on the host.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from suffice.quant.activations import ActivationRows, Site
 from suffice.quant.codebook import borders
 from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
+from suffice.quant.packed_codes import PackedCodes
+
+__all__ = ["Coder", "TensorRows", "coded_inputs", "rounded_rows", "turned"]
 
 
 class Coder(Protocol):
@@ -41,6 +44,18 @@ class TensorRows:
     def exact(cls, values: torch.Tensor) -> TensorRows:
         """Return values that are not rounded."""
         return cls(values, torch.ones_like(values), values)
+
+
+def coded_inputs(weight: PackedCodes, x: torch.Tensor) -> torch.Tensor:
+    """Return inputs [T, K] rounded to the codebook of the weight's site: its `quantize_inputs`."""
+    if weight.site is None:
+        return x
+    order = None if weight.order is None else torch.from_numpy(weight.order).to(x.device)
+    x = x if order is None else x[:, order]
+    x = turned(x, weight.rotation) if weight.rotation else x
+    x = rounded_rows(weight.site, x).rounded
+    x = turned(x, weight.rotation) if weight.rotation else x
+    return x if order is None else torch.empty_like(x).index_copy_(1, order, x)
 
 
 def rounded_rows(coder: Coder, values: torch.Tensor) -> TensorRows:
@@ -104,10 +119,10 @@ def turned(x: torch.Tensor, rotation: int) -> torch.Tensor:
     """
     if x.device.type == "cpu":
         return torch.from_numpy(rotate(x.numpy(), rotation))
-    return (x.reshape(-1, rotation) @ rotation_matrix(rotation, x.device)).view(x.shape)
+    return (x.reshape(-1, rotation) @ _rotation(rotation, x.device)).view(x.shape)
 
 
 @lru_cache(maxsize=8)
-def rotation_matrix(block: int, device: torch.device) -> torch.Tensor:
+def _rotation(block: int, device: torch.device) -> torch.Tensor:
     """Return the matrix [B, B], symmetric, that rotates a block of values."""
     return torch.from_numpy(rotate(np.eye(block), block).astype(np.float32)).to(device)

@@ -36,6 +36,7 @@ def chosen(name: str) -> torch.device:
         torch.backends.cuda.enable_flash_sdp(False)
         torch.backends.cuda.enable_mem_efficient_sdp(False)
         torch.backends.cuda.enable_cudnn_sdp(False)
+        return torch.device(name, torch.cuda.current_device())
     return torch.device(name)
 
 

@@ -26,19 +26,13 @@ from suffice.quant.hadamard import rotate
 OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
 QUALITY = (
     "none",
-    "none + a=8,outliers=0.05",
-    "none + a=4,outliers=0.05,sites=all",
     "none + a=8,sites=scores",
     "none + a=4,outliers=0.05,group=16,sites=all",
     "kmeans:group=64",
     "kmeans:group=64 + a=4,outliers=0.05",
     "kllm:a=16 + a=3,outliers=0.05,offline=true,fisher=true",
     "kllm:a=3",
-    "rtn:group=64,compensate=true",
-    "rtn uncalibrated + a=4,even=true",
-    "smoothquant + a=4",
     "quarot + a=4",
-    "atom + a=4",
     "squeezellm",
 )
 
@@ -94,9 +88,12 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
         assert cells.keys() == there["cells"][row].keys()
         for column, cell in cells.items():
             other = there["cells"][row][column]
-            for figure in ("perplexity", "ratio", "agreement"):
-                assert cell[figure] == pytest.approx(other[figure], rel=0.01), (row, column)
-            assert cell["divergence"] == pytest.approx(other["divergence"], rel=0.1, abs=1e-7)
+            jumps = " + a=" in column or ":a=3" in column  # codes of inputs
+            near = 0.1 if jumps else 1e-3
+            for figure in ("perplexity", "ratio", "divergence"):
+                expected = pytest.approx(cell[figure], rel=near, abs=1e-6)
+                assert other[figure] == expected, (row, column, figure)
+            assert abs(cell["agreement"] - other["agreement"]) < 0.5 * near, (row, column)
 
 
 def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

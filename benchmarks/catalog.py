@@ -95,6 +95,9 @@ SCRIPTS = (
     Script("hw.scrooge", "the Scrooge accelerator on a real model's logits", "minutes"),
     Script("hw.codes", "what KLLM's accelerator counts in a real model", "3 minutes"),
     Script("hw.validate", "accelerator models against published figures", "30 seconds"),
+    Script(
+        "harness.merge_cells", "joins results whose cells several processes measured", "at once"
+    ),
     Script("redraw", "write stored results' tables again, after a change of words", "seconds"),
 )
 # Stored results keep the command that made them; pages show it as `current` returns it.

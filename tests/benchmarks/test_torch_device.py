@@ -97,10 +97,9 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
 
 
 def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--window", "96", "--prompt", "64", "--limit", "2", "--settings"]
-    found = results(
-        selection, folder, monkeypatch, "selection.json", *options, "exact", *selection.SETTINGS
-    )
+    options = ["--window", "96", "--prompt", "64", "--limit", "2", "--settings", "exact"]
+    options += [*selection.SETTINGS, "tiers:look=nested", "tiers:look=boxes"]
+    found = results(selection, folder, monkeypatch, "selection.json", *options)
     check(found["cpu"], found["other"], "Computed on a GPU, in float32.", folder, "selection")
     for setting, cells in found["cpu"]["cells"].items():
         other = found["other"]["cells"][setting]["decode"]

@@ -2,6 +2,7 @@
 
     python -m benchmarks.attention.selection --data-dir DIR          SmolLM2, an hour on a core
     ... --settings twilight:mass=0.9 "sparq:rows=0.2,channels=0.25"  only these
+    ... --model gemma3-270m --window 32768 --prompt 32512 --limit 1  Gemma 3, of its global layers
     ... --device cuda                                                on a GPU, in float32
     ... --quick                                                      tiny sizes, into build/
 
@@ -46,7 +47,7 @@ from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.none import NoQuant
 
-NAME, COLUMN = "selection", "decode"
+NAME, COLUMN, MODEL = "selection", "decode", "smollm2-135m"
 WINDOW, PROMPT, LIMIT = 2048, 1536, 8
 LEARNING = 1024  # tokens on which channels are chosen
 ROWS = 128  # of logits that are compared at a time
@@ -63,12 +64,18 @@ SETTINGS = (
     "magicpig:bits=8,tables=75",
     "vattention:eps=0.1",
     "vattention:eps=0.05",
+    "tiers",
+    "tiers:look=nested",
+    "tiers:look=boxes",
 )
 ENGINES = "quality_policies.json"  # results of the engine's techniques on such windows
 
 
 class SelectingDecoder(TorchDecoder):
-    """A decoder whose attention a selector can take over; it adds up the bytes that are read."""
+    """A decoder whose attention a selector can take over, in layers without a window.
+
+    It adds up the bytes that these layers read.
+    """
 
     selector: Selector | None = None
     channels: torch.Tensor | None = None  # [L, G, D], see `Head`
@@ -80,7 +87,7 @@ class SelectingDecoder(TorchDecoder):
         if self.spread is not None:
             sizes = q.abs().sum(1).view(groups, -1, q.shape[-1]).sum(1)
             self.spread[index] += sizes * k.abs().mean(1)
-        if self.selector is None:
+        if self.selector is None or self.config.layers[index].window:
             return super()._mixed(index, q, k, v)
         sees = visible(tokens, k.shape[1], None, q.device)
         of_groups = (q * self.config.attention_scale).view(groups, -1, *q.shape[1:])
@@ -224,8 +231,9 @@ def table(store: CellStore) -> str:
         f"{store.config['model']['name']}, WikiText-2, {evaluated['windows']} windows of "
         f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
         "exact attention; keys and values in bfloat16. Bytes are over those that exact attention "
-        "reads; what finds the rows is included. `oracle` finds them for nothing."
-        f"{torch_device.sentence(store.config)}"
+        "reads in layers without a window; what finds the rows is included. `oracle` finds them "
+        "for nothing; `tiers` without `(engine)` is the reference of `key_looks`, of a cache in "
+        f"planes.{torch_device.sentence(store.config)}"
     )
     return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"
 
@@ -235,7 +243,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt and Spec-Bench")
     parser.add_argument("--calibrate", help="text file to choose channels on, not Spec-Bench")
-    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--model", default=MODEL)
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--limit", type=int, default=LIMIT, help="windows")
@@ -265,19 +273,29 @@ def prepared(flags: argparse.Namespace) -> Bench:
     text, (_, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
     checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
     config = checkpoint.config
-    if config.score_cap or config.spare_logits or any(layer.window for layer in config.layers):
-        raise InputError(f"{flags.model}: selectors know no windows, score caps or spare logits")
+    if config.score_cap or config.spare_logits:
+        raise InputError(f"{flags.model}: selectors know no score caps or spare logits")
     windows = windows_of(tokenizer, text, plan, config.longest_prompt)
     model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
     evaluated = described("wikitext2", text, windows) | {"prompt": flags.prompt}
     shown = {"model": model, "evaluated": evaluated} | torch_device.config(device)
-    store = CellStore(flags.out, NAME, shown, torch_device.facts(record.facts(), device), table)
+    facts = torch_device.facts(record.facts(), device)
+    store = CellStore(flags.out, _name(model["name"], flags.window), shown, facts, table)
     store.read()
     decoder = SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
     decoder.device = device
     bench = Bench(decoder, windows, flags.prompt, store)
     bench.choose_channels(tokenizer.encode(other)[: min(LEARNING, flags.window)])
     return bench
+
+
+def _name(model: str, window: int) -> str:
+    parts = [
+        NAME,
+        *([model] if model != MODEL else []),
+        *([str(window)] if window != WINDOW else []),
+    ]
+    return "_".join(parts)
 
 
 def main() -> int:

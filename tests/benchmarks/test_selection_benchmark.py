@@ -193,17 +193,38 @@ def test_a_run_stores_each_setting_and_goes_on(
         return selection.main()
 
     assert run("exact", "twilight:mass=0.5") == 0
-    cells = json.loads((tmp_path / "selection.json").read_text())["cells"]
+    cells = json.loads((tmp_path / "selection_model_48.json").read_text())["cells"]
     whole, part = cells["exact"]["decode"], cells["twilight:mass=0.5"]["decode"]
     assert whole["bytes"] == 1 and abs(whole["ratio"] - 1) < 1e-4 and whole["agreement"] == 1
     assert part["bytes"] < 1 and part["divergence"] > 10 * whole["divergence"]
     monkeypatch.setattr(selection.Bench, "_cell", lambda *_: {})
     assert run("twilight:mass=0.5") == 0  # it is not measured again
-    assert json.loads((tmp_path / "selection.json").read_text())["cells"] == cells
+    assert json.loads((tmp_path / "selection_model_48.json").read_text())["cells"] == cells
     capsys.readouterr()
     assert run("twilight:mas=0.5") == 2
     error = capsys.readouterr().err
     assert "has no option 'mas'" in error and error.count("\n") == 1
+
+
+def test_layers_with_a_window_stay_exact(checkpoints: Any) -> None:
+    from suffice.models.open import open_checkpoint
+    from suffice.quant.none import NoQuant
+
+    checkpoint = open_checkpoint(checkpoints("gemma3"))
+    decoder = selection.SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
+    config = decoder.config
+    windowed, free = (
+        next(i for i, layer in enumerate(config.layers) if bool(layer.window) == wanted)
+        for wanted in (True, False)
+    )
+    q, k, v = (torch.randn(n, 20, config.head_size) for n in (config.heads, *2 * [config.kv_heads]))
+    expected = [decoder._mixed(index, q, k, v) for index in (windowed, free)]
+    decoder.selector = SELECTORS.build("oracle:mass=0.2")
+    decoder.channels = torch.zeros(len(config.layers), config.kv_heads, config.head_size)
+    assert torch.equal(decoder._mixed(windowed, q, k, v), expected[0])
+    assert decoder.held_bytes == 0
+    assert not torch.allclose(decoder._mixed(free, q, k, v), expected[1])
+    assert 0 < decoder.read_bytes < decoder.held_bytes
 
 
 def test_the_engine_s_rows_are_those_of_the_same_windows() -> None:

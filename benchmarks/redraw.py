@@ -50,7 +50,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/longbench_*.json": of_cells(longbench.table),
     "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
-    "attention/results/selection.json": of_cells(selection.table),
+    "attention/results/selection*.json": of_cells(selection.table),
     "attention/results/tasks_*.json": of_cells(softmax_tasks.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/adapters.json": lambda _, data: adapters.table(data),

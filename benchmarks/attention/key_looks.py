@@ -39,7 +39,7 @@ HALF = 4  # levels that share the upper half of their code
 
 
 @dataclass(frozen=True)
-class Tiers:
+class Looks:
     """The rows of the heaviest blocks exactly, others by their bases, behind a first `look`."""
 
     eps: float = 0.5

@@ -64,9 +64,9 @@ SETTINGS = (
     "magicpig:bits=8,tables=75",
     "vattention:eps=0.1",
     "vattention:eps=0.05",
-    "tiers",
-    "tiers:look=nested",
-    "tiers:look=boxes",
+    "looks",
+    "looks:look=nested",
+    "looks:look=boxes",
 )
 ENGINES = "quality_policies.json"  # results of the engine's techniques on such windows
 
@@ -182,7 +182,9 @@ class Bench:
             report()
         against = tally.result().against
         assert against is not None, "it was compared"
-        return {"bytes": decoder.read_bytes / decoder.held_bytes, **dataclasses.asdict(against)}
+        share = decoder.read_bytes / decoder.held_bytes
+        own = {"bytes": share} | torch_device.of_cell(decoder.device)
+        return own | dataclasses.asdict(against)
 
 
 def of_engine(folder: Path, evaluated: dict[str, Any]) -> list[list[Any]]:
@@ -232,8 +234,8 @@ def table(store: CellStore) -> str:
         f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
         "exact attention; keys and values in bfloat16. Bytes are over those that exact attention "
         "reads in layers without a window; what finds the rows is included. `oracle` finds them "
-        "for nothing; `tiers` without `(engine)` is the reference of `key_looks`, of a cache in "
-        f"planes.{torch_device.sentence(store.config)}"
+        "for nothing; `looks` is `tiers` as the reference of `key_looks`, of a cache in "
+        f"planes.{torch_device.sentence(store.cells)}"
     )
     return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"
 
@@ -278,9 +280,8 @@ def prepared(flags: argparse.Namespace) -> Bench:
     windows = windows_of(tokenizer, text, plan, config.longest_prompt)
     model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
     evaluated = described("wikitext2", text, windows) | {"prompt": flags.prompt}
-    shown = {"model": model, "evaluated": evaluated} | torch_device.config(device)
-    facts = torch_device.facts(record.facts(), device)
-    store = CellStore(flags.out, _name(model["name"], flags.window), shown, facts, table)
+    shown, name = {"model": model, "evaluated": evaluated}, _name(model["name"], flags.window)
+    store = CellStore(flags.out, name, shown, record.facts(), table)
     store.read()
     decoder = SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
     decoder.device = device

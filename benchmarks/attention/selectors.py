@@ -61,7 +61,7 @@ SELECTORS = Table(
         "sparq": "benchmarks.attention.selectors:SparQ",
         "magicpig": "benchmarks.attention.selectors:MagicPIG",
         "vattention": "benchmarks.attention.selectors:VAttention",
-        "tiers": "benchmarks.attention.key_looks:Tiers",
+        "looks": "benchmarks.attention.key_looks:Looks",
     },
 )
 

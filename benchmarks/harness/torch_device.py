@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import torch
 
+from benchmarks.harness.tables import Cells
 from suffice.errors import InputError
 from suffice.eval.perplexity import Differences, PerplexityTally, Scores
 
@@ -76,19 +76,17 @@ def compare_there(
     tally.take([window] * len(targets), nll, Differences(*differences))
 
 
-def config(device: torch.device) -> dict[str, str]:
-    """Return the part of a result's configuration that names the device, unless it is the host."""
-    return {} if device.type == "cpu" else {"device": device.type}
+def of_cell(device: torch.device) -> dict[str, str]:
+    """Return the part of a cell that names the GPU it was computed on; nothing of the host."""
+    return {} if device.type == "cpu" else {"gpu": torch.cuda.get_device_name(device)}
 
 
-def facts(facts: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a result's facts with the name of the GPU among those of the machine."""
-    if device.type == "cpu":
-        return facts
-    machine = facts["machine"] | {"gpu": torch.cuda.get_device_name(device)}
-    return facts | {"machine": machine}
-
-
-def sentence(config: dict[str, Any]) -> str:
-    """Return what a table says of the device of its result."""
-    return " Computed on a GPU, in float32." if "device" in config else ""
+def sentence(cells: Cells) -> str:
+    """Return what a table says of the devices of its cells."""
+    every = [cell for columns in cells.values() for cell in columns.values()]
+    names = sorted({cell["gpu"] for cell in every if "gpu" in cell})
+    if not names:
+        return ""
+    there = sum("gpu" in cell for cell in every)
+    which = "Computed" if there == len(every) else f"{there} of {len(every)} rows were computed"
+    return f" {which} on a GPU ({', '.join(names)}), in float32."

@@ -192,7 +192,8 @@ class Bench:
         steps = scored(ours, self._exact(), self._windows)
         tally = self._shown(f"{setting}: windows", steps, len(self._windows))
         weights = setting.partition(" + ")[0]
-        return cell_of(tally.result(), self._source.bits(weights, decoder))
+        found = cell_of(tally.result(), self._source.bits(weights, decoder))
+        return found | torch_device.of_cell(self._source.device)
 
     def _shown(self, what: str, steps: Iterator[Any], total: int | None = None) -> Any:
         """Run steps, one per layer if `total` is not given; return the result of the last one."""
@@ -251,9 +252,8 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
     facts = {"model": model, "text": described(name, other, learning)}
     evaluated = described("wikitext2", text, windows)
     shown = {"model": model, "evaluated": evaluated, "calibrated": facts["text"]}
-    shown |= torch_device.config(device)
-    measured = torch_device.facts(record.facts(), device)
-    store = CellStore(flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, measured, table)
+    result = f"{NAME}_{model['name']}_{flags.window}"
+    store = CellStore(flags.out, result, shown, record.facts(), table)
     store.read()
     source = Source(checkpoint, tokenizer, learning, facts, flags.cache, device)
     return source, windows, store

@@ -87,7 +87,7 @@ def table(store: CellStore) -> str:
         f"{store.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
         "embedding and the head are int8 but for `none` and HQQ's, and llama.cpp's its own. KL is "
         "from the unquantized model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
-        f"{FLOAT} unquantized; also {OTHERS}.{torch_device.sentence(store.config)}"
+        f"{FLOAT} unquantized; also {OTHERS}.{torch_device.sentence(store.cells)}"
     )
     text = [f"## Bits and quality: {model}", about]
     if model.startswith("smollm2"):

@@ -48,16 +48,16 @@ def attended(setting: str, given: Head) -> Any:
         "magicpig:newest=160",
         "vattention:heavy=1",
         "vattention:eps=0.0001,base=0.3",
-        "tiers:eps=0,skip=0",
-        "tiers:eps=0,skip=0,look=nested",
-        "tiers:eps=0,skip=0,look=boxes",
+        "looks:eps=0,skip=0",
+        "looks:eps=0,skip=0,look=nested",
+        "looks:eps=0,skip=0,look=boxes",
     ],
 )
 def test_the_limit_is_exact_attention(setting: str) -> None:
     given = head()
     found = attended(setting, given)
     torch.testing.assert_close(found.output.double(), exact(given), rtol=1e-3, atol=1e-4)
-    of_element = 1 if setting.startswith("tiers") else 2  # bytes: of planes, of bfloat16
+    of_element = 1 if setting.startswith("looks") else 2  # bytes: of planes, of bfloat16
     assert (found.bytes >= 2 * of_element * SIZE * given.seen).all()
 
 
@@ -77,11 +77,11 @@ def test_no_token_looks_ahead(setting: str) -> None:
 @pytest.mark.parametrize("look", ["nested,sigmas=50", "boxes"])
 def test_a_look_that_misses_nothing_changes_no_output(look: str) -> None:
     given = head(heat=6.0)
-    base, looked = (attended(f"tiers:skip=0.01{rest}", given) for rest in ("", f",look={look}"))
+    base, looked = (attended(f"looks:skip=0.01{rest}", given) for rest in ("", f",look={look}"))
     torch.testing.assert_close(looked.output, base.output)
-    hasty = attended("tiers:skip=0.01,look=nested,sigmas=-5", given)
+    hasty = attended("looks:skip=0.01,look=nested,sigmas=-5", given)
     assert not torch.allclose(hasty.output, base.output)
-    assert (hasty.bytes <= attended("tiers:skip=0.01,look=nested,sigmas=50", given).bytes).all()
+    assert (hasty.bytes <= attended("looks:skip=0.01,look=nested,sigmas=50", given).bytes).all()
 
 
 @pytest.mark.parametrize("setting", ["oracle", "twilight", "double_sparsity", "sparq"])

@@ -98,8 +98,8 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
 
     @property
     def cuts(self) -> bool:
-        """Whether it ends a request whose head or body has not been read to its end."""
-        return self.status in (408, 413, 431)
+        """Whether it ends the connection, since the request may not have come to its end."""
+        return self.status in (408, 413, 431) or self.code == "draining"
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers that tell clients whether and when to try again."""
@@ -110,7 +110,7 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
             found["x-should-retry"] = _REPEATABLE[self.code]
         if self.code == "invalid_api_key":
             found["WWW-Authenticate"] = "Bearer"
-        if self.code == "draining" or self.cuts:
+        if self.cuts:
             found["Connection"] = "close"
         return found
 

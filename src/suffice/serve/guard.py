@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from suffice.serve.bodies import Body
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
-from suffice.serve.http import MOST_HEADER_BYTES, headers_too_large
+from suffice.serve.http import field_bytes, head_fault
 from suffice.serve.page import FILES
 
 LOG = logging.getLogger("suffice.serve")
@@ -72,8 +72,9 @@ class Guard:
             given = key_of(scope["headers"])
             if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-            raise headers_too_large()
+        target = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        if (fault := head_fault(target, field_bytes(scope["headers"]))) is not None:
+            raise fault
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit():
             self._front.bodies.check(int(length[:20]))

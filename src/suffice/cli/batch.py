@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.adapters import AdapterFlags
+from suffice.cli.answer import prompts_read
 from suffice.cli.flags import WHOLE, flag, plain
 from suffice.cli.interrupt import terminates_as_interrupt
 from suffice.cli.options import ModelFlags, long
@@ -220,4 +221,5 @@ def summary(counts: Counts, seconds: float) -> str:
         parts.append(f"{counts.before} done before")
     if counts.tokens:
         parts.append(f"{counts.tokens:,} tokens, {counts.tokens / seconds:,.0f} tok/s")
+    parts += prompts_read(counts.prompt_rows_read, counts.prompt_rows_held)
     return ", ".join(parts)

@@ -98,6 +98,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "weight_bytes_per_token": result.weight_bytes_per_token if decoding else None,
         "expert_bytes_per_token": result.expert_bytes_per_token if result.expert_fraction else None,
         "expert_fraction": result.expert_fraction or None,
+        "prompt_fraction": result.prompt_fraction or None,
         "roof_bytes_per_second": result.roof_bytes_per_second,
         "roof_fraction": result.roof_fraction if decoding else None,
     }
@@ -114,7 +115,17 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
     if any(row["expert_fraction"] for row in records):
         columns += " experts/token"
         rows = [[*cells, _experts(row)] for cells, row in zip(rows, records, strict=True)]
-    return markdown(columns.split(), rows)
+    headings = columns.split()
+    if any(row["prompt_fraction"] for row in records):
+        headings.append("prompt read")
+        rows = [[*cells, _prompt(row)] for cells, row in zip(rows, records, strict=True)]
+    return markdown(headings, rows)
+
+
+def _prompt(row: dict[str, Any]) -> str:
+    """Return the share of the keys that tiles of the prompts read."""
+    share = row["prompt_fraction"]
+    return "-" if not share else f"{100 * share:.1f} %"
 
 
 def _experts(row: dict[str, Any]) -> str:

@@ -7,10 +7,10 @@
 
 namespace suffice {
 
-// Sums over softmaxes of which bounds are known: of a token and a key/value head, the largest
-// bounds of the heads that share it. Shares of a softmax are at most 1, and an output is moved by
-// at most twice the length of the longest value, so larger bounds count as that. Sums are in units
-// of 2^-30, so that they do not depend on the order in which threads add.
+// Sums over bounded softmaxes: of a token and a key/value head, the largest bounds of the heads
+// that share it. A share of a softmax is at most 1, and an output is moved by at most twice the
+// length of the longest value, so larger bounds count as that. Sums are in units of 2^-30, so that
+// they do not depend on the order in which threads add.
 struct BoundSums {
   static constexpr double kUnit = 1.0 / (1 << 30);
   int64_t softmaxes = 0;

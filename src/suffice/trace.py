@@ -32,7 +32,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class BoundSums:
-    """Sums of `missing` and `shift` over `softmaxes` of which bounds, or estimates, are known.
+    """Sums of `missing` and `shift` over `softmaxes` whose bounds, or estimates, are known.
 
     A softmax here is a token's in one layer and key/value head: the worst of the query heads that
     share it. A `missing` above 1 counts as 1, a `shift` above 2 as 2: neither can be more.
@@ -216,8 +216,8 @@ class Trace:
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
     and `shift` the bound on how far that and estimated values move an output, over the length of
-    the longest value that the token sees. `bounds`: their sums over all softmaxes. `confidence`: the probability with which the bound of one
-    softmax holds; 1 is certain.
+    the longest value that the token sees. `bounds`: the sums of both over all softmaxes.
+    `confidence`: the probability with which the bound of one softmax holds; 1 is certain.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import tiny
 from commands import Cli
+from suffice.eval.report_points import of_bench
 
 TILED = ("--attention", "tiers:eps=0.5,prompt=0.3")
 SAID = re.compile(r"prompt attention read ([\d.]+) %, without a bound")
@@ -31,7 +32,11 @@ def test_bench_has_a_column(cli: Cli, folder: Path) -> None:
     share = f"{100 * records['pp1500']['prompt_fraction']:.1f} %"
     assert head.split("|")[-2].strip() == "prompt read"
     assert [row.split("|")[-2].strip() for row in (prompt, decode)] == [share, "-"]
-    assert "prompt read" not in cli(*asked).out
+    assert head.split("|")[-3].strip() == "techniques"
+    assert prompt.split("|")[-3].strip() == records["tg2"]["techniques"] == "tiers:prompt=0.3"
+    assert of_bench(records["tg2"]).endswith(" · tiers:prompt=0.3")
+    plain = cli(*asked).out
+    assert "prompt read" not in plain and "techniques" not in plain
 
 
 def test_evaluations_say_it_below_the_table(cli: Cli, folder: Path, tmp_path: Path) -> None:

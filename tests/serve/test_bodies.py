@@ -33,7 +33,7 @@ def test_what_comes_in_time_is_returned_until_it_is_too_large() -> None:
 
 def test_what_comes_too_late_is_given_up() -> None:
     async def late() -> str:
-        with pytest.raises(Problem, match="longer than 0.01 seconds"):
+        with pytest.raises(Problem, match=r"longer than 0\.01 seconds"):
             await waiting(0.01, 20).receive()
         await asyncio.sleep(0)  # the task goes on: it is not cancelled any more
         return "on"

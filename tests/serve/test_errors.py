@@ -103,13 +103,13 @@ def test_what_is_refused_has_the_documented_status(
 
 BODY = b'{"prompt": "a"}'
 LINES = b"Connection:close\r\nTransfer-Encoding:chunked\r\n"
-OF_LINES = len("Connection" "close" "Transfer-Encoding" "chunked") + 2 * LINE_BYTES
+OF_LINES = len("ConnectioncloseTransfer-Encodingchunked") + 2 * LINE_BYTES
 HEAD = b"POST /tokenize HTTP/1.1\r\n" + LINES
 CHUNK = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY)
 
 
 def lines(count: int) -> bytes:
-    """Return header lines that count as so many bytes."""
+    """Return header lines that the limit counts as `count` bytes."""
     short = count // (2 + LINE_BYTES) - 1
     rest = count - short * (2 + LINE_BYTES) - LINE_BYTES
     return b"a:b\r\n" * short + b"c:" + b"d" * (rest - 1) + b"\r\n"

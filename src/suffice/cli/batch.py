@@ -214,7 +214,8 @@ def _shown(total: int) -> Iterator[Callable[[Counts], None]]:
 
 def summary(counts: Counts, seconds: float) -> str:
     """Return a run's summary in a line."""
-    parts = [f"{counts.total} requests: {counts.answered} answered"]
+    requests = "1 request" if counts.total == 1 else f"{counts.total} requests"
+    parts = [f"{requests}: {counts.answered} answered"]
     if counts.refused:
         parts.append(f"{counts.refused} refused, such as {counts.refusal}")
     if counts.before:

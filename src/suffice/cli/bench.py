@@ -71,6 +71,22 @@ def _weights(llm: LLM) -> str:
     return runner.stored_as if runner.runs_as == "codes" else runner.runs_as
 
 
+def _techniques(llm: LLM) -> str:
+    """Return the techniques of the decode steps that are no default; empty if all are."""
+    from suffice.attention import ATTENTIONS, SOFTMAXES
+    from suffice.experts import EXPERTS
+    from suffice.policy import POLICIES
+
+    config = llm.config
+    found = (
+        ATTENTIONS.text_of(config.attention),
+        SOFTMAXES.text_of(config.softmax),
+        POLICIES.text_of(config.policy),
+        EXPERTS.text_of(config.experts),
+    )
+    return ", ".join(each for each in found if each not in ("exact", "full", "all"))
+
+
 def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
     """Return one result as a flat record."""
     from suffice import native
@@ -86,6 +102,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "model_bytes": llm.runner.weight_bytes,
         "weights": model.options.quantization or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
+        "techniques": _techniques(llm) or None,
         "batch": case.batch,
         "test": case.name,
         "n_prompt": case.prompt,
@@ -116,6 +133,9 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
         columns += " experts/token"
         rows = [[*cells, _experts(row)] for cells, row in zip(rows, records, strict=True)]
     headings = columns.split()
+    if any(row["techniques"] for row in records):
+        headings.append("techniques")
+        rows = [[*cells, row["techniques"]] for cells, row in zip(rows, records, strict=True)]
     if any(row["prompt_fraction"] for row in records):
         headings.append("prompt read")
         rows = [[*cells, _prompt(row)] for cells, row in zip(rows, records, strict=True)]

@@ -109,5 +109,9 @@ def _left_out(reads: Reads, guarantee: Guarantee) -> dict[str, Any]:
         return {}
     if (means := reads.bounds.means) is None:
         return dict.fromkeys(("missing", "missing_mean", "shift", "shift_mean"), 0.0)
-    found = {"missing": reads.missing, "missing_mean": means[0], "softmaxes": reads.bounds.softmaxes}
+    found = {
+        "missing": reads.missing,
+        "missing_mean": means[0],
+        "softmaxes": reads.bounds.softmaxes,
+    }
     return found | ({"shift": reads.shift, "shift_mean": means[1]} if reads.shift else {})

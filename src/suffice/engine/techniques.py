@@ -84,6 +84,11 @@ class ModelWithTechniques(ModelFacts):
         options = self.config.quantization, self.config.experts.left_out, self.runs_as, native.isa()
         return stored(repr((self.stamp, options, positions, sample)), fit).native
 
+    @property
+    def rounding(self) -> Any:
+        """How keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any."""
+        return self._rounding
+
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)

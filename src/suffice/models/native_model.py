@@ -190,9 +190,9 @@ class NativeModel:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
-        request read is appended to `reads`; of those that are not counted, what tiles of its prompt
-        read. `maxima` float32 [outputs, B] gets the maximum of each block of `LOGIT_BLOCK` logits;
-        where the block or one near it has a NaN, it is NaN.
+        request read is appended to `reads`: the rows of decode steps if they are counted, and what
+        tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
+        `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -244,7 +244,8 @@ def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[
     """Return what each of the batch's rows read, of what the core says of their pieces."""
     found: list[Reads] = []
     for piece, (*counts, bounds) in zip(pieces, reads, strict=True):
-        one = Reads(*counts, BoundSums(*bounds))
+        one = Reads(*counts)
+        one.bounds = BoundSums(*bounds)
         if piece.first == 0:
             found.append(one)
         else:

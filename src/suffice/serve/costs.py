@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,11 +33,12 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 def _mean(finals: Sequence[Final], field: str) -> float | None:
     """Return the mean of a field over the softmaxes of all; None if one is not known."""
-    values = [getattr(each, field) for each in finals]
+    values: list[float] = [getattr(each, field) for each in finals]
     if None in values:
         return None
     weights = [each.softmaxes or 1 for each in finals]
-    return sum(map(operator.mul, values, weights)) / sum(weights)
+    both = zip(values, weights, strict=True)
+    return sum(value * weight for value, weight in both) / sum(weights)
 
 
 def costs(job: Job) -> dict[str, Any]:

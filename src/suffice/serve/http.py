@@ -161,9 +161,9 @@ def field_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def head_fault(path: int, fields: int) -> Problem | None:
-    """Return the error of a head with so many bytes of its path and of its headers, if it is one.
+    """Return the error of a head by the bytes of its path and of its fields; None if it has none.
 
-    It is that of the path if both are too many.
+    That of the path comes first.
     """
     if path > MOST_PATH_BYTES:
         message = f"the path with its query has more than {MOST_PATH_BYTES} bytes"

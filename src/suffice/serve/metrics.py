@@ -54,7 +54,7 @@ _COUNTERS = {
     "kv_bytes_held": ("Bytes that exact attention would have read.", ()),
     "prompt_tile_rows_read": ("Rows of keys that tiles of prompts read.", ()),
     "prompt_tile_rows_held": ("Rows of keys that tiles of prompts saw.", ()),
-    "bounded_softmaxes": ("Softmaxes of which a bound is known, by guarantee.", ("guarantee",)),
+    "bounded_softmaxes": ("Softmaxes with a known bound, by guarantee.", ("guarantee",)),
     "missing_bound_sum": ("Sum of these bounds, of shares left unread.", ("guarantee",)),
     "shift_bound_sum": ("Sum of bounds on how far outputs are moved.", ("guarantee",)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 from collections.abc import Callable, Sequence
@@ -69,6 +70,14 @@ CASES: list[tuple[str, Callable[[Served], Any]]] = [
         "unsupported_type",
         lambda s: s.client.post(
             "/v1/completions", content=b"{}", headers={"content-type": "text/plain"}
+        ),
+    ),
+    (
+        "unsupported_type",
+        lambda s: s.client.post(
+            "/v1/completions",
+            content=gzip.compress(b'{"prompt": "a"}'),
+            headers={"content-type": "application/json", "content-encoding": "gzip"},
         ),
     ),
     ("invalid_value", lambda s: s.chat(temperature=-1)),

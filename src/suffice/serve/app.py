@@ -156,6 +156,10 @@ def _handler(front: Front, route: Route) -> Handle:
                 f"(curl --json sends it), not {declared[:60]}"
             )
             raise Problem("unsupported_type", message)
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", ""):
+            message = f"the body must come as it is, without Content-Encoding: {coding[:60]}"
+            raise Problem("unsupported_type", message)
         if front.draining:
             raise stopping()
         given = key_of(request.scope["headers"]).decode("latin-1")

@@ -28,7 +28,7 @@ from suffice.serve.text import Text
 
 NICE = 5  # below the engine: its cores are the scarce ones
 BACKLOG = 2048
-LAST_SECONDS = 2.0  # in which clients read the ends of their answers, when all requests have ended
+LAST_SECONDS = 4.0  # for the ends of answers, once no request generates; uvicorn gives up after 5
 
 
 class Server(uvicorn.Server):

@@ -7,6 +7,24 @@
 
 namespace suffice {
 
+// Sums over bounded softmaxes: of a token and a key/value head, the largest bounds of the heads
+// that share it. A share of a softmax is at most 1, and an output is moved by at most twice the
+// length of the longest value, so larger bounds count as that. Sums are in units of 2^-30, so that
+// they do not depend on the order in which threads add.
+struct BoundSums {
+  static constexpr double kUnit = 1.0 / (1 << 30);
+  int64_t softmaxes = 0;
+  int64_t missing = 0, shift = 0;
+
+  void add(const Reads& found);
+  void add(const BoundSums& other);
+};
+
+// What several tokens read.
+struct ReadSums : Reads {
+  BoundSums bounds;
+};
+
 // Counts the rows read for token `row`; thread-safe. A row counts once for every token it is read
 // for.
 void count_reads(const Traversal& traversal, int row, const Reads& found);
@@ -18,7 +36,9 @@ struct RequestReads {
   int64_t dense_rows = 0;
   int64_t bytes_read = 0;
   int64_t bytes_held = 0;
-  float missing = 0;
+  float missing = 0, shift = 0;
+  BoundSums bounds;
+  int64_t tile_rows_read = 0, tile_rows_held = 0;  // see Counts
 };
 
 // Row counts by layer and key/value head, [layers][kv_heads] each.
@@ -31,6 +51,7 @@ struct Counts {
   int64_t sketch_bytes = 0;
   float missing = 0;  // bound on the largest share of a sum of weights left out
   float shift = 0;    // bound on how far an output is moved, see `Reads`
+  BoundSums bounds;
   int64_t dense_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t experts_read = 0;  // of layers; their bytes are weight bytes too
@@ -43,8 +64,10 @@ struct Counts {
   int64_t tile_rows_held = 0;
 
   // Adds the reads [layers][requests][kv_heads] of caches like this one, here and by request.
-  void add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,
+  void add_reads(const std::vector<ReadSums>& reads, int kv_heads, const KVCache& cache,
                  std::vector<RequestReads>& by_request);
+  // Adds what tiles of the requests' prompts read.
+  void add_tiles(const std::vector<ReadSums>& reads, std::vector<RequestReads>& by_request);
 };
 
 }  // namespace suffice

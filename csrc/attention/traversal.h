@@ -27,6 +27,8 @@ struct Range {
   int begin, end;
 };
 
+struct ReadSums;  // in reads.h
+
 // Query rows of one request: all query heads that share one key/value head.
 struct Traversal {
   KVHead head;
@@ -47,10 +49,10 @@ struct Traversal {
   ValueSums* sums = nullptr;   // of the values, if the rule has softmax tables
   // [group] logits that take part in each query head's softmax without a value; or null.
   const float* spare = nullptr;
-  int group = 1;           // query heads: rows of `queries` of one token
-  int place = 0;           // of the layer's key/value head among those of all layers
-  Reads* reads = nullptr;  // where to count, unless null
-  Audit audit;             // of the first token's first query head
+  int group = 1;              // query heads: rows of `queries` of one token
+  int place = 0;              // of the layer's key/value head among those of all layers
+  ReadSums* reads = nullptr;  // where to count, unless null
+  Audit audit;                // of the first token's first query head
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }

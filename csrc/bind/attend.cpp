@@ -57,7 +57,7 @@ void check_count(const KVCache& cache, int rows) {
 }
 
 // Adds the traversals of one request, which count into reads[kv_heads].
-void lay_out(const Call& call, const StepRequest& request, Reads* reads,
+void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
              std::vector<Traversal>& all) {
   KVCache& cache = *request.cache;
   const int group = call.heads / cache.heads(), layer = call.layer;
@@ -134,7 +134,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   const std::vector<float> queries = scaled(q, scale);
   Call call{layer, window, heads, queries.data(), out.data(), visible.data(), {}};
   if (rule) call.rules.assign(cache.heads(), &*rule);
-  std::vector<Reads> reads(cache.heads());
+  std::vector<ReadSums> reads(cache.heads());
   std::vector<Traversal> traversals;
   lay_out(call, {&cache, length, 0, rows}, reads.data(), traversals);
   for (size_t g = 0; audit && g < traversals.size(); g++) {
@@ -153,7 +153,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
       t.end = static_cast<int>(blocks->size());
     }
   run(traversals);
-  return reads;
+  return {reads.begin(), reads.end()};
 }
 
 // The same for several requests at once: q [rows, H, D] has counts[i] rows over cache i. `rules`:
@@ -176,7 +176,7 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
           "reads must be [4, layers, kv_heads]");
   const std::vector<float> queries = scaled(q, scale);
   const Call call{layer, window, heads, queries.data(), out.data(), visible.data(), rules};
-  std::vector<Reads> found(requests.size() * kv_heads);
+  std::vector<ReadSums> found(requests.size() * kv_heads);
   std::vector<Traversal> traversals;
   for (size_t i = 0; i < requests.size(); i++)
     lay_out(call, requests[i], found.data() + i * kv_heads, traversals);

@@ -109,12 +109,22 @@ StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int fi
           .tiled = (kind & kTiled) != 0};
 }
 
-// Key rows, value rows, rows held, bytes read, bytes held, missing.
-using PlainReads = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, float>;
+// Softmaxes, and sums over them of `missing` and `shift`.
+using PlainBounds = std::tuple<int64_t, double, double>;
+
+PlainBounds plain(const BoundSums& bounds) {
+  return {bounds.softmaxes, bounds.missing * BoundSums::kUnit, bounds.shift * BoundSums::kUnit};
+}
+
+// Key rows, value rows, rows held, bytes read, bytes held, missing, shift, rows that tiles of the
+// prompt read, rows that they see, bounds.
+using PlainReads = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, float, float, int64_t,
+                              int64_t, PlainBounds>;
 
 PlainReads plain(const RequestReads& reads) {
-  return {reads.key_rows,   reads.value_rows, reads.dense_rows,
-          reads.bytes_read, reads.bytes_held, reads.missing};
+  return {reads.key_rows,       reads.value_rows,   reads.dense_rows, reads.bytes_read,
+          reads.bytes_held,     reads.missing,      reads.shift,      reads.tile_rows_read,
+          reads.tile_rows_held, plain(reads.bounds)};
 }
 
 // Where an array of this size begins; null if there is none.
@@ -239,6 +249,7 @@ void bind_counts(nb::module_& m) {
       .def_ro("sketch_bytes", &Counts::sketch_bytes)
       .def_ro("missing", &Counts::missing)
       .def_ro("shift", &Counts::shift)
+      .def_prop_ro("bounds", [](const Counts& counts) { return plain(counts.bounds); })
       .def_ro("dense_bytes", &Counts::dense_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes)
       .def_ro("experts_read", &Counts::experts_read)

@@ -252,6 +252,7 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   });
   by_request.assign(step.requests.size(), {});
   counts.add_reads(shared.reads, spec_.kv_heads, *step.requests[0].cache, by_request);
+  counts.add_tiles(shared.tile_reads, by_request);
   const ExpertReads& experts = shared.routes.reads;
   counts.weight_bytes += weight_bytes(spec_) + experts.bytes_read;
   for (const AdapterRows& group : shared.adapted)
@@ -262,8 +263,6 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   counts.expert_bytes_held += experts.bytes_held;
   counts.visits_left_out += experts.left_out;
   counts.share_left_out = std::max(counts.share_left_out, experts.share_left_out);
-  counts.tile_rows_read += shared.tile_reads.key_rows;
-  counts.tile_rows_held += shared.tile_reads.dense_rows;
 }
 
 }  // namespace suffice

@@ -52,8 +52,8 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);
-  reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
-  tile_reads = {};
+  reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, ReadSums{});
+  tile_reads.assign(step.requests.size(), ReadSums{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   group_by_adapter(step);
   const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
@@ -148,7 +148,7 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       traversal.state = &cache.state(layer, g);
       traversal.sums = &cache.sums(layer, g);
       traversal.reads = request.counted ? &reads[layer * traversals.size() + index] : nullptr;
-      if (request.tiled) traversal.reads = &tile_reads;
+      if (request.tiled) traversal.reads = &tile_reads[index / spec.kv_heads];
       traversal.audit = audited ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
       if (exact) traversal.state->drafts.clear();
       if (exact) traversal.sums->drafts.clear();

@@ -77,8 +77,8 @@ class StepBuffers {
   std::vector<float> keys;                 // [rows][key_width], where norms are over all heads
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
-  std::vector<Reads> reads;                // [layers][requests][kv_heads]
-  Reads tile_reads;                        // of all tiles of prompts
+  std::vector<ReadSums> reads;             // [layers][requests][kv_heads]
+  std::vector<ReadSums> tile_reads;        // [requests]: of tiles of prompts
   std::vector<ThreadBuffers> threads;
   std::vector<AdapterRows> adapted;  // of the adapters that the step's requests name
   bool split = false;                // the threads share the row buffers of the first

@@ -30,6 +30,33 @@ _COUNTS = (
 )
 
 
+@dataclass(frozen=True)
+class BoundSums:
+    """Sums of `missing` and `shift` over `softmaxes` whose bounds, or estimates, are known.
+
+    A softmax here is a token's in one layer and key/value head: the worst of the query heads that
+    share it. A `missing` above 1 counts as 1, a `shift` above 2 as 2: neither can be more.
+    """
+
+    softmaxes: int = 0
+    missing: float = 0.0
+    shift: float = 0.0
+
+    def plus(self, other: BoundSums, sign: int = 1) -> BoundSums:
+        """Return both sums together, or, with a `sign` of -1, this one without the other."""
+        return BoundSums(
+            self.softmaxes + sign * other.softmaxes,
+            self.missing + sign * other.missing,
+            self.shift + sign * other.shift,
+        )
+
+    @property
+    def means(self) -> tuple[float, float] | None:
+        """The means of `missing` and `shift`, which bound the means of what they bound."""
+        count = self.softmaxes
+        return (self.missing / count, self.shift / count) if count else None
+
+
 @dataclass
 class Reads:
     """What one request read, over all layers and heads; see `Trace` for the words."""
@@ -40,6 +67,10 @@ class Reads:
     bytes_read: int = 0
     bytes_held: int = 0
     missing: float = 0.0
+    shift: float = 0.0
+    tile_rows_read: int = 0
+    tile_rows_held: int = 0
+    bounds: BoundSums = BoundSums()
     audited: int = 0  # tokens; the figures below are the largest of their queries
     audited_missing: float = 0.0
     audited_error: float = 0.0
@@ -57,6 +88,10 @@ class Reads:
         self.bytes_read += other.bytes_read
         self.bytes_held += other.bytes_held
         self.missing = max(self.missing, other.missing)
+        self.shift = max(self.shift, other.shift)
+        self.tile_rows_read += other.tile_rows_read
+        self.tile_rows_held += other.tile_rows_held
+        self.bounds = self.bounds.plus(other.bounds)
         self.audited += other.audited
         self.audited_missing = max(self.audited_missing, other.audited_missing)
         self.audited_error = max(self.audited_error, other.audited_error)
@@ -181,8 +216,8 @@ class Trace:
     end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
     and `shift` the bound on how far that and estimated values move an output, over the length of
-    the longest value that the token sees. `confidence`: the probability with which the bound of one
-    softmax holds; 1 is certain.
+    the longest value that the token sees. `bounds`: the sums of both over all softmaxes.
+    `confidence`: the probability with which the bound of one softmax holds; 1 is certain.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -202,6 +237,7 @@ class Trace:
         self.tile_rows_read = self.tile_rows_held = 0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = self.shift = 0.0
+        self.bounds = BoundSums()
         self.cached = (0, 0)
         self.plain_row_bytes = 0
         self.estimates = False
@@ -257,6 +293,7 @@ class Trace:
         self.experts_missing = max(self.experts_missing, counts.share_left_out)
         self.missing = max(self.missing, counts.missing)
         self.shift = max(self.shift, counts.shift)
+        self.bounds = self.bounds.plus(BoundSums(*counts.bounds))
 
     def add_tiles(self, counts: Any) -> None:
         """Add what tiles of prompts read, of native `Counts`."""
@@ -273,12 +310,14 @@ class Trace:
         """Return the totals added since the copy `before`."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
         made = self._made(self.rows - before.rows, counts)
+        made.bounds = self.bounds.plus(before.bounds, -1)
         made.audit = self.audit and self.audit.since(before.audit or Audit(*self.audit.shape))
         return made
 
     def plain(self) -> dict[str, object]:
         """Return the totals as plain values, rows as lists [L][H]."""
         keys, values, held, alone = self.rows.tolist()
+        means = self.bounds.means
         counts = {name: getattr(self, name) for name in _COUNTS}
         audit = {"audit": self.audit.plain()} if self.audit and self.audit.tokens else {}
         return (
@@ -292,6 +331,8 @@ class Trace:
                 "rows_held": held,
                 "missing": self.missing,
                 "shift": self.shift,
+                "missing_mean": means and means[0],
+                "shift_mean": means and means[1],
                 "confidence": self.confidence,
                 "experts_missing": self.experts_missing,
             }
@@ -301,6 +342,7 @@ class Trace:
         made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
         made.missing, made.shift, made.cached = self.missing, self.shift, self.cached
+        made.bounds = self.bounds
         made.plain_row_bytes, made.estimates = self.plain_row_bytes, self.estimates
         made.experts_missing, made.confidence = self.experts_missing, self.confidence
         for name, count in counts.items():

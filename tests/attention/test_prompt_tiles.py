@@ -189,14 +189,18 @@ def test_shares_outside_of_0_to_1_are_refused(model: Path, value: str) -> None:
     [
         ("tiers:eps=0,skip=0", "exact"),
         (TILED, "none"),
-        ("tiers:bounded=true,prompt=0.1", "bound"),
-        ("tiers:sample=4,prompt=0.1", "probable"),
+        ("tiers:bounded=true,prompt=0.1", "bound, prompt approximate"),
+        ("tiers:sample=4,prompt=0.1", "probable, prompt approximate"),
     ],
 )
-def test_exact_steps_after_such_a_prompt_are_not_called_exact(
+def test_what_is_known_after_such_a_prompt_is_of_what_it_left(
     model: Path, attention: str, guarantee: str
 ) -> None:
-    assert LLM(model, attention=attention).runner.guarantee() == guarantee
+    """Steps that read everything are not called exact, and a bound is of the keys as they are."""
+    runner = LLM(model, attention=attention).runner
+    assert runner.guarantee() == guarantee
+    whole = {"none": "exact"}.get(guarantee, guarantee.partition(",")[0])
+    assert runner.guarantee(prompt_read=True) == whole
 
 
 def test_requests_cannot_have_prompts_of_their_own(model: Path) -> None:

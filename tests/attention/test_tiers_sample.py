@@ -151,6 +151,8 @@ def test_tokens_and_heads_have_draws_of_their_own() -> None:
         ({"delta": 0.0}, "delta=0.0: must be at least 1e-30 and below 1"),
         ({"delta": 1.0}, "delta=1.0: must be at least 1e-30 and below 1"),
         ({"sample": 3, "delta": 1e-300}, "delta=1e-300: must be at least 1e-30 and below 1"),
+        ({"delta": 0.1}, "delta=0.1: needs sample, such as sample=64: without it"),
+        ({"sample": 8, "eps": 0, "skip": 0}, "sample=8 with eps=0,skip=0: nothing is left out"),
         ({"sample": 8, "bounded": True}, "sample=8 with bounded=true: a certain bound takes no"),
     ],
 )

@@ -19,7 +19,7 @@ from suffice.cli.answer import COLUMNS, audited, summary
 from suffice.engine.llm import LLM
 from suffice.engine.request import Metrics, RequestOutput
 from suffice.speculate.tree import Tree
-from suffice.trace import Audit, Trace
+from suffice.trace import Audit, BoundSums, Trace
 
 MIB = 2**20
 WEIGHTS = "weights Q4_K_M, run as bfloat16"
@@ -103,12 +103,13 @@ def test_estimated_weights_are_off_rather_than_unread(output: RequestOutput) -> 
     trace = read(0.5, held=400, cached=MIB, sketch=1)
     trace.estimates, trace.missing = True, 0.0312
     said = summary(output, trace, WEIGHTS)
-    assert "read 50 % | softmax off by up to 3.1 % | memory" in said
+    assert "read 50 % | softmax off by at most 3.1 % on average (worst 3.1 %)" in said
     assert SUMMARY.fullmatch(said)
-    trace.shift = 0.074
+    trace.shift, trace.bounds = 0.074, BoundSums(4, 4 * 0.0123, 4 * 0.051)
     said = summary(output, trace, WEIGHTS)
-    assert "read 50 % | softmax off by up to 3.1 %, outputs by 7.4 %" in said
-    assert SUMMARY.fullmatch(said)
+    assert "softmax off by at most 1.2 % on average (worst 3.1 %)" in said
+    assert "outputs moved by at most 5.1 % of the longest value on average (worst 7.4 %)" in said
+    assert SUMMARY.fullmatch(said) and "sure" not in said
     trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.1, 0.1], [0.01, 0.02], [0.3, 0.3])
     assert summary(output, trace, WEIGHTS).splitlines()[-1] == (
         "audit of 1 tokens: softmax off by 3 % (worst 4 %), output error 50 % (worst 50 %), "
@@ -120,16 +121,38 @@ def test_a_bound_at_a_confidence_in_words(output: RequestOutput) -> None:
     trace = read(0.5, held=400, cached=MIB, sketch=1)
     trace.estimates, trace.missing, trace.confidence = True, 0.0412, 0.99
     said = summary(output, trace, WEIGHTS)
-    assert "read 50 % | softmax off by up to 4.1 % (each at 99 %) | memory" in said
+    assert "softmax off by at most 4.1 % on average (worst 4.1 %)" in said
+    assert "each bound 99 % sure | memory" in said
     assert SUMMARY.fullmatch(said)
-    trace.shift, trace.confidence = 0.1, 0.999
-    said = summary(output, trace, WEIGHTS)
-    assert "softmax off by up to 4.1 %, outputs by 10 % (each at 99.9 %)" in said
-    assert SUMMARY.fullmatch(said)
+    trace.confidence = 0.999
+    assert "each bound 99.9 % sure" in summary(output, trace, WEIGHTS)
     trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.03, 0.03])
     assert summary(output, trace, WEIGHTS).endswith("; 1 of 2 queries beyond their bound")
     trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.05, 0.05])
     assert "beyond" not in summary(output, trace, WEIGHTS)
+
+
+def test_a_bound_that_says_nothing_is_no_number(output: RequestOutput) -> None:
+    trace = read(0.5, held=400, cached=MIB, sketch=1)
+    trace.estimates, trace.missing, trace.shift, trace.confidence = True, 1.0, 2.0, 0.99
+    trace.bounds = BoundSums(4, 4 * 0.31, 4 * 1.2)
+    said = summary(output, trace, WEIGHTS)
+    assert "softmax off by at most 31 % on average (worst: no useful bound)" in said
+    assert "outputs moved by an amount that has no useful bound" in said
+    assert SUMMARY.fullmatch(said) and all(len(line) <= COLUMNS for line in said.splitlines())
+
+
+def test_what_a_prompt_read_has_no_bound(output: RequestOutput) -> None:
+    trace = read(0.5, held=400, cached=MIB, sketch=1)
+    trace.estimates, trace.missing, trace.shift = True, 0.04, 0.1
+    trace.tile_rows_read, trace.tile_rows_held = 621, 1000
+    said = summary(output, trace, WEIGHTS)
+    assert "prompt attention read 62.1 %, without a bound" in said
+    assert "after this prompt, softmax off by at most 4 % on average" in said
+    assert SUMMARY.fullmatch(said)
+    trace.tile_rows_read = 1000
+    said = summary(output, trace, WEIGHTS)
+    assert "prompt attention read 100 % | " in said and "after this prompt" not in said
 
 
 def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:

@@ -17,6 +17,9 @@ from batches import GREEDY, PADDING, generate, prompts
 from hf_reference import as_cache
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.integrations.fitted import fitted_rounding
 from suffice.models.files import fingerprint
 
 FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
@@ -99,6 +102,14 @@ def engine_tokens(folder: Path, prompt: torch.Tensor, **options: Any) -> tuple[l
     return list(output.outputs[0].token_ids), llm.runner.trace
 
 
+def assert_same_reads(trace: Any, theirs: Any) -> None:
+    """Bounds are sums of estimates, which the two round differently."""
+    found, wanted = trace.plain(), theirs.plain() | {"weight_bytes_read": 0}
+    for name in ("missing", "missing_mean", "shift", "shift_mean"):
+        assert found.pop(name) == pytest.approx(wanted.pop(name), abs=1e-5)
+    assert found == wanted
+
+
 def assert_as_the_engine(model: Any, folder: Path, **options: Any) -> Any:
     prompt = prompts(1, LENGTH)["input_ids"]
     expected, theirs = engine_tokens(folder, prompt[0], **options)
@@ -107,8 +118,7 @@ def assert_as_the_engine(model: Any, folder: Path, **options: Any) -> Any:
     assert tokens[0, LENGTH:].tolist() == expected
     trace = enabled.trace
     assert trace is not None
-    same = {"weight_bytes_read": 0, "missing": pytest.approx(theirs.missing, abs=1e-5)}
-    assert trace.plain() == theirs.plain() | same
+    assert_same_reads(trace, theirs)
     return trace
 
 
@@ -119,6 +129,35 @@ def test_with_a_policy_tokens_and_reads_are_those_of_the_engine(
 ) -> None:
     trace = assert_as_the_engine(models(family), checkpoints(family), policy=policy)
     assert trace.key_rows_read < trace.rows_held, "everything was read"
+
+
+def test_keys_in_4_bits_are_rounded_as_the_engine_does(
+    models: Callable[[str], Any], checkpoints: Callable[[str], Path]
+) -> None:
+    folder, prompt = checkpoints("llama"), prompts(1, LENGTH)["input_ids"]
+    bounded = {"attention": "tiers:bounded=true,eps=0.2"}
+    expected, theirs = engine_tokens(folder, prompt[0], **bounded)
+    reads = {}
+    for checkpoint in (None, folder):
+        with st.enable(models("llama"), checkpoint=checkpoint, **bounded) as enabled:
+            tokens = generate(models("llama"), 1, LENGTH, max_new_tokens=NEW)
+        assert enabled.keys_fitted is (checkpoint is not None) and enabled.trace is not None
+        assert (tokens[0, LENGTH:].tolist() == expected) is enabled.keys_fitted
+        reads[checkpoint] = enabled.trace
+    assert_same_reads(reads[folder], theirs)
+    assert reads[None].bounds != reads[folder].bounds
+    with st.enable(models("llama")) as enabled:
+        assert enabled.keys_fitted is None
+
+
+def test_keys_are_not_rounded_by_another_model(
+    models: Callable[[str], Any], checkpoints: Callable[[str], Path]
+) -> None:
+    other = checkpoints("gemma3")
+    with pytest.raises(InputError, match=r"^checkpoint='.*': has \(7, .*, not \(3, "):
+        st.enable(models("llama"), attention="tiers", checkpoint=other)
+    exact = Config.create("any", attention="exact")
+    assert fitted_rounding(exact, other, (3, 2, 16)) is None, "it is not even loaded"
 
 
 @pytest.mark.parametrize("policy", [*KEEPING, "streaming:budget=24", "snapkv:0.5,window=8"])

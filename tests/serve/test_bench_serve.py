@@ -181,7 +181,10 @@ def test_the_command(cli: Cli, quick: Served) -> None:
         (["--extra-body", "["], "must be a JSON object"),
         (["--request-rate", "0"], "must be more than 0"),
         (["-o", "xml"], "unknown output 'xml'"),
-        (["--base-url", "http://127.0.0.1:9"], "127.0.0.1:9/v1/models"),
+        (
+            ["--base-url", "http://127.0.0.1:9"],
+            "no server answers at 127.0.0.1:9: start `suffice serve`",
+        ),
     ],
 )
 def test_bad_flags_are_one_line(cli: Cli, flags: list[str], part: str) -> None:

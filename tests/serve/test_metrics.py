@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections import Counter
@@ -72,6 +73,24 @@ def test_only_what_is_bounded_counts_as_a_bound() -> None:
     ):
         metrics.finished(ticket(Final(1, 0, 1, guarantee=guarantee, missing=missing)))  # type: ignore[arg-type]
     assert Page(metrics.page())("missing_bound_max") == 0.02
+    assert Page(metrics.page())("missing_probable_max") == 0.4
+
+
+def test_bounds_and_the_reads_of_prompts_are_counted() -> None:
+    metrics = Metrics("suffice", "m")
+    for guarantee, mean in (("bound", 0.25), ("bound, prompt approximate", 0.5)):
+        final = Final(1, 0, 1, guarantee=guarantee, missing=0.7, softmaxes=8)  # type: ignore[arg-type]
+        shifts = {"shift": 1.5, "shift_mean": 2 * mean}
+        rows = {"prompt_rows_read": 10, "prompt_rows_held": 30}
+        counted = dataclasses.replace(final, missing_mean=mean, **shifts, **rows)
+        metrics.finished(ticket(counted))
+    page = Page(metrics.page())
+    assert page("bounded_softmaxes_total", guarantee="bound") == 16
+    assert page("missing_bound_sum_total", guarantee="bound") == 8 * 0.25 + 8 * 0.5
+    assert page("shift_bound_sum_total", guarantee="bound") == 8 * 0.5 + 8 * 1.0
+    assert page("shift_bound_max") == 1.5 and page("missing_probable_max") == 0
+    assert page("prompt_tile_rows_read_total") == 20
+    assert page("prompt_tile_rows_held_total") == 60
 
 
 def test_what_engines_count() -> None:

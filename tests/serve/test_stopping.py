@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -120,6 +121,55 @@ def test_time_to_stop_has_an_end(make: Any) -> None:
     thread.join()
     assert server.process.wait(60) == 0
     assert events(found[0])[-2]["error"]["code"] == "draining"
+
+
+def test_bodies_that_have_not_come_end_a_server_no_later(make: Any) -> None:
+    server = make(options={"step_seconds": 0.02})
+    links = [linked(server, first) for first in (ANNOUNCED, ANNOUNCED + b'{"mess', CHUNKED)]
+    found: list[httpx2.Response] = []
+    thread = threading.Thread(target=lambda: found.append(server.chat(max_tokens=60, stream=True)))
+    thread.start()
+    while " 1.0" not in server.client.get("/metrics").text.partition("requests_running{")[2][:99]:
+        pass
+    server.process.send_signal(signal.SIGINT)
+    for link in links:
+        answer = read(link)
+        assert answer.startswith(b"HTTP/1.1 503 ") and b'"code":"draining"' in answer
+    assert not found, "a request in work goes on"
+    thread.join()
+    assert events(found[0])[-2]["choices"][0]["finish_reason"] == "length"
+    assert server.process.wait(60) == 0 and server.process.stderr.read() == ""
+
+
+def test_clients_that_read_nothing_are_broken_off(make: Any) -> None:
+    server = make(options={"step_seconds": 0.0}, shutdown_seconds=0.1)
+    asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "n": 32}
+    body = json.dumps({**asked, "logprobs": True, "top_logprobs": 20, "stream": True}).encode()
+    link = linked(server, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    link.recv(1)
+    time.sleep(1)  # until the server's writes wait; on a busy machine, they may not yet
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) == 0 and server.process.stderr.read() == ""
+    link.close()
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+ANNOUNCED = HEAD + b"Content-Length: 1000\r\n\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def linked(server: Process, first: bytes) -> socket.socket:
+    link = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60)
+    link.sendall(first)
+    return link
+
+
+def read(link: socket.socket) -> bytes:
+    found = b""
+    with link, contextlib.suppress(ConnectionResetError):
+        while part := link.recv(65536):
+            found += part
+    return found
 
 
 def test_a_second_signal_ends_requests_with_an_error(make: Any) -> None:

@@ -6,14 +6,20 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+BOUND = (
+    r"(at most [\d.]+ %( of the longest value)? on average "
+    r"\(worst( [\d.]+ %|: no useful bound)\)|an amount that has no useful bound)"
+)
 SUMMARY = re.compile(
     r"prompt \d+ tokens( \(\d+ cached\))? [\d.,-]+ tok/s(?: \| |\n)"
     r"decode \d+ tokens [\d.,-]+ tok/s(?: \| |\n)"
     r"(drafts accepted \d+ of \d+, [\d.]+ tokens a step(?: \| |\n))?"
     r"(weights [\w:=,]+?(, run as [\w ]+)?(, [\d.]+ bits a weight)?(?: \| |\n))?"
+    r"(prompt attention read [\d.]+ %(, without a bound)?(?: \| |\n))?"
     r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
-    r"((up to [\d.]+ % of softmax unread|softmax off by up to [\d.]+ %(, outputs by [\d.]+ %)?"
-    r"( \(each at [\d.]+ %\))?)(?: \| |\n))?"
+    r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
+    rf"((after this prompt, )?softmax off by {BOUND}(?: \| |\n))?"
+    rf"(outputs moved by {BOUND}(?: \| |\n))?(each bound [\d.]+ % sure(?: \| |\n))?"
     r"(experts [\d.,]+ [GM]iB, read [\d.]+ %(?: \| |\n))?"
     r"(up to [\d.]+ % of experts' weights left out(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"

@@ -115,7 +115,7 @@ class FakeRunner:
     def shares_answers(self, technique: int = 0) -> bool:
         return True
 
-    def guarantee(self, technique: int = 0) -> Any:
+    def guarantee(self, technique: int = 0, *, prompt_read: bool = False) -> Any:
         return "exact"
 
     def allow(self, config: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from suffice.attention.levels import Levels, of_group
 
@@ -27,8 +27,17 @@ class AttentionRule:
 
 
 # What is known of the share of a softmax that stays unread: that it is none, a bound that always
-# holds, one that each softmax exceeds with a small probability, an estimate, or nothing.
-Guarantee = Literal["exact", "bound", "probable", "estimate", "none"]
+# holds, one that each softmax exceeds with a small probability, an estimate, or nothing. Bounds of
+# decode steps after an approximate prompt are of its keys as they are: those are not exact.
+Guarantee = Literal[
+    "exact",
+    "bound",
+    "probable",
+    "bound, prompt approximate",
+    "probable, prompt approximate",
+    "estimate",
+    "none",
+]
 WHOLE: Guarantee = "exact"
 READ_ALL = AttentionRule("read_all", exact=True)
 
@@ -40,8 +49,16 @@ def guarantee(rules: Sequence[Sequence[AttentionRule | None]]) -> Guarantee:
 
 def weakest(found: Collection[Guarantee]) -> Guarantee:
     """Return the guarantee that all of some have; "exact" if there are none."""
-    order: tuple[Guarantee, ...] = ("none", "estimate", "probable", "bound")
-    return next((each for each in order if each in found), WHOLE)
+    return next((each for each in reversed(get_args(Guarantee)) if each in found), WHOLE)
+
+
+def after_approximate_prompt(found: Guarantee) -> Guarantee:
+    """Return what is left of a guarantee of decode steps if the prompt was not run exactly."""
+    if found == "bound":
+        return "bound, prompt approximate"
+    if found == "probable":
+        return "probable, prompt approximate"
+    return "none" if found == WHOLE else found
 
 
 def _guarantee(rule: AttentionRule | None) -> Guarantee:

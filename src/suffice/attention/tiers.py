@@ -57,7 +57,8 @@ Options
                 every head; 0: prompts read everything
     sample      blocks of 16 keys whose exact scores bound the distance, for each key/value head and
                 token; 0: none
-    delta       with `sample`, the probability with which the bound of one softmax is wrong
+    delta       with `sample`, the probability with which the bound of one softmax is wrong; without
+                it, refused
     calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from suffice.attention.tiers_reference import Tiered
 
 LEAST = 1e-6  # of `eps` above 0, that float32 sums of weights distinguish from 0
+DELTA = 0.01  # where none is given
 LEAST_DELTA = 1e-30  # a float32
 
 
@@ -98,7 +100,7 @@ class Tiers(Technique):
     bounded: bool = False
     prompt: float = 0.0
     sample: int = 0
-    delta: float = 0.01
+    delta: float = DELTA
     calibrated: bool = False
 
     def __post_init__(self) -> None:
@@ -113,6 +115,16 @@ class Tiers(Technique):
         if not LEAST_DELTA <= self.delta < 1:
             raise InputError(
                 f"tiers: delta={self.delta}: must be at least {LEAST_DELTA} and below 1"
+            )
+        if self.delta != DELTA and not self.sample:
+            raise InputError(
+                f"tiers: delta={self.delta}: needs sample, such as sample=64: without it there is "
+                "no bound at a confidence"
+            )
+        if self.sample and not self.approximates:
+            raise InputError(
+                f"tiers: sample={self.sample} with eps=0,skip=0: nothing is left out, so there is "
+                "nothing to bound; give eps or skip above 0"
             )
         if self.sample and self.bounded:
             raise InputError(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from suffice.speculate.stats import DraftStats
     from suffice.trace import Audit, Trace
 
+OF_LONGEST = " of the longest value"
 COLUMNS = 100  # of a line of the summary; longer lines wrap between two items
 
 
@@ -72,7 +73,7 @@ def weights(llm: LLM) -> str:
 
 
 def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
-    """Return the summary of a run: two lines of up to `COLUMNS` columns, or three with drafts.
+    """Return the summary of a run: two lines of up to `COLUMNS` columns, or some more.
 
     `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the end, in the
     type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
@@ -90,7 +91,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
         *drafted(output.speculation),
         *([] if cached else [weights]),  # only in a conversation's first turn
-        *tiles_read(trace),
+        *prompts_read(trace.tile_rows_read, trace.tile_rows_held),
         *kv_read(trace),
         *experts_read(trace),
         f"memory {_size(peak_memory_bytes())}",
@@ -122,18 +123,39 @@ def kv_read(trace: Trace) -> list[str]:
         return []
     size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"
     sketch = ", sketch included" if trace.sketch_bytes_read and not trace.estimates else ""
-    words = "softmax off by up to {}" if trace.estimates else "up to {} of softmax unread"
-    outputs = f", outputs by {_share(trace.shift)}" if trace.shift else ""
-    each = "" if trace.confidence == 1 else f" (each at {100 * trace.confidence:.6g} %)"
-    bound = [words.format(_share(trace.missing)) + outputs + each] if trace.missing else []
-    return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
+    read = f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}"
+    return [read, *_bounds(trace)]
 
 
-def tiles_read(trace: Trace) -> list[str]:
-    """Return the share of the keys that a prompt's tokens attended to; nothing if it was all."""
-    if not trace.tile_rows_held:
+def _bounds(trace: Trace) -> list[str]:
+    """Return by how much a softmax and an output may be off, on average and at most."""
+    if not trace.missing:
         return []
-    return [f"prompt attention read{_percent(trace.tile_rows_read, trace.tile_rows_held)}"]
+    if not trace.estimates:
+        return [f"up to {_share(trace.missing)} of softmax unread"]
+    mean, mean_shift = trace.bounds.means or (trace.missing, trace.shift)
+    after = "after this prompt, " if trace.tile_rows_read < trace.tile_rows_held else ""
+    parts = [f"{after}softmax off by {_at_most(mean, trace.missing)}"]
+    if trace.shift:
+        parts.append(f"outputs moved by {_at_most(mean_shift, trace.shift, OF_LONGEST)}")
+    if trace.confidence < 1:
+        parts.append(f"each bound {100 * trace.confidence:.6g} % sure")
+    return parts
+
+
+def _at_most(mean: float, most: float, of: str = "") -> str:
+    """Return bounds on a share, their mean and the largest; one of 100 % or more says nothing."""
+    if mean >= 1:
+        return "an amount that has no useful bound"
+    worst = "worst: no useful bound" if most >= 1 else f"worst {_share(most)}"
+    return f"at most {_share(mean)}{of} on average ({worst})"
+
+
+def prompts_read(rows: int, held: int) -> list[str]:
+    """Return the share of the keys that tiles of prompts read; nothing if prompts have no tiles."""
+    if not held:
+        return []
+    return [f"prompt attention read{_percent(rows, held)}{', without a bound' * (rows < held)}"]
 
 
 def experts_read(trace: Trace) -> list[str]:
@@ -169,7 +191,7 @@ def audited(audit: Audit, estimates: bool = False, *, certain: bool = True) -> s
         for name, words, of in (
             ("missing", softmax, ""),
             ("error", "output error", ""),
-            ("shift", "output moved by", " of the longest value"),
+            ("shift", "output moved by", OF_LONGEST),
         )
         if isinstance(figures := found.get(name), dict)
     ]

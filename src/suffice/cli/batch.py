@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.adapters import AdapterFlags
+from suffice.cli.answer import prompts_read
 from suffice.cli.flags import WHOLE, flag, plain
 from suffice.cli.interrupt import terminates_as_interrupt
 from suffice.cli.options import ModelFlags, long
@@ -213,11 +214,13 @@ def _shown(total: int) -> Iterator[Callable[[Counts], None]]:
 
 def summary(counts: Counts, seconds: float) -> str:
     """Return a run's summary in a line."""
-    parts = [f"{counts.total} requests: {counts.answered} answered"]
+    requests = "1 request" if counts.total == 1 else f"{counts.total} requests"
+    parts = [f"{requests}: {counts.answered} answered"]
     if counts.refused:
         parts.append(f"{counts.refused} refused, such as {counts.refusal}")
     if counts.before:
         parts.append(f"{counts.before} done before")
     if counts.tokens:
         parts.append(f"{counts.tokens:,} tokens, {counts.tokens / seconds:,.0f} tok/s")
+    parts += prompts_read(counts.prompt_rows_read, counts.prompt_rows_held)
     return ", ".join(parts)

@@ -71,6 +71,22 @@ def _weights(llm: LLM) -> str:
     return runner.stored_as if runner.runs_as == "codes" else runner.runs_as
 
 
+def _techniques(llm: LLM) -> str:
+    """Return the techniques of the decode steps that are no default; empty if all are."""
+    from suffice.attention import ATTENTIONS, SOFTMAXES
+    from suffice.experts import EXPERTS
+    from suffice.policy import POLICIES
+
+    config = llm.config
+    found = (
+        ATTENTIONS.text_of(config.attention),
+        SOFTMAXES.text_of(config.softmax),
+        POLICIES.text_of(config.policy),
+        EXPERTS.text_of(config.experts),
+    )
+    return ", ".join(each for each in found if each not in ("exact", "full", "all"))
+
+
 def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
     """Return one result as a flat record."""
     from suffice import native
@@ -86,6 +102,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "model_bytes": llm.runner.weight_bytes,
         "weights": model.options.quantization or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
+        "techniques": _techniques(llm) or None,
         "batch": case.batch,
         "test": case.name,
         "n_prompt": case.prompt,
@@ -98,6 +115,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "weight_bytes_per_token": result.weight_bytes_per_token if decoding else None,
         "expert_bytes_per_token": result.expert_bytes_per_token if result.expert_fraction else None,
         "expert_fraction": result.expert_fraction or None,
+        "prompt_fraction": result.prompt_fraction or None,
         "roof_bytes_per_second": result.roof_bytes_per_second,
         "roof_fraction": result.roof_fraction if decoding else None,
     }
@@ -114,7 +132,20 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
     if any(row["expert_fraction"] for row in records):
         columns += " experts/token"
         rows = [[*cells, _experts(row)] for cells, row in zip(rows, records, strict=True)]
-    return markdown(columns.split(), rows)
+    headings = columns.split()
+    if any(row["techniques"] for row in records):
+        headings.append("techniques")
+        rows = [[*cells, row["techniques"]] for cells, row in zip(rows, records, strict=True)]
+    if any(row["prompt_fraction"] for row in records):
+        headings.append("prompt read")
+        rows = [[*cells, _prompt(row)] for cells, row in zip(rows, records, strict=True)]
+    return markdown(headings, rows)
+
+
+def _prompt(row: dict[str, Any]) -> str:
+    """Return the share of the keys that tiles of the prompts read."""
+    share = row["prompt_fraction"]
+    return "-" if not share else f"{100 * share:.1f} %"
 
 
 def _experts(row: dict[str, Any]) -> str:

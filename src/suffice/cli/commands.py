@@ -48,7 +48,7 @@ app = Commands(
         "In the summary of a run, `cache A -> B, read R %`: keys and values take A bytes in the "
         "model's own type and B as stored; decode steps read R % of the bytes that exact attention "
         "to A reads. `up to U % of softmax unread` bounds the attention mass left out, `softmax "
-        "off by up to U %` the total variation distance to the exact softmax."
+        "off by at most U % on average` the total variation distance to the exact softmax."
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from suffice.attention.rule import Guarantee
 from suffice.engine.request import Request, Sample
 from suffice.engine.work import Delta, Final, TokenLogprob, Work
+from suffice.trace import Reads
 
 
 class Job:
@@ -68,9 +70,9 @@ def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...
 
 def final(request: Request, attention: str, guarantee: Guarantee) -> Final:
     """Return the counts of a request that has ended."""
-    known = {"exact": 0.0, "none": None}
     output = request.output()
     metrics, drafts = output.metrics, output.speculation
+    reads = request.reads
     return Final(
         prompt_tokens=len(request.tokens),
         cached_tokens=request.cached,
@@ -82,18 +84,34 @@ def final(request: Request, attention: str, guarantee: Guarantee) -> Final:
         draft_steps=drafts.num_drafts,
         accepted_at=tuple(drafts.num_accepted_tokens_per_pos),
         accepted=drafts.num_accepted_tokens,
-        key_rows_read=request.reads.key_rows,
-        value_rows_read=request.reads.value_rows,
-        rows_held=request.reads.rows_held,
-        bytes_read=request.reads.bytes_read,
-        bytes_held=request.reads.bytes_held,
+        key_rows_read=reads.key_rows,
+        value_rows_read=reads.value_rows,
+        rows_held=reads.rows_held,
+        bytes_read=reads.bytes_read,
+        bytes_held=reads.bytes_held,
         attention=attention,
         guarantee=guarantee,
-        missing=known.get(guarantee, request.reads.missing),
-        audited=request.reads.audited,
-        audited_missing=request.reads.audited_missing,
-        audited_error=request.reads.audited_error,
+        **_left_out(reads, guarantee),
+        prompt_rows_read=reads.tile_rows_read,
+        prompt_rows_held=reads.tile_rows_held,
+        audited=reads.audited,
+        audited_missing=reads.audited_missing,
+        audited_error=reads.audited_error,
         preemptions=request.preemptions,
         error=request.error,
         error_code=request.error_code,
     )
+
+
+def _left_out(reads: Reads, guarantee: Guarantee) -> dict[str, Any]:
+    """Return what is known of what decode steps left out, by the names that `Final` has."""
+    if guarantee == "none":
+        return {}
+    if (means := reads.bounds.means) is None:
+        return dict.fromkeys(("missing", "missing_mean", "shift", "shift_mean"), 0.0)
+    found = {
+        "missing": reads.missing,
+        "missing_mean": means[0],
+        "softmaxes": reads.bounds.softmaxes,
+    }
+    return found | ({"shift": reads.shift, "shift_mean": means[1]} if reads.shift else {})

@@ -171,10 +171,12 @@ class Loop:
         with self.lock.turn():
             trace = self.runner.trace
             keys, values, held, _ = trace.rows.tolist()
-            opened = [sample.sequence for sample in self.scheduler.samples()]
-            missing = [sequence.reads.missing for sequence in opened if sequence is not None]
             running = self.scheduler.running
-            known = {self.runner.guarantee(request.technique) for request in running}
+            missing = [request.all_reads.missing for request in running]
+            known = {
+                self.runner.guarantee(request.technique, prompt_read=request.prompt_read)
+                for request in running
+            }
             return Look(
                 self.stats(),
                 keys,

@@ -200,8 +200,11 @@ class LoopRunner(Protocol):
         """Whether a prompt's rows depend on the request's technique."""
         ...
 
-    def guarantee(self, technique: int = 0) -> Guarantee:
-        """Return what is known of the share of a softmax that decode steps leave unread."""
+    def guarantee(self, technique: int = 0, *, prompt_read: bool = False) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread.
+
+        `prompt_read`: the tiles of its prompt read everything, as those of short prompts do.
+        """
         ...
 
     def commit(self, sequence: Any, path: list[int]) -> None:

@@ -296,6 +296,21 @@ class Request:
         held: int = self.leader.sequence.cache.length
         return max(len(self.tokens) - held, 0)
 
+    @property
+    def all_reads(self) -> Reads:
+        """What it has read so far, in sequences that are open, too."""
+        found = dataclasses.replace(self.reads)
+        for sample in self.samples:
+            if sample.sequence is not None:
+                found.add(sample.sequence.reads)
+        return found
+
+    @property
+    def prompt_read(self) -> bool:
+        """Whether tiles of its prompt have read all that they saw, as far as it is known."""
+        reads = self.all_reads
+        return not self.cached and reads.tile_rows_read == reads.tile_rows_held
+
     def count_time(self) -> None:
         """Count the time since the last call to the queue, the prompt or the tokens after it."""
         metrics, seconds = self.metrics, self.lap()

@@ -243,7 +243,7 @@ class Runner(ModelWithTechniques):
             adapter=self.adapter,
             tiled=self.tiled and watch is None,
         )
-        logits = self._native.step([rows])
+        logits = self._native.step([rows], self.trace)
         cache.commit(list(range(len(tokens))))
         return logits
 

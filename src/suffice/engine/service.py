@@ -294,7 +294,7 @@ class Engine:
                     job.cancelled = True
 
     def _final(self, request: Request) -> Final:
-        guarantee = self._loop.runner.guarantee(request.technique)
+        guarantee = self._loop.runner.guarantee(request.technique, prompt_read=request.prompt_read)
         return final(request, self._names[request.technique], guarantee)
 
     def _note(self) -> None:

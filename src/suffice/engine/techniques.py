@@ -7,7 +7,13 @@ from typing import Any
 
 from suffice import native
 from suffice.attention import ATTENTIONS
-from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
+from suffice.attention.rule import (
+    WHOLE,
+    AttentionRule,
+    Guarantee,
+    after_approximate_prompt,
+    guarantee,
+)
 from suffice.cache import fits_keys, types_of
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
@@ -78,6 +84,11 @@ class ModelWithTechniques(ModelFacts):
         options = self.config.quantization, self.config.experts.left_out, self.runs_as, native.isa()
         return stored(repr((self.stamp, options, positions, sample)), fit).native
 
+    @property
+    def rounding(self) -> Any:
+        """How keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any."""
+        return self._rounding
+
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
@@ -106,17 +117,17 @@ class ModelWithTechniques(ModelFacts):
         return self._native.add_rules(rules)
 
     def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
-        """Return what is known of the rows that stay unread, among all that a text has had.
-
-        Decode steps that read everything are not exact where prompts were not.
-        """
+        """Return what is known of the rows that stay unread, among all that a text has had."""
         whole = not (self.config.softmax.coded or self.config.policy.chooses)
-        found = guarantee(rules) if whole else "none"
-        return "none" if found == WHOLE and self.tiled else found
+        return guarantee(rules) if whole else "none"
 
-    def guarantee(self, technique: int = 0) -> Guarantee:
-        """Return what is known of the share of a softmax that decode steps leave unread."""
-        return self._guarantees[technique]
+    def guarantee(self, technique: int = 0, *, prompt_read: bool = False) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread.
+
+        `prompt_read`: the tiles of its prompt read everything, as those of short prompts do.
+        """
+        found = self._guarantees[technique]
+        return after_approximate_prompt(found) if self.tiled and not prompt_read else found
 
     @property
     def shares_prompts(self) -> bool:

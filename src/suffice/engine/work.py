@@ -68,7 +68,11 @@ class Final:
     Rows and bytes are those of decode steps, over all samples: a row is one token's key or value in
     one layer and head. `missing` is the largest share of a softmax that its steps left unread: 0
     with the guarantee "exact", bounded by the technique with "bound", and at a confidence for each
-    softmax with "probable", estimated with "estimate", None with "none". `audited` tokens were also
+    softmax with "probable", estimated with "estimate", None with "none"; `missing_mean` is the mean
+    over the `softmaxes` that are bounded or estimated. `shift` and `shift_mean` bound likewise how
+    far outputs are moved, over the length of the longest value; None if nothing does. Tiles of the
+    prompt read `prompt_rows_read` of the `prompt_rows_held` keys that they saw, both 0 if prompts
+    are not attended to by tiles. `audited` tokens were also
     attended to everything; `audited_missing` is the largest share that was missing (NaN where it is
     not defined), `audited_error` the largest error of an output over the output.
 
@@ -97,6 +101,12 @@ class Final:
     attention: str = "exact"
     guarantee: Guarantee = "exact"
     missing: float | None = None
+    missing_mean: float | None = None
+    shift: float | None = None
+    shift_mean: float | None = None
+    softmaxes: int = 0
+    prompt_rows_read: int = 0
+    prompt_rows_held: int = 0
     audited: int = 0
     audited_missing: float = 0.0
     audited_error: float = 0.0

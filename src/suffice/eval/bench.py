@@ -50,6 +50,7 @@ class BenchResult:
     weight_bytes_per_token: float
     expert_bytes_per_token: float  # included in weight_bytes_per_token
     expert_fraction: float  # of the experts' bytes that a step read; 0 without experts
+    prompt_fraction: float  # of the keys that tiles of prompts saw; 0 without tiles
     roof_bytes_per_second: float
 
     @property
@@ -134,6 +135,7 @@ def measure(
         OutOfMemory: There is no memory for a case.
     """
     for case in wanted:
+        started = runner.trace.copy()
         start = runner.open("bench", rows(case))
         try:
             if case.depth:
@@ -144,7 +146,7 @@ def measure(
         finally:
             runner.close(start)
         decoded = case.generate * case.batch * repetitions
-        read = runner.trace.since(before)
+        read, prompts = runner.trace.since(before), runner.trace.since(started)
         yield BenchResult(
             case,
             seconds,
@@ -152,6 +154,7 @@ def measure(
             read.weight_bytes_read / decoded if decoded else 0.0,
             read.expert_bytes_read / decoded if decoded else 0.0,
             read.expert_bytes_read / read.expert_bytes_held if read.expert_bytes_held else 0.0,
+            prompts.tile_rows_read / prompts.tile_rows_held if prompts.tile_rows_held else 0.0,
             roof_bytes_per_second,
         )
 

@@ -263,8 +263,9 @@ def _case(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def of_bench(row: Mapping[str, Any]) -> str:
-    """Return the short name of a bench record's setting: weights, keys and values."""
-    return f"{_short(row['weights'])} · KV {_short(row['kv'])}"
+    """Return the short name of a bench record's setting: weights, keys and values, techniques."""
+    parts = [_short(row["weights"]), f"KV {_short(row['kv'])}", row.get("techniques")]
+    return " · ".join(part for part in parts if part)
 
 
 def _told_apart(lines: Mapping[tuple[str, int], Line]) -> list[Line]:

@@ -123,6 +123,11 @@ async def text(target: Target, path: str) -> str:
     except (OSError, ValueError, LookupError, *_CUT) as error:
         if isinstance(error, InputError):
             raise
+        if isinstance(error, ConnectionRefusedError):
+            raise InputError(
+                f"no server answers at {target.host}:{target.port}: start `suffice serve`, or give "
+                "another --base-url"
+            ) from None
         raise InputError(f"{where}: {one_line(error) or type(error).__name__}") from None
 
 

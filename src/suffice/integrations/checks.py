@@ -71,6 +71,13 @@ def source_of(what: str, model: Any, checkpoint: Any) -> Any:
     return source
 
 
+def head_shape(decoder: Any, layers: int) -> tuple[int, int, int]:
+    """Return layers, key/value heads and head size of a transformers configuration."""
+    heads = decoder.num_attention_heads
+    size = getattr(decoder, "head_dim", None) or decoder.hidden_size // heads
+    return layers, getattr(decoder, "num_key_value_heads", None) or heads, size
+
+
 def check_source(what: str, name: str, hash: str, model: Any, checkpoint: Any) -> None:
     """Refuse a model whose files do not have the hash `hash`, that of the model `name` behind
     `what`.
@@ -99,7 +106,7 @@ def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) 
     calibration.check(str(source), fingerprint(locate(source)))
     decoder = model.config.get_text_config(decoder=True)
     heads = decoder.num_attention_heads
-    config.rules(layers, getattr(decoder, "num_key_value_heads", heads))
+    config.rules(layers, head_shape(decoder, layers)[1])
     if calibration.layers and (len(calibration.layers), calibration.heads) != (layers, heads):
         raise InputError(
             f"calibration {calibration.name}: is of {len(calibration.layers)} layers with "

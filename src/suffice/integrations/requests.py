@@ -34,13 +34,15 @@ _SHOWN = 256  # queries of a prompt that a policy gets at a time
 class ServedSettings:
     """Settings that all caches of an enabled model share.
 
-    `windows` are those of its layers, `limit` is the most tokens of a request.
+    `windows` are those of its layers, `limit` is the most tokens of a request. `rounding` is that
+    of keys in 4 bits, None if it is not fitted.
     """
 
     config: Config
     windows: Windows
     growth: Growth
     limit: int
+    rounding: Any = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ class Requests:
                 value_dtype=_STORED[dtype],
                 sketch=config.attention.sketched,
                 bases=config.attention.based,
+                rounding=self.settings.rounding,
                 **extras,
             )
             self.policy.prepare(cache, self.settings.windows)

@@ -21,6 +21,8 @@ technique's native kernel, one call per layer for the whole batch. Padding, on t
 else, is not stored. Sliding windows are read from transformers' own mask. A technique's state
 (`aet`) advances token by token; refused drafts leave it unchanged.
 
+`tiers` reads keys in 4 bits. Their rounding is fitted to the model if `checkpoint` is given.
+
 Unsupported cases are an `InputError` of one line: combinations of techniques that the engine does
 not support either, a prompt that continues evicted tokens, drafts with a policy that chooses after
 the prompt, encoder-decoder models, chunked or linear attention, scores that are capped or biased,
@@ -68,7 +70,9 @@ from suffice.integrations.checks import (
     check_generate,
     check_model,
     given_cache,
+    head_shape,
 )
+from suffice.integrations.fitted import fitted_rounding
 from suffice.integrations.growing_cache import (
     GrowingCache,
     context_length,
@@ -116,7 +120,10 @@ def enable(
     the cache, `limit` the most tokens of a request (None: the model's context length). A coded
     softmax and a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must
     be made from `checkpoint`: the folder, hub id or .gguf file of the model. This is needed only if
-    transformers has not recorded it (of a .gguf file it records the folder). `cache` is the old
+    transformers has not recorded it (of a .gguf file it records the folder). With `tiers` and a
+    `checkpoint` that is given, the rounding of keys in 4 bits is fitted to the model, as the engine
+    does: it loads the model once more for that, the first time. Without one it is not fitted, so
+    `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. `cache` is the old
     name of `growth`, valid until 0.3.
 
     Raises:
@@ -148,7 +155,8 @@ def enable(
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
     growth = machine.fitted_to_kernel(config.growth)
-    return Enabled(model, ServedSettings(config, windows, growth, rows))
+    rounding = fitted_rounding(config, checkpoint, head_shape(decoder, len(windows)))
+    return Enabled(model, ServedSettings(config, windows, growth, rows, rounding))
 
 
 def disable(model: Any) -> None:
@@ -197,6 +205,12 @@ class Enabled:
     def trace(self) -> Trace | None:
         """Reads of the decode steps with the newest cache; None before the first pass."""
         return None if self._last is None else self._last.trace
+
+    @property
+    def keys_fitted(self) -> bool | None:
+        """Whether the rounding of keys in 4 bits is fitted to the model; None: there are none."""
+        settings = self._settings
+        return settings.rounding is not None if settings.config.attention.based else None
 
     def disable(self) -> None:
         """Restore the model. A second call does nothing."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights
 from suffice.models.rope import check_call
 from suffice.models.routing import STEPS
-from suffice.models.step_rows import StepRows
+from suffice.models.step_rows import Piece, StepRows
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
-from suffice.trace import Audit, Reads, Trace
+from suffice.trace import Audit, BoundSums, Reads, Trace
 
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 
@@ -189,9 +190,9 @@ class NativeModel:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
-        request read is appended to `reads`; nothing for those that are not counted. `maxima`
-        float32 [outputs, B] gets the maximum of each block of `LOGIT_BLOCK` logits; where the block
-        or one near it has a NaN, it is NaN.
+        request read is appended to `reads`: the rows of decode steps if they are counted, and what
+        tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
+        `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -231,12 +232,25 @@ class NativeModel:
         trace.add_tiles(counts)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
-        own = [Reads(*one) for piece, one in zip(pieces, each, strict=True) if piece.first == 0]
+        own = _by_rows(pieces, each)
         if found is not None:
             _add_audit(trace, batch, own, found)
         if reads is not None:
             reads.extend(own)
         return logits[:, : self._vocab]
+
+
+def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[Reads]:
+    """Return what each of the batch's rows read, of what the core says of their pieces."""
+    found: list[Reads] = []
+    for piece, (*counts, bounds) in zip(pieces, reads, strict=True):
+        one = Reads(*counts)
+        one.bounds = BoundSums(*bounds)
+        if piece.first == 0:
+            found.append(one)
+        else:
+            found[-1].add(one)
+    return found
 
 
 def _add_audit(

@@ -201,7 +201,7 @@ class SimulatedRunner:
         """Whether rows of decode steps are those that a prompt would have."""
         return self._model.shares_answers
 
-    def guarantee(self, technique: int = 0) -> Literal["exact"]:
+    def guarantee(self, technique: int = 0, *, prompt_read: bool = False) -> Literal["exact"]:
         """Return what is known of the softmax: nothing is computed, so nothing is left out."""
         return "exact"
 

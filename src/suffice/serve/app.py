@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
 from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
+from suffice.serve.bodies import stopping
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
@@ -155,8 +156,12 @@ def _handler(front: Front, route: Route) -> Handle:
                 f"(curl --json sends it), not {declared[:60]}"
             )
             raise Problem("unsupported_type", message)
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", ""):
+            message = f"the body must come as it is, without Content-Encoding: {coding[:60]}"
+            raise Problem("unsupported_type", message)
         if front.draining:
-            raise Problem("draining", "the server is shutting down", wait=5.0)
+            raise stopping()
         given = key_of(request.scope["headers"]).decode("latin-1")
         return await route(front, request, await request.body(), given)
 

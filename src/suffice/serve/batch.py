@@ -7,6 +7,7 @@ what differs from run to run (times, and what was taken from caches) is left out
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ AHEAD = 2  # requests under way for each place, so that none is empty
 LONGEST_PAUSE = 5.0  # seconds before a request that found no memory is tried again
 # Of an answer: what differs from run to run.
 _VARYING = ("created", "created_at", "timings", "suffice")
+_ROWS = ("prompt_rows_read", "prompt_rows_held")
 _JSON = ((b"content-type", b"application/json"),)
 
 Tell = Callable[["Counts"], None]
@@ -41,6 +43,7 @@ class Counts:
         refused: Requests that were answered with an error.
         refusal: The first of them to be known, and why.
         tokens: Tokens generated.
+        prompt_rows_read: Keys that tiles of prompts read, of `prompt_rows_held` that they saw.
     """
 
     total: int
@@ -49,6 +52,8 @@ class Counts:
     refused: int = 0
     refusal: str = ""
     tokens: int = 0
+    prompt_rows_read: int = 0
+    prompt_rows_held: int = 0
 
     @property
     def done(self) -> int:
@@ -129,6 +134,8 @@ async def _answer_here(settings: Settings, todo: list[Entry], record: Record) ->
 
             await _all([work() for _ in range(answers.at_once)])
     finally:
+        for name in _ROWS:
+            setattr(record.counts, name, answers.prompt_rows[name])
         await answers.close()
 
 
@@ -139,6 +146,7 @@ class Answers:
         self._front = Front(settings)
         self._app = build(self._front)
         self.at_once = AHEAD * self._front.places
+        self.prompt_rows = Counter[str]()  # see `Counts`
 
     async def start(self) -> None:
         """Start the engines.
@@ -167,6 +175,7 @@ class Answers:
             InputError: No engine can be kept alive.
         """
         status, found = await self._asked(url, body, entry.id)
+        self.prompt_rows.update({name: found.get("suffice", {}).get(name, 0) for name in _ROWS})
         answer = {"status_code": status, "request_id": entry.id, "body": _lasting(found)}
         return result(entry, answer, None)
 

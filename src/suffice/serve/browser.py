@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from suffice import __version__
+from suffice.serve.bodies import stopping
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.page import FILES, File
@@ -89,7 +90,7 @@ def live(front: Front) -> Response:
         Problem: Too many watch, or the server stops.
     """
     if front.draining:
-        raise Problem("draining", "the server is shutting down", wait=5.0)
+        raise stopping()
     if front.live.watchers >= MOST_WATCHERS:
         message = f"{MOST_WATCHERS} watch already, the most allowed"
         raise Problem("queue_full", message, wait=5.0)

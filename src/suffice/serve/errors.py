@@ -22,6 +22,7 @@ _TYPES = {
     "method_not_allowed": (405, "invalid_request_error"),
     "timeout": (408, "timeout_error"),
     "too_large": (413, "invalid_request_error"),
+    "uri_too_long": (414, "invalid_request_error"),
     "unsupported_type": (415, "invalid_request_error"),
     "too_many_requests": (429, "rate_limit_error"),
     "headers_too_large": (431, "invalid_request_error"),
@@ -42,6 +43,7 @@ MESSAGES = "/v1/messages"  # where Anthropic's API is, whose errors have a form 
 # Of that form: the types of codes that OpenAI calls otherwise.
 _MESSAGES_TYPES = {
     "too_large": "request_too_large",
+    "uri_too_long": "request_too_large",
     "headers_too_large": "request_too_large",
     "internal": "api_error",
     "engine_lost": "api_error",
@@ -98,8 +100,8 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
 
     @property
     def cuts(self) -> bool:
-        """Whether it ends a request whose head or body has not been read to its end."""
-        return self.status in (408, 413, 431)
+        """Whether it ends the connection, since the request may not have come to its end."""
+        return self.status in (408, 413, 414, 431) or self.code == "draining"
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers that tell clients whether and when to try again."""
@@ -110,7 +112,7 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
             found["x-should-retry"] = _REPEATABLE[self.code]
         if self.code == "invalid_api_key":
             found["WWW-Authenticate"] = "Bearer"
-        if self.code == "draining" or self.cuts:
+        if self.cuts:
             found["Connection"] = "close"
         return found
 

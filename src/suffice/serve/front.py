@@ -16,6 +16,7 @@ from suffice.errors import nearest
 from suffice.models.tokenizer import load_tokenizer
 from suffice.pull import resolve
 from suffice.serve import wire
+from suffice.serve.bodies import Bodies, stopping
 from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet
@@ -81,6 +82,7 @@ class Front:
         for at, member in enumerate(self.instance.members):
             member.stepped = partial(self.metrics.steps, str(at))
         self.jobs: dict[str, Job] = {}
+        self.bodies = Bodies(settings.max_body_bytes, settings.body_seconds)
         self.draining = False
         self.hurried = False  # requests do not end by themselves: see `drain`
         self._text = text
@@ -167,7 +169,7 @@ class Front:
     def _admit(self, key: str) -> None:
         settings = self.settings
         if self.draining:
-            raise Problem("draining", "the server is shutting down", wait=5.0)
+            raise stopping()
         if settings.max_per_key and self._keys[key] >= settings.max_per_key:
             message = f"this key has {settings.max_per_key} requests already, the most allowed"
             raise Problem("too_many_requests", message, wait=self.wait())
@@ -232,8 +234,12 @@ class Front:
         job.mailbox.fail(problem)
 
     async def drain(self) -> None:
-        """Take no more requests; return when all have ended, or their time is up, or `hurried`."""
+        """Take no more requests; return when all have ended, or their time is up, or `hurried`.
+
+        Those whose bodies have not come are refused at once.
+        """
         self.draining = True
+        self.bodies.stop()
         end = time.monotonic() + self.settings.shutdown_seconds
         while self.jobs and time.monotonic() < end and not self.hurried:
             await asyncio.sleep(0.02)

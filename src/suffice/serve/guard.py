@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hmac
 import logging
 import os
-import sys
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from suffice.serve.bodies import Body
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.front import Front
-from suffice.serve.http import MOST_HEADER_BYTES, PATIENCE, headers_too_large
+from suffice.serve.http import field_bytes, head_fault
 from suffice.serve.page import FILES
 
 LOG = logging.getLogger("suffice.serve")
@@ -49,6 +47,7 @@ class Guard:
             return
         scope[DIRECT] = send
         scope["root_path"] = self._front.settings.root_path
+        body = Body(self._front.bodies, receive)
         started = False
 
         async def sending(message: Message) -> None:
@@ -58,10 +57,10 @@ class Guard:
 
         try:
             self._check(scope)
-            await self._app(scope, self._limited(receive), sending)
+            await self._app(scope, body.receive, sending)
         except Problem as problem:
             if not started:
-                await answer(send, problem, scope, receive)
+                await answer(send, problem, scope, body)
         except Exception as error:
             if scope.get(NOTED) is not error:  # one that is noted has been answered, too
                 raise
@@ -73,68 +72,16 @@ class Guard:
             given = key_of(scope["headers"])
             if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-            raise headers_too_large()
+        target = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        if (fault := head_fault(target, field_bytes(scope["headers"]))) is not None:
+            raise fault
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._front.settings.max_body_bytes:
-            raise self._too_large()
+        if length.isdigit():
+            self._front.bodies.check(int(length[:20]))
 
     def _open(self, path: str) -> bool:
         """Whether a path needs no key: it tells nothing but that the server is there."""
         return path in OPEN_PATHS or (self._front.settings.page and path in FILES)
-
-    def _too_large(self) -> Problem:
-        most = self._front.settings.max_body_bytes
-        return Problem("too_large", f"the body has more than {most} bytes, the most allowed")
-
-    def _limited(self, receive: Receive) -> Receive:
-        settings, seen, ended = self._front.settings, 0, False
-        end = asyncio.get_running_loop().time() + settings.body_seconds
-
-        async def receiving() -> Message:
-            nonlocal seen, ended
-            if ended:
-                return await receive()
-            try:
-                message = await before(end, receive)
-            except asyncio.TimeoutError:
-                seconds = settings.body_seconds
-                raise Problem("timeout", f"the body took longer than {seconds:g} seconds") from None
-            ended = message["type"] != "http.request" or not message.get("more_body", False)
-            seen += len(message.get("body", b""))
-            if seen > settings.max_body_bytes:
-                raise self._too_large()
-            return message
-
-        return receiving
-
-
-async def before(end: float, receive: Receive) -> Message:
-    """Return the next message if it comes before a time of the loop's clock.
-
-    `asyncio.wait_for` makes a task of each wait (before Python 3.12), which takes longer.
-
-    Raises:
-        asyncio.TimeoutError: It did not come.
-    """
-    task, late = asyncio.current_task(), False
-    assert task is not None, "called by a task"
-
-    def stop() -> None:
-        nonlocal late
-        late = task.cancel()
-
-    timer = asyncio.get_running_loop().call_at(end, stop)
-    try:
-        return await receive()
-    except asyncio.CancelledError:
-        if not late:
-            raise
-        if sys.version_info >= (3, 11):
-            task.uncancel()
-        raise asyncio.TimeoutError from None
-    finally:
-        timer.cancel()
 
 
 def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
@@ -145,27 +92,14 @@ def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
     return Problem("internal", f"an error of the server, noted as {ident}")
 
 
-async def answer(send: Send, problem: Problem, scope: Scope, receive: Receive) -> None:
+async def answer(send: Send, problem: Problem, scope: Scope, body: Body) -> None:
     """Answer with an error; a connection whose body was not read is closed, but not at once."""
     headers = {"content-type": "application/json", **problem.headers()}
-    body = problem.encoded(scope)
+    text = problem.encoded(scope)
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    raw.append((b"content-length", str(len(body)).encode()))
+    raw.append((b"content-length", str(len(text)).encode()))
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body, "more_body": problem.cuts})
+    await send({"type": "http.response.body", "body": text, "more_body": problem.cuts})
     if problem.cuts:
-        await discarded(receive)
+        await body.discard()
         await send({"type": "http.response.body"})
-
-
-async def discarded(receive: Receive) -> None:
-    """Read what a client still sends, for a while (see `http`)."""
-
-    async def rest() -> None:
-        more = True
-        while more:
-            message = await receive()
-            more = message["type"] == "http.request" and message.get("more_body", False)
-
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(rest(), PATIENCE)

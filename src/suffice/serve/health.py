@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse, Response
 
+from suffice.serve.bodies import stopping
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 
@@ -23,7 +24,7 @@ def ready(front: Front) -> Response:
         Problem: The server takes no requests.
     """
     if front.draining:
-        raise Problem("draining", "the server is shutting down", wait=5.0)
+        raise stopping()
     if not front.instance.ready:
         if (ailment := front.instance.ailment()) is not None:
             raise Problem("unhealthy", ailment, wait=5.0)

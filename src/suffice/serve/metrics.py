@@ -52,6 +52,18 @@ _COUNTERS = {
     "kv_rows_held": ("Rows that exact attention would have read.", ()),
     "kv_bytes_read": ("Bytes of keys and values read by decode steps.", ()),
     "kv_bytes_held": ("Bytes that exact attention would have read.", ()),
+    "prompt_tile_rows_read": ("Rows of keys that tiles of prompts read.", ()),
+    "prompt_tile_rows_held": ("Rows of keys that tiles of prompts saw.", ()),
+    "bounded_softmaxes": ("Softmaxes with a known bound, by guarantee.", ("guarantee",)),
+    "missing_bound_sum": ("Sum of these bounds, of shares left unread.", ("guarantee",)),
+    "shift_bound_sum": ("Sum of bounds on how far outputs are moved.", ("guarantee",)),
+}
+# The largest; those at a confidence may be exceeded.
+_BOUNDS = {
+    "missing_bound_max": "Largest share of a softmax left unread, where attention bounds it.",
+    "missing_probable_max": "Largest share of a softmax left unread, bounded at a confidence.",
+    "shift_bound_max": "Most that an output is moved, where attention bounds it.",
+    "shift_probable_max": "Most that an output is moved, bounded at a confidence.",
 }
 # Of the engine's counts: our name, its field, and what it is.
 _GAUGES = (
@@ -136,11 +148,11 @@ class Metrics:
         for name, (text, _) in _COUNTERS.items():
             sums = [each.counters[name] for each in engines]
             yield together(f"{self._prefix}:{name}", text, sums, labels)
-        text = "Largest share of a softmax that was left unread, where attention bounds it."
-        bound = GaugeMetricFamily(f"{self._prefix}:missing_bound_max", text, labels=[*labels[0]])
-        for each, own_labels in zip(engines, labels, strict=True):
-            bound.add_metric([*own_labels.values()], each.bound)
-        yield bound
+        for name, text in _BOUNDS.items():
+            bound = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=[*labels[0]])
+            for each, own_labels in zip(engines, labels, strict=True):
+                bound.add_metric([*own_labels.values()], each.bounds[name])
+            yield bound
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text form."""
@@ -167,13 +179,13 @@ class _Requests:
     """The counts of the requests that one engine runs.
 
     Attributes:
-        bound: The largest share of a softmax left unread, where attention bounds it.
+        bounds: The largest bounds, by the names of their metrics.
     """
 
     def __init__(self) -> None:
         self.histograms = {name: Histogram(buckets) for name, (_, buckets) in _HISTOGRAMS.items()}
         self.counters = {name: Counter(labels) for name, (_, labels) in _COUNTERS.items()}
-        self.bound = 0.0
+        self.bounds = dict.fromkeys(_BOUNDS, 0.0)
         self._between = self.histograms["inter_token_latency_seconds"]
         self._first = self.histograms["time_to_first_token_seconds"]
 
@@ -226,8 +238,6 @@ class _Requests:
         self._count("spec_decode_num_drafts", final.draft_steps)
         for position, accepted in enumerate(final.accepted_at):
             self._count("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
-        if final.guarantee == "bound" and final.missing is not None:
-            self.bound = max(self.bound, final.missing)
         self._count("spec_decode_num_draft_tokens", final.drafts)
         self._count("spec_decode_num_accepted_tokens", final.accepted)
         self._count("kv_rows_read", final.key_rows_read, "key")
@@ -235,6 +245,19 @@ class _Requests:
         self._count("kv_rows_held", final.rows_held)
         self._count("kv_bytes_read", final.bytes_read)
         self._count("kv_bytes_held", final.bytes_held)
+        self._count("prompt_tile_rows_read", final.prompt_rows_read)
+        self._count("prompt_tile_rows_held", final.prompt_rows_held)
+        self._bounded(final)
+
+    def _bounded(self, final: Final) -> None:
+        kind = final.guarantee.partition(",")[0]
+        if kind not in ("bound", "probable"):
+            return
+        self._count("bounded_softmaxes", final.softmaxes, kind)
+        for what in ("missing", "shift"):
+            name, mean = f"{what}_{kind}_max", getattr(final, f"{what}_mean")
+            self.bounds[name] = max(self.bounds[name], getattr(final, what) or 0.0)
+            self._count(f"{what}_bound_sum", (mean or 0.0) * final.softmaxes, kind)
 
     def _count(self, name: str, by: float, *labels: str) -> None:
         self.counters[name].add(by, *labels)

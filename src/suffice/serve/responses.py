@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from suffice.engine.work import Delta
 from suffice.errors import brief
-from suffice.serve.answer import Reply, costs, usage
+from suffice.serve.answer import Reply
 from suffice.serve.chat import Chat, prepared
+from suffice.serve.costs import costs, usage
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.front import Front

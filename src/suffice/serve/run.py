@@ -28,6 +28,7 @@ from suffice.serve.text import Text
 
 NICE = 5  # below the engine: its cores are the scarce ones
 BACKLOG = 2048
+LAST_SECONDS = 4.0  # for the ends of answers, once no request generates; uvicorn gives up after 5
 
 
 class Server(uvicorn.Server):
@@ -50,6 +51,17 @@ class Server(uvicorn.Server):
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
             self._loop.add_signal_handler(signal.SIGHUP, self.renew)
         await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all connections, also those whose clients read nothing."""
+        assert self._loop is not None, "it has started"
+        self._loop.call_later(LAST_SECONDS, self._break_off)
+        await super().shutdown(sockets)
+
+    def _break_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, Protocol), "as configured"
+            connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop, hurry, or stop."""

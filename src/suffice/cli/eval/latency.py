@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.cli.answer import peak_memory_bytes
 from suffice.cli.bench import whole_numbers
-from suffice.cli.eval.results import check_output, drawn, record
+from suffice.cli.eval.results import check_output, record, show
 from suffice.cli.output import busy, wrapped
 from suffice.errors import InputError
 from suffice.progress import progress_bar
@@ -79,7 +79,7 @@ def run(flags: LatencyFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
     results, reads = [result for result, _ in done], done[-1][1]
     found = record("speed", llm, flags, Speeds(results), reads=reads, interrupted=interrupted)
-    print(drawn(found, *_table(results, flags.output), flags.output))
+    show(found, *_table(results, flags.output), flags.output)
     print(NOTE, file=sys.stderr)
     if interrupted:
         raise KeyboardInterrupt

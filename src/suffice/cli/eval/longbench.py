@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from suffice.cli.eval.reference import reference_flags
-from suffice.cli.eval.results import check_output, drawn, record
+from suffice.cli.eval.results import check_output, record, show
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import progress_bar
@@ -73,7 +73,7 @@ def run(flags: LongBenchFlags, model: ModelFlags) -> None:
         length=plan.length,
     )
     columns = COLUMNS + (COMPARED if compared else [])
-    print(drawn(made, columns, _rows(result), flags.output))
+    show(made, columns, _rows(result), flags.output)
     if interrupted:
         raise KeyboardInterrupt
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from suffice.cli.eval.reference import check_comparable, reference_flags
-from suffice.cli.eval.results import check_output, drawn, record
+from suffice.cli.eval.results import check_output, record, show
 from suffice.cli.output import busy
 from suffice.progress import progress_bar
 
@@ -70,7 +70,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     )
     rows = _rows(result) + _read(llm.runner.trace) + _audited(llm.runner.trace)
     rows.append(("line ends of the text", line_ends(text), None))
-    print(drawn(found, ["measure", "value", "standard error"], rows, flags.output))
+    show(found, ["measure", "value", "standard error"], rows, flags.output)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -114,8 +114,14 @@ def _read(trace: Trace) -> list[Row]:
         ("value rows read", trace.value_fraction, None),
         ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
     ]
-    bounds = ("missing share, bound", trace.missing), ("shift of the output, bound", trace.shift)
-    return [*rows, *((words, most, None) for words, most in bounds if most)]
+    means = trace.bounds.means or (0.0, 0.0)
+    bounds = (
+        ("missing share, bound", trace.missing),
+        ("missing share, mean of bounds", means[0]),
+        ("shift of the output, bound", trace.shift),
+        ("shift of the output, mean of bounds", means[1]),
+    )
+    return [*rows, *((words, value, None) for words, value in bounds if value)]
 
 
 def _audited(trace: Trace) -> list[Row]:

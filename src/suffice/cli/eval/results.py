@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from suffice.cli.answer import prompts_read
 from suffice.cli.output import OUTPUTS, as_csv, markdown
 from suffice.errors import unknown
 
@@ -55,6 +56,19 @@ def record(
         "result": dataclasses.asdict(result),
         "reads": reads.plain(),
     }
+
+
+def show(
+    record: Mapping[str, Any],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    output: str,
+) -> None:
+    """Print a record by `drawn`, and below it what tiles of prompts read, if prompts have any."""
+    print(drawn(record, columns, rows, output))
+    reads = record["reads"]
+    for line in prompts_read(reads["tile_rows_read"], reads["tile_rows_held"]):
+        print(line, file=sys.stderr)
 
 
 def drawn(

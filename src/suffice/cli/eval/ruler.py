@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from suffice.cli.bench import whole_numbers
-from suffice.cli.eval.results import check_output, drawn, record
+from suffice.cli.eval.results import check_output, record, show
 from suffice.cli.output import busy
 from suffice.progress import progress_bar
 
@@ -47,7 +47,7 @@ def run(flags: RulerFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
     result = tally.result()
     found = record("ruler", llm, flags, result, reads=llm.runner.trace, interrupted=interrupted)
-    print(drawn(found, COLUMNS, _rows(result), flags.output))
+    show(found, COLUMNS, _rows(result), flags.output)
     if interrupted:
         raise KeyboardInterrupt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from suffice.cli.eval.results import check_output, drawn, record
+from suffice.cli.eval.results import check_output, record, show
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import progress_bar
@@ -47,7 +47,7 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
     found = summed_up(results)
     made = record("tasks", llm, flags, found, reads=llm.runner.trace, interrupted=interrupted)
-    print(drawn(made, COLUMNS, _rows(found), flags.output))
+    show(made, COLUMNS, _rows(found), flags.output)
     if interrupted:
         raise KeyboardInterrupt
 

@@ -135,6 +135,7 @@ export function costs({ suffice, timings, firstSeconds, tokensPerSecond, many, s
   }
   if (firstSeconds !== undefined) details.push(`first token after ${duration(firstSeconds)}`);
   if (suffice?.failovers) details.push(`outlived ${count(suffice.failovers)} engine(s)`);
+  if (suffice) details.push(...prompt(suffice));
   if (suffice?.audit) details.push(audited(suffice.audit));
   if (many && suffice) details.push(suffice.attention);
   if (details.length) found.push(element("span", { class: "details" }, details.join(" \u00b7 ")));
@@ -144,9 +145,14 @@ export function costs({ suffice, timings, firstSeconds, tokensPerSecond, many, s
 function left({ guarantee, missing }) {
   if (guarantee === "exact") return "nothing left out";
   if (guarantee === "none" || missing === null) return "nothing is known of what was left out";
-  const most = `${percent(missing)} % of a softmax left out`;
-  if (guarantee === "probable") return `very likely at most ${most}`;
-  return guarantee === "bound" ? `bound: at most ${most}` : `estimate: up to ${most}`;
+  const end = guarantee.includes("prompt") ? " after an approximate prompt" : "";
+  const most = `${percent(missing)} % of a softmax left out${end}`;
+  if (guarantee.startsWith("probable")) return `very likely at most ${most}`;
+  return guarantee.startsWith("bound") ? `bound: at most ${most}` : `estimate: up to ${most}`;
+}
+
+function prompt({ prompt_rows_read: rows, prompt_rows_held: held }) {
+  return held ? [`prompt attention read ${percent(rows / held)} %`] : [];
 }
 
 function audited({ tokens, error }) {

@@ -182,6 +182,7 @@ function bound({ guarantee, missing }) {
   if (guarantee === "exact") return ["Nothing of a softmax was left out."];
   if (guarantee === "none") return ["Nothing is known of what was left out of a softmax."];
   const words = { bound: "Bound: at most ", probable: "Very likely: at most " };
-  const saying = words[guarantee] ?? "Estimate: up to ";
-  return [saying, element("strong", {}, `${percent(missing)} %`), " of a softmax was left out."];
+  const saying = words[guarantee.split(",")[0]] ?? "Estimate: up to ";
+  const end = guarantee.includes("prompt") ? ", after a prompt that was run approximately." : ".";
+  return [saying, element("strong", {}, `${percent(missing)} %`), ` of a softmax was left out${end}`];
 }

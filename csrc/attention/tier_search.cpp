@@ -235,6 +235,7 @@ void TierSearch::attend(int piece, Scratch& scratch) {
     kept_[tile] = counted_[tile] & ~heavy;
     reads.values += __builtin_popcountll(heavy);
     reads.light += __builtin_popcountll(kept_[tile]);
+    fetch_light(tile);
     for (int b = 0; b < kTileBlocks && heavy >> (b * kPanel); b++) {
       rows[blocks] = static_cast<uint16_t>(heavy >> (b * kPanel));
       if (!rows[blocks]) continue;
@@ -255,6 +256,21 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   const Partial to = part(2 * piece + 1);
   std::copy(peaks_.begin(), peaks_.end(), to.peak);
   kernels().add_light(base_, tiles, kept_.data() + first, group_, to, floats);
+}
+
+// Fetches the values of a tile's light rows, which are read after all exact ones of the piece.
+void TierSearch::fetch_light(int tile) const {
+  const ptrdiff_t bytes = elements_bytes(base_.value_type, base_.size);
+  for (int b = 0; b < kTileBlocks; b++) {
+    uint64_t rows = kept_[tile] >> (b * kPanel) & 0xffff;
+    if (!rows) continue;
+    const int position = tiles_.begin + tile * kTileBlocks + b;
+    const int first = (tiles_.list ? tiles_.list[position] : position) * kPanel;
+    __builtin_prefetch(base_.value_scales + first);
+    for (; rows; rows &= rows - 1)
+      for (ptrdiff_t line = 0; line < bytes; line += kLineBytes)
+        __builtin_prefetch(base_.values + (first + __builtin_ctzll(rows)) * bytes + line);
+  }
 }
 
 void TierSearch::gather() {

@@ -84,6 +84,7 @@ class TierSearch {
   void choose_blocks(double most);
   int64_t keep_rows(const CodedTiles& tiles, int first, int last);
   Partial part(int index);
+  void fetch_light(int tile) const;
   void gather();
   float distance(Scratch& scratch);
   void bound_tiles(const CodedTiles& tiles, int first);  // in tier_sample.cpp, as the next two

@@ -1,18 +1,16 @@
 // Keys and values in kmeans4: 4-bit codes, laid out as cache/kv_head.h shows.
 
-// Position of a row's element i: its byte, and its first bit there.
-struct Nibble {
-  size_t byte;
-  int shift;
+// The codes of a row: bytes of `run` elements and the `run` after them, one such run after the
+// other, `stride` bytes apart.
+struct CodeLayout {
+  int run;
+  size_t stride;
+
+  // Position of element i: its byte, and its first bit there.
+  SUFFICE_INLINE size_t byte(int i) const { return i / (2 * run) * stride + i % run; }
+  SUFFICE_INLINE int shift(int i) const { return i / run % 2 * 4; }
 };
-
-SUFFICE_INLINE Nibble key_nibble(int i) {
-  return {static_cast<size_t>(i / 8) * kLineBytes + i % 4, i % 8 / 4 * 4};
-}
-
-SUFFICE_INLINE Nibble value_nibble(int i) {
-  return {static_cast<size_t>(i / 16) * 8 + i % 8, i % 16 / 8 * 4};
-}
+constexpr CodeLayout kKeyCodes{4, kLineBytes}, kValueCodes{8, 8};
 
 constexpr int kTriedVectors = kTried > W ? kTried / W : 1;
 constexpr int kTriedLanes = kTriedVectors * W;  // one lane for each tried scale
@@ -120,13 +118,11 @@ inline float encode_row(const float* row, int size, const KeyRounding* by, int8_
   return scale;
 }
 
-template <class Place>
-SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to, Place place) {
-  for (int i = 0; i < size; i++) {
-    const Nibble nibble = place(i);
-    const auto others = static_cast<std::byte>(0xf0 >> nibble.shift);
-    to[nibble.byte] = (to[nibble.byte] & others) | static_cast<std::byte>(codes[i] << nibble.shift);
-  }
+template <CodeLayout L>
+SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to) {
+  for (int i = 0; i < size; i += 2 * L.run, to += L.stride)
+    for (int j = 0; j < L.run; j++)
+      to[j] = static_cast<std::byte>(codes[i + j] | codes[i + L.run + j] << 4);
 }
 
 // A key's 4 bytes, as float32: its scale, and its multiple of the mean key.
@@ -183,7 +179,7 @@ inline void encode_key(const KVHead& head, const float* from, float* row, int8_t
   const uint32_t share = turn_key(head, from, row);
   const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
   std::memcpy(scale, &pair, sizeof pair);
-  store_codes(codes, head.size, to, key_nibble);
+  store_codes<kKeyCodes>(codes, head.size, to);
 }
 
 // The same for a value.
@@ -192,7 +188,7 @@ inline void encode_value(const float* from, int size, float* row, int8_t* codes,
   std::memcpy(row, from, sizeof(float) * size);
   rotate_row(row, size);
   *scale = encode_row(row, size, nullptr, codes);
-  store_codes(codes, size, to, value_nibble);
+  store_codes<kValueCodes>(codes, size, to);
 }
 
 inline void store_key_codes(const KVHead& head, const float* from, std::byte* to, float* scale) {
@@ -207,12 +203,10 @@ inline void store_value_codes(const float* from, int size, std::byte* to, float*
   encode_value(from, size, row, codes, to, scale);
 }
 
-template <class Place>
-SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to,
-                               Place place) {
+template <CodeLayout L>
+SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to) {
   for (int i = 0; i < size; i++) {
-    const Nibble nibble = place(i);
-    const int code = static_cast<int>(from[nibble.byte]) >> nibble.shift & 15;
+    const int code = static_cast<int>(from[L.byte(i)]) >> L.shift(i) & 15;
     to[i] = scale * kRowCodebook.levels[code];
   }
 }
@@ -220,12 +214,12 @@ SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, flo
 inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale,
                            float* to) {
   const KeyScale found = key_scale(scale);
-  load_codes(from, head.size, found.scale, to, key_nibble);
+  load_codes<kKeyCodes>(from, head.size, found.scale, to);
   turn_back(head, found.share, to);
 }
 
 inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
-  load_codes(from, size, scale, to, value_nibble);
+  load_codes<kValueCodes>(from, size, scale, to);
   rotate_row(to, size);
 }
 

@@ -1,34 +1,59 @@
 // Keys and values in planes: kmeans4 and what it leaves of a row, in 4 bits; see cache/kv_head.h.
 
-// Stores what the levels of `codes` leave of a rotated row, in steps of the scale. The target of an
-// element is its value less the errors passed on from those before it; without `by`, its value.
-template <class Place>
-SUFFICE_INLINE void store_rest(const float* row, int size, const KeyRounding* by, float scale,
-                               int8_t* codes, std::byte* to, Place place) {
-  alignas(64) float pending[kMaxSize] = {};
-  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  for (int i = 0; i < size; i++) {
-    const float aim = row[i] * inverse;
-    const int level = kRowCodebook.levels[codes[i]];
-    const float rest = std::nearbyint(aim - pending[i] - static_cast<float>(level));
-    const float most = static_cast<float>(kGreatestRest);
-    const int kept = static_cast<int>(std::fmin(std::fmax(rest, -most - 1), most));
-    codes[i] = static_cast<int8_t>(kept + kLevels / 2);
-    if (!by) continue;
-    const float error = static_cast<float>(level + kept) - aim;
-    const float* const passed = by->passed + static_cast<size_t>(i) * size;
-    for (int j = i + 1; j < size; j++) pending[j] += passed[j] * error;
-  }
-  store_codes(codes, size, to, place);
+// What rows lack of a multiple of the scale, as second planes have it.
+SUFFICE_INLINE vf nearest_rest(vf left) {
+  constexpr float most = kGreatestRest;
+  return max(min(round_even(left), splat(most)), splat(-most - 1));
 }
 
-template <class Place>
+SUFFICE_INLINE float nearest_rest(float left) {
+  constexpr float most = kGreatestRest;
+  const float rest = std::nearbyint(left);
+  return rest < most ? (rest > -most - 1 ? rest : -most - 1) : most;
+}
+
+// Adds the error of element i to the targets of those after it, `pending`. What it leaves in those
+// before it has no meaning.
+SUFFICE_INLINE void pass_error(const KeyRounding& by, int i, int size, float error,
+                               float* pending) {
+  const float* const passed = by.passed + static_cast<size_t>(i) * size;
+  for (int j = (i + 1) / W * W; j < size; j += W)
+    store(pending + j, load(pending + j) + load(passed + j) * splat(error));
+}
+
+// What the levels of `codes` leave of a rotated row, in steps of the scale. The target of an
+// element is its value less the errors passed on from those before it; without `by`, its value.
+inline void find_rest(const float* row, int size, const KeyRounding* by, float scale,
+                      const int8_t* codes, float* rest) {
+  alignas(64) float left[kMaxSize];
+  alignas(64) float pending[kMaxSize] = {};
+  for (int i = 0; i < size; i++) left[i] = kRowCodebook.levels[codes[i]];
+  const vf inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
+  for (int i = 0; i < size; i += W) {
+    const vf own = load(row + i) * inverse - load(left + i);
+    store(left + i, own);
+    store(rest + i, nearest_rest(own));
+  }
+  for (int i = 0; by && i < size; i++) {
+    rest[i] = nearest_rest(left[i] - pending[i]);
+    pass_error(*by, i, size, rest[i] - left[i], pending);
+  }
+}
+
+template <CodeLayout L>
+SUFFICE_INLINE void store_rest(const float* rest, int size, std::byte* to) {
+  alignas(64) int8_t codes[kMaxSize];
+  for (int i = 0; i < size; i += W)
+    store_narrow(__builtin_convertvector(load(rest + i), vi) + kLevels / 2, codes + i);
+  store_codes<L>(codes, size, to);
+}
+
+template <CodeLayout L>
 SUFFICE_INLINE void load_planes(const std::byte* base, const std::byte* rest, int size, float scale,
-                                float* to, Place place) {
+                                float* to) {
   for (int i = 0; i < size; i++) {
-    const Nibble nibble = place(i);
     const auto half = [&](const std::byte* plane) {
-      return static_cast<int>(plane[nibble.byte]) >> nibble.shift & 15;
+      return static_cast<int>(plane[L.byte(i)]) >> L.shift(i) & 15;
     };
     to[i] = scale * static_cast<float>(kWholeCodebook.levels[half(base)] + half(rest));
   }
@@ -43,9 +68,7 @@ inline float rest_length(const float* rest, int size, const KeyRounding* by) {
     const float own = rest[i];
     const double sum = sums[i] + own;
     square += (by ? by->weights[i] : 1.0f) * sum * sum;
-    if (!by) continue;
-    const float* const passed = by->passed + static_cast<size_t>(i) * size;
-    for (int j = i + 1; j < size; j++) sums[j] += passed[j] * own;
+    if (by) pass_error(*by, i, size, own, sums);
   }
   return static_cast<float>(std::sqrt(square));
 }
@@ -70,11 +93,12 @@ SUFFICE_INLINE vf load_lengths(const uint8_t* codes) {
 inline void store_key_planes(const KVHead& head, const float* from, std::byte* base,
                              std::byte* rest, float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
+  alignas(64) float left[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
   encode_key(head, from, row, codes, base, scale);
-  store_rest(row, head.size, head.rounding, key_scale(scale).scale, codes, rest, key_nibble);
-  for (int i = 0; i < head.size; i++) row[i] = static_cast<float>(codes[i] - kLevels / 2);
-  *error = length_code(rest_length(row, head.size, head.rounding));
+  find_rest(row, head.size, head.rounding, key_scale(scale).scale, codes, left);
+  store_rest<kKeyCodes>(left, head.size, rest);
+  *error = length_code(rest_length(left, head.size, head.rounding));
 }
 
 // The error of a value's base from sums of squares: of what it lacks, and of the value.
@@ -85,30 +109,31 @@ inline uint8_t value_error(double lost, double whole) {
 inline void store_value_planes(const float* from, int size, std::byte* base, std::byte* rest,
                                float* scale, uint8_t* error) {
   alignas(64) float row[kMaxSize];
-  alignas(64) int8_t levels[kMaxSize];
+  alignas(64) float left[kMaxSize];
   alignas(64) int8_t codes[kMaxSize];
-  encode_value(from, size, row, levels, base, scale);
-  std::memcpy(codes, levels, size);
-  store_rest(row, size, nullptr, *scale, codes, rest, value_nibble);
-  double lost = 0, whole = 0;
-  for (int i = 0; i < size; i++) {
-    const int left = codes[i] - kLevels / 2, element = kRowCodebook.levels[levels[i]] + left;
-    lost += left * left;
-    whole += element * element;
+  encode_value(from, size, row, codes, base, scale);
+  find_rest(row, size, nullptr, *scale, codes, left);
+  store_rest<kValueCodes>(left, size, rest);
+  vf lost = {}, whole = {};
+  for (int i = 0; i < size; i += W) {
+    const vf rests = load(left + i);
+    lost += rests * rests;
   }
-  *error = value_error(lost, whole);
+  for (int i = 0; i < size; i++) left[i] += kRowCodebook.levels[codes[i]];
+  for (int i = 0; i < size; i += W) whole += load(left + i) * load(left + i);
+  *error = value_error(sum_of(lost), sum_of(whole));
 }
 
 inline void load_key_planes(const KVHead& head, const std::byte* base, const std::byte* rest,
                             const float* scale, float* to) {
   const KeyScale found = key_scale(scale);
-  load_planes(base, rest, head.size, found.scale, to, key_nibble);
+  load_planes<kKeyCodes>(base, rest, head.size, found.scale, to);
   turn_back(head, found.share, to);
 }
 
 inline void load_value_planes(const std::byte* base, const std::byte* rest, int size, float scale,
                               float* to) {
-  load_planes(base, rest, size, scale, to, value_nibble);
+  load_planes<kValueCodes>(base, rest, size, scale, to);
   rotate_row(to, size);
 }
 
@@ -180,10 +205,10 @@ SUFFICE_INLINE void zip_planes(const std::byte* a, const std::byte* b, ptrdiff_t
   for (int v = 0; v < kVectors; v++) {
     vh part;
     for (int j = 0; j < W; j++) {
-      const Nibble nibble = value_nibble(v * W + j);
+      const int i = v * W + j;
       const auto code = [&](const std::byte* row) {
         const auto at = [&](const std::byte* plane) {
-          return static_cast<int>(plane[nibble.byte]) >> nibble.shift & 15;
+          return static_cast<int>(plane[kValueCodes.byte(i)]) >> kValueCodes.shift(i) & 15;
         };
         return static_cast<int16_t>(kWholeCodebook.levels[at(row)] + at(row + rest));
       };

@@ -16,6 +16,10 @@ struct Tile {
 // Tiles by which a list of blocks is prefetched: its order is unpredictable for the processor.
 constexpr int kTilesAhead = 2;
 
+// The same without a list. Tiles in codes are small and soon done: memory takes longer than one.
+template <Type T>
+constexpr int kNextTiles = is_four_bits(T) ? 4 : 1;
+
 // The tile of the blocks from position `i` of the list to `end`, at most kTileBlocks; the list goes
 // on to `last`. `end_row` is one past the last row in use.
 template <Type KT, Type VT>
@@ -30,12 +34,13 @@ SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int 
   for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
     const int ahead = i + kTilesAhead * tile.blocks;
-    const int next = !list ? row + kTileRows : ahead < last ? list[ahead] * kPanel : row;
+    const int listed = list && ahead < last ? list[ahead] * kPanel : row;
     tile.row[b] = row;
     tile.keys[b] = head.keys + row * key_bytes;
     tile.values[b] = head.values + row * value_bytes;
-    tile.next_keys[b] = head.keys + next * key_bytes;
-    tile.next_values[b] = head.values + next * value_bytes;
+    tile.next_keys[b] = head.keys + (list ? listed : row + kNextTiles<KT> * kTileRows) * key_bytes;
+    tile.next_values[b] =
+        head.values + (list ? listed : row + kNextTiles<VT> * kTileRows) * value_bytes;
     tile.rows = b * kPanel + (end_row - row < kPanel ? end_row - row : kPanel);
   }
   return tile;

@@ -24,10 +24,10 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
   for (int v = 0; v < kVectors; v++) {
     int8_t part[kVectorBytes];
     for (int j = 0; j < W; j++) {
-      const Nibble nibble = value_nibble(v * W + j);
+      const size_t byte = kValueCodes.byte(v * W + j);
+      const int shift = kValueCodes.shift(v * W + j);
       for (int i = 0; i < 4; i++)
-        part[4 * j + i] =
-            kRowCodebook.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
+        part[4 * j + i] = kRowCodebook.levels[static_cast<int>(rows[i][byte]) >> shift & 15];
     }
     to[v] = load_bits(part);
   }

@@ -8,7 +8,7 @@
 // 16 bits, and sums of products modulo 2^32 end exact, so the bits are those of other kernels. An
 // instruction of products becomes half of one and an addition: that pays where a processor adds
 // vectors while it multiplies others; `crosses_inputs` knows.
-constexpr int kCrossedRows = SUFFICE_LEVEL == 4 ? 16 : 0;  // from so many on; 0: never
+constexpr int kCrossedRows = SUFFICE_LEVEL == 4 ? 16 : 0;  // the least; 0: never
 constexpr int kCrossedUnits = 4;  // looked up together: with rows and totals they fit the L1 cache
 // Of V vectors of a unit: the first two and the last two columns of each four, as pairs, then the
 // sum of v w of the unit, or those of its halves if these have scales of their own.

@@ -15,7 +15,7 @@ bool takes_changed(const Linear& w) {
   return w.type == Type::codebook && (w.order || w.rotation.block || w.inputs.count);
 }
 
-// Whether so many inputs are crossed, where codes take products of 16 bits in two parts.
+// Whether `count` rows are crossed: 16-bit inputs are, on some processors, if there are many.
 bool takes_crossed(const Linear& w, int count) {
   const int least = kernels().crossed_rows;
   return crosses_inputs() && least > 0 && count >= least && w.max_code > kMaxByte;

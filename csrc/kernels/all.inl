@@ -7,6 +7,7 @@
 #include "rotate.inl"
 #include "lookup.inl"
 #include "linear_codes_layout.inl"
+#include "linear_codes_crossed.inl"
 #include "linear_codes.inl"
 #include "linear_codes_row.inl"
 #include "linear_codes_unpack.inl"

@@ -42,6 +42,12 @@ const Kernels* const kTables[] = {
 constexpr int kIsas = sizeof kTables / sizeof *kTables;
 
 #if SUFFICE_X86
+bool is_amd() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && d == signature_AMD_edx &&
+         c == signature_AMD_ecx;
+}
+
 // Leaf 7.1, bit 4 of EAX: not every compiler has a name for it.
 bool has_avx_vnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -80,7 +86,19 @@ const Kernels*& chosen() {
   return current;
 }
 
+bool& crossing() {
+#if SUFFICE_X86
+  static bool on = is_amd();
+#else
+  static bool on = false;
+#endif
+  return on;
+}
+
 }  // namespace
+
+bool crosses_inputs() { return crossing(); }
+void cross_inputs(bool on) { crossing() = on; }
 
 const Kernels& kernels() { return *chosen(); }
 

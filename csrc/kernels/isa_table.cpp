@@ -67,6 +67,7 @@ constexpr Kernels table{
     .quantize_for_codes = quantize_for_codes,
     .takes_bytes = kTakesBytes,
     .takes_pairs = kTakesPairs,
+    .crossed_rows = kCrossedRows,
     .round_rows = round_rows,
     .rounds_inputs = kRoundsInputs,
     .rotate = rotate,

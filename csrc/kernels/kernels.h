@@ -48,11 +48,13 @@ struct Kernels {
 
   // For weights in few bits: integers round(values / scale), scale = max |values| / most for each
   // 32 columns of a row, for the rows [first, last) of `count`, in the layout of `Inputs`; as bytes
-  // if `takes_bytes`, as pairs if `takes_pairs`.
+  // if `takes_bytes`, as pairs if `takes_pairs`. Only as pairs if `crossed`, which integers of 16
+  // bits may be from `crossed_rows` rows on, unless that is 0.
   void (*quantize_for_codes)(const float* values, int stride, int first, int last, int count,
-                             int columns, int most, int8_t* bytes, int16_t* pairs,
+                             int columns, int most, bool crossed, int8_t* bytes, int16_t* pairs,
                              InputStretch* stretches);
   bool takes_bytes, takes_pairs;
+  int crossed_rows;
 
   // For bfloat16 weights, if `rounds_inputs`: the rows [first, last) of `count` as bfloat16, in the
   // layout of `Inputs`.
@@ -251,5 +253,9 @@ constexpr size_t outlier_scratch(int size) {
 const Kernels& kernels();        // the chosen table
 bool use_isa(const char* name);  // false: unknown name, or the CPU lacks it
 const char* const* available_isas(int* count);
+// Whether inputs are crossed where they may be (linear_codes_crossed.inl). AMD's processors with
+// AVX-512 add vectors while they multiply others, Intel's do not. Results are the same bits.
+bool crosses_inputs();
+void cross_inputs(bool on);
 
 }  // namespace suffice

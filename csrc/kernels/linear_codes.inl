@@ -83,8 +83,6 @@ struct ByteInputs {
   }
 };
 
-typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
-
 // Inputs of int16, for levels whose products do not fit int16.
 struct PairInputs {
   static constexpr int four_bytes = 2 * kQuad;
@@ -116,23 +114,6 @@ struct PairInputs {
   static SUFFICE_INLINE vi total(const vi* sum) {
     return sum[0];
   }
-};
-
-// The scales and minima of a unit of V / kVectors panels, as UnitBatch has them; `first` are those
-// of the first panel.
-struct BatchScales {
-  const bool halves, minima;  // groups of 16 columns; whether there are minima
-  const float* first;
-
-  SUFFICE_INLINE BatchScales(const Linear& w, const float* first)
-      : halves(w.layout.group < kUnit),
-        minima(w.layout.minima != MinimumForm::none),
-        first(first) {}
-  SUFFICE_INLINE const float* at(int v, int half) const {
-    return first + half * kPanel + v / kVectors * kBatchFloats + v % kVectors * W;
-  }
-  SUFFICE_INLINE vf scale(int v, int half) const { return load(at(v, half)); }
-  SUFFICE_INLINE vf minimum(int v, int half) const { return load(at(v, half) + kMinimumAt); }
 };
 
 // B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their
@@ -180,18 +161,6 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
   end(scales.halves ? 2 : 0);
 }
 
-// The levels of a unit's codes: of W rows and four columns.
-template <int Bits, class L>
-struct UnitLevels {
-  const L& levels;
-  UnitCodes<Bits> codes[kVectors];
-
-  SUFFICE_INLINE UnitLevels(const L& levels, const std::byte* unit) : levels(levels) {
-    for (int v = 0; v < kVectors; v++) codes[v] = UnitCodes<Bits>(unit + v * kVectorBytes);
-  }
-  SUFFICE_INLINE vi operator()(int v, int four) const { return levels(codes[v](four)); }
-};
-
 SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, float* y) {
   for (int v = 0; v < kVectors; v++) {
     const int n = panel * kPanel + v * W;
@@ -235,9 +204,15 @@ constexpr int kFoundRows = SUFFICE_LEVEL < 4         ? 2
                            : In::four_bytes == kQuad ? 6
                                                      : 4;
 
+// Vectors that are kept of a unit's levels for each of a panel, and units that are kept.
+template <class In>
+constexpr int kFoundVectors = kCrosses<In> ? kCrossedVectors : kFours;
+template <class In>
+constexpr int kFoundUnits = kCrosses<In> ? kCrossedUnits : kUnitsAtOnce;
+
 // Units of panels whose levels were looked up, and their scales, `step` apart.
 struct FoundUnits {
-  const vi* levels;  // [count][8 fours][V]
+  const vi* levels;  // [count][8 fours][V], or as find_crossed has them
   const float* scale;
   int count, step;
 };
@@ -257,9 +232,12 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
     const float* scale = units.scale;
     const InputStretch* of_rows = stretch + row;
     const std::byte* from = input + row * row_bytes;
-    for (int i = 0; i < units.count; i++, found += kFours * V, scale += units.step) {
+    for (int i = 0; i < units.count; i++, found += kFoundVectors<In> * V, scale += units.step) {
       const auto levels = [=](int v, int four) { return found[four * V + v]; };
-      add_unit<In, B, V>(w, levels, BatchScales(w, scale), of_rows, from, sum);
+      if constexpr (kCrosses<In>)
+        In::template add_unit<B, V>(found, BatchScales(w, scale), of_rows, from, sum);
+      else
+        add_unit<In, B, V>(w, levels, BatchScales(w, scale), of_rows, from, sum);
       of_rows += apart;
       from += static_cast<size_t>(apart) * row_bytes;
     }
@@ -298,13 +276,21 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
   for (int row = 0; row < count; row++)
     for (int v = 0; v < V; v++) total[row][v] = vf{};
   for_batches_of<P>(w, panel, [&](const UnitBatch* batches, int units, int step) {
-    vi found[kUnitsAtOnce * kFours * V];
-    for (int i = 0; i < units; i++)
-      find_levels<Bits, Even, P>(levels, batches, i, found + i * kFours * V);
-    add_found<In, V>(w, {found, batches[0].scale[0], units, step}, stretch, input, x.count, count,
-                     total);
-    input += static_cast<size_t>(units) * x.count * kFours * In::four_bytes;
-    stretch += static_cast<size_t>(units) * x.count;
+    vi found[kFoundUnits<In> * kFoundVectors<In> * V];
+    for (int from = 0; from < units; from += kFoundUnits<In>) {
+      const int some = units - from < kFoundUnits<In> ? units - from : kFoundUnits<In>;
+      for (int i = 0; i < some; i++) {
+        vi* const to = found + i * kFoundVectors<In> * V;
+        if constexpr (kCrosses<In>)
+          In::template find<Bits, Even, P>(w, levels, batches, from + i, to);
+        else
+          find_levels<Bits, Even, P>(levels, batches, from + i, to);
+      }
+      add_found<In, V>(w, {found, batches[0].scale[0] + from * step, some, step}, stretch, input,
+                       x.count, count, total);
+      input += static_cast<size_t>(some) * x.count * kFours * In::four_bytes;
+      stretch += static_cast<size_t>(some) * x.count;
+    }
   });
   for (int row = 0; row < count; row++)
     for (int p = 0; p < P; p++)
@@ -320,16 +306,9 @@ constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 template <class In, int Bits, bool Even>
 bool row_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y);
 
+// All rows with levels that are looked up once.
 template <class In, int Bits, bool Even>
-void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  if (x.count == 1 && row_of_codes<In, Bits, Even>(w, first, last, x, y)) return;
-  if (x.count < kDecodeRows) {
-    for (int panel = first; panel < last; panel++)
-      in_units<kDirectRows>(x.count, [&]<int B>(int row) {
-        codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
-      });
-    return;
-  }
+void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   // Panels go round for each part of the rows: the inputs of more would leave the L2 cache.
   for (int row = 0; row < x.count; row += kDecodedRows) {
     const int count = x.count - row < kDecodedRows ? x.count - row : kDecodedRows;
@@ -341,6 +320,16 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
   }
 }
 
+template <class In, int Bits, bool Even>
+void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  if (x.count == 1 && row_of_codes<In, Bits, Even>(w, first, last, x, y)) return;
+  if (x.count >= kDecodeRows) return found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
+  for (int panel = first; panel < last; panel++)
+    in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+      codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
+    });
+}
+
 // Levels of this range, times bytes of inputs, fit what the products pass through.
 constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
 
@@ -349,6 +338,8 @@ void codes_with(const Linear& w, int first, int last, const Inputs& x, float* y,
   constexpr int kept = SUFFICE_VNNI || !Even ? 1 : Bits == 6 ? 2 : 4;
   // Without VNNI, pairs are as fast as two bytes if nothing of them is kept.
   constexpr bool two_bytes = SUFFICE_VNNI || kept > 1;
+  if constexpr (kCrossedRows > 0)
+    if (x.crossed) return found_codes<CrossedInputs, Bits, Even>(w, first, last, x, y, y_stride);
   if constexpr ((Even ? (1 << Bits) - 1 : 0) <= kByteRange) {
     if (w.range <= kByteRange && w.max_code == kMaxByte)
       return codes_of<ByteInputs<1, kept>, Bits, Even>(w, first, last, x, y, y_stride);

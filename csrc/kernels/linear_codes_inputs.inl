@@ -73,9 +73,10 @@ struct StretchGroup {
   float ends[W][kUnit];  // copies of stretches that end early
 };
 
-// Writes integers, scales and sums. A scale below the normal numbers would have no inverse.
-inline void quantize_group(const StretchGroup& group, int most, int8_t* bytes, int16_t* pairs,
-                           InputStretch* stretches) {
+// Writes integers, scales and sums, `crossed` or not. A scale below the normal numbers would have
+// no inverse.
+inline void quantize_group(const StretchGroup& group, int most, bool crossed, int8_t* bytes,
+                           int16_t* pairs, InputStretch* stretches) {
   constexpr float least = 1.17549435e-38f;
   const bool high = most > kMaxByte;
   float scales[W] = {}, inverses[W];
@@ -92,8 +93,8 @@ inline void quantize_group(const StretchGroup& group, int most, int8_t* bytes, i
       }
     sum_two(sum[0], sum[1], &sums[1][i], &sums[2][i]);
     const size_t at = group.at[i];
-    if (kTakesBytes) store_bytes(whole, high, bytes + at * kUnit * (1 + high));
-    if (kTakesPairs)
+    if (kTakesBytes && !crossed) store_bytes(whole, high, bytes + at * kUnit * (1 + high));
+    if (kTakesPairs || crossed)
       for (int j = 0; j < kUnit / W; j++)
         store_narrow(whole[j / kVectors][j % kVectors], pairs + at * kUnit + j * W);
   }
@@ -106,13 +107,14 @@ inline void quantize_group(const StretchGroup& group, int most, int8_t* bytes, i
     InputStretch& to = stretches[group.at[i]];
     to.scale = scales[i];
     for (int part = 0; part < 3; part++) to.sums[part] = {sums[part][i], values[part][i]};
+    if (crossed) cross_sums(pairs + group.at[i] * kUnit, to);
   }
 }
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
 // beyond that: these inputs are 0.
 inline void quantize_for_codes(const float* values, int stride, int first, int last, int count,
-                               int columns, int most, int8_t* bytes, int16_t* pairs,
+                               int columns, int most, bool crossed, int8_t* bytes, int16_t* pairs,
                                InputStretch* stretches) {
   const int size = round_up(columns, kPanel);
   StretchGroup group;
@@ -128,8 +130,8 @@ inline void quantize_for_codes(const float* values, int stride, int first, int l
         group.from[i] = group.ends[i];
       }
       if (group.count < W) continue;
-      quantize_group(group, most, bytes, pairs, stretches);
+      quantize_group(group, most, crossed, bytes, pairs, stretches);
       group.count = 0;
     }
-  quantize_group(group, most, bytes, pairs, stretches);
+  quantize_group(group, most, crossed, bytes, pairs, stretches);
 }

@@ -15,6 +15,23 @@ struct alignas(kLineBytes) UnitBatch {
 constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;            // from a scale to its minimum
 constexpr int kBatchFloats = sizeof(UnitBatch) / sizeof(float);  // to the scale of the next batch
 
+// The scales and minima of a unit of V / kVectors panels, as UnitBatch has them; `first` are those
+// of the first panel.
+struct BatchScales {
+  const bool halves, minima;  // groups of 16 columns; whether there are minima
+  const float* first;
+
+  SUFFICE_INLINE BatchScales(const Linear& w, const float* first)
+      : halves(w.layout.group < kUnit),
+        minima(w.layout.minima != MinimumForm::none),
+        first(first) {}
+  SUFFICE_INLINE const float* at(int v, int half) const {
+    return first + half * kPanel + v / kVectors * kBatchFloats + v % kVectors * W;
+  }
+  SUFFICE_INLINE vf scale(int v, int half) const { return load(at(v, half)); }
+  SUFFICE_INLINE vf minimum(int v, int half) const { return load(at(v, half) + kMinimumAt); }
+};
+
 // 2^(e - 128) of bytes e; below 2 these are subnormal.
 SUFFICE_INLINE vf power_of(const std::byte* from) {
   const vi e = load_bytes<uint8_t>(from);
@@ -295,6 +312,18 @@ template <int Bits>
 struct Levels<Bits, true> {
   explicit SUFFICE_INLINE Levels(const Linear&) {}
   SUFFICE_INLINE vi operator()(vi codes) const { return codes; }
+};
+
+// The levels of a unit's codes: of W rows and four columns.
+template <int Bits, class L>
+struct UnitLevels {
+  const L& levels;
+  UnitCodes<Bits> codes[kVectors];
+
+  SUFFICE_INLINE UnitLevels(const L& levels, const std::byte* unit) : levels(levels) {
+    for (int v = 0; v < kVectors; v++) codes[v] = UnitCodes<Bits>(unit + v * kVectorBytes);
+  }
+  SUFFICE_INLINE vi operator()(int v, int four) const { return levels(codes[v](four)); }
 };
 
 // Calls f.operator()<Bits>() for the bits of a layer's codes.

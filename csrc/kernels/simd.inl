@@ -14,6 +14,7 @@ constexpr int kVectors = kPanel / W;  // vectors that hold one value of 16 rows
 typedef float vf __attribute__((vector_size(kVectorBytes)));
 typedef int32_t vi __attribute__((vector_size(kVectorBytes)));
 typedef int16_t vh __attribute__((vector_size(kVectorBytes)));
+typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
 
 #define SUFFICE_INLINE inline __attribute__((always_inline))
 

@@ -15,6 +15,12 @@ bool takes_changed(const Linear& w) {
   return w.type == Type::codebook && (w.order || w.rotation.block || w.inputs.count);
 }
 
+// Whether `count` rows are crossed: 16-bit inputs are, on some processors, if there are many.
+bool takes_crossed(const Linear& w, int count) {
+  const int least = kernels().crossed_rows;
+  return crosses_inputs() && least > 0 && count >= least && w.max_code > kMaxByte;
+}
+
 bool same_order(const Linear& a, const Linear& b) {
   if (!a.order || !b.order) return a.order == b.order;
   return a.columns == b.columns && std::equal(a.order, a.order + a.columns, b.order);
@@ -47,7 +53,7 @@ void InputBuffers::reserve(const Linear& w) {
   if (takes_changed(w)) grow(changed_, elements);
   if (w.type != Type::codebook) return;
   if (kernels().takes_bytes) grow(bytes_, w.max_code > kMaxByte ? 2 * elements : elements);
-  if (kernels().takes_pairs) grow(pairs_, elements);
+  if (kernels().takes_pairs || takes_crossed(w, rows_)) grow(pairs_, elements);
   grow(stretches_, elements / kUnit);
 }
 
@@ -62,8 +68,8 @@ void InputBuffers::fill(const float* values, int stride, const Linear& w, int fi
   } else if (w.type == Type::codebook) {
     if (takes_changed(w)) change(values, stride, w, first, last, scratch);
     kernels().quantize_for_codes(takes_changed(w) ? changed_.data() : values, stride, first, last,
-                                 count, w.columns, w.max_code, bytes_.data(), pairs_.data(),
-                                 stretches_.data());
+                                 count, w.columns, w.max_code, takes_crossed(w, count),
+                                 bytes_.data(), pairs_.data(), stretches_.data());
   }
 }
 
@@ -77,7 +83,8 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
           stretches_.data(),
           rounded_.data(),
           stride,
-          count};
+          count,
+          w.type == Type::codebook && takes_crossed(w, count)};
 }
 
 void InputBuffers::change(const float* values, int stride, const Linear& w, int first, int last,

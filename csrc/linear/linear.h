@@ -92,7 +92,7 @@ constexpr int kMaxByte = 127, kMaxPair = 32639;
 // What a row of inputs has for 32 columns: its scale, and sums over all of them, over the first 16
 // and over the last 16.
 struct StretchSum {
-  int32_t codes;  // of the integers
+  int32_t codes;  // of the integers; of crossed ones see cross_sums
   float values;   // times their scale
 };
 struct alignas(32) InputStretch {
@@ -118,6 +118,8 @@ struct Inputs {
   const uint32_t* rounded = nullptr;
   int stride = 0;
   int count = 0;
+  bool crossed =
+      false;  // only pairs are there, and their stretches are for linear_codes_crossed.inl
 };
 
 }  // namespace suffice

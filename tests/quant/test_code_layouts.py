@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -239,6 +239,34 @@ def test_nothing_overflows(each_isa: str, bits: int, a: int) -> None:
             x = np.concatenate([x, x - np.sign(x) * 255]) if a == 16 else x
             exact = x.astype(np.float64) @ packed.unpack().T.astype(np.float64) + packed.bias
             assert np.allclose(multiply(packed, x), exact, rtol=1e-6, atol=1)
+
+
+@pytest.fixture
+def choose_crossing() -> Iterator[Callable[[bool], None]]:
+    """Chooses whether many rows of 16-bit inputs are crossed, as some processors gain by."""
+    before = native.core.crosses_inputs()
+    yield native.core.cross_inputs
+    native.core.cross_inputs(before)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_crossed_inputs_change_no_bit(
+    each_isa: str, bits: int, choose_crossing: Callable[[bool], None]
+) -> None:
+    ends = np.float32([[1, 1], [-1, -1], [1, -1]]).repeat(6, 0)  # of inputs
+    tables = [even_levels(bits), np.linspace(0, 255, 2**bits).astype(np.uint8)]
+    for layout in layouts(bits):
+        for table in tables:
+            if not fits(layout, 320):
+                continue
+            packed = weight(layout, 40, 320, levels=table)
+            extreme = np.tile(ends * packed.most, 160) - np.float32([[0], [255]] * 9)
+            x = np.concatenate([normal(23, 320), extreme])
+            choose_crossing(False)
+            whole, some = multiply(packed, x), multiply(packed, x[:15])
+            choose_crossing(True)
+            assert np.array_equal(multiply(packed, x), whole)
+            assert np.array_equal(multiply(packed, x[:16])[:15], some)
 
 
 def test_tiny_inputs(each_isa: str) -> None:

@@ -165,8 +165,8 @@ def cell_of(counts: dict[str, Any], delta: float) -> tuple[dict[str, Any], dict[
         "delta": delta,
         "ratio": quantile(counts["ratio"], 0.5),
     }
-    for name in ("bound", "distance"):
-        cell[name] = {str(share): quantile(counts[name], share) for share in (0.5, 0.99)}
+    for name, most in (("bound", counts["most"]), ("distance", 1.0)):
+        cell[name] = {str(share): min(quantile(counts[name], share), most) for share in (0.5, 0.99)}
     if delta:
         cell["chance"] = chance(counts["beyond"], of_group, delta)
     return cell, counts

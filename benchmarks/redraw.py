@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention import art, longbench, prompts, quality_table, ruler, selection
+from benchmarks.attention import art, bounds, longbench, prompts, quality_table, ruler, selection
 from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.engine import adapters, experts, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
@@ -47,6 +47,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/quality*.json": lambda _, data: quality_table.table(
         data["records"], data["refused"]
     ),
+    "attention/results/bounds.json": of_cells(bounds.table),
     "attention/results/longbench_*.json": of_cells(longbench.table),
     "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),

@@ -25,6 +25,13 @@ struct Visible {
   bool sees_block(int row) const {
     return (row >= first || row + kPanel <= sinks) && row + kPanel <= committed;
   }
+  // How many rows of the block at `row` it sees.
+  int rows_of_block(int row) const {
+    if (sees_block(row)) return kPanel;
+    int rows = 0;
+    for (int i = row; i < row + kPanel; i++) rows += sees(i);
+    return rows;
+  }
   int rows() const { return sinks + committed - first + __builtin_popcount(tentative); }
 };
 
@@ -107,6 +114,18 @@ struct BlockErrors {
   float* less;
   float* lost;
   int stride;
+};
+
+// For each query row, of its rows that are not exact: by how much true weights may exceed those
+// that are used, block by block [query rows][stride], and in all; by how much they may fall short;
+// and the sum of weights that count times the errors of their values.
+struct LightBounds {
+  struct Totals {
+    double more, less, lost;
+  };
+  float* more;
+  int stride;
+  Totals* totals;
 };
 
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by log2

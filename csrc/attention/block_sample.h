@@ -19,7 +19,7 @@ double highest_mean(double mean, int draws, double delta);
 class BlockSample {
  public:
   // Chooses up to `most` of the blocks with a share above 0.
-  void draw(const std::vector<double>& shares, int most, uint64_t seed);
+  void draw(const std::vector<float>& shares, int most, uint64_t seed);
   const std::vector<int32_t>& blocks() const { return blocks_; }  // ascending
   bool certain() const { return rest_ <= 0; }                     // nothing is left to chance
   // Bounds the sum of the addends of all blocks from those of `blocks`, `found`, in units of
@@ -27,13 +27,14 @@ class BlockSample {
   double bound(const float* found, double unit, double delta) const;
 
  private:
-  void take_largest(const std::vector<double>& shares);
+  void take_largest();
 
   std::vector<int32_t> blocks_;
-  std::vector<double> shares_;  // of `blocks_`
-  std::vector<int> times_;      // how often each was drawn; 0: it was taken surely
-  std::vector<char> sure_;      // [all blocks]
-  double rest_ = 0;             // the sum of the shares that are not taken surely
+  std::vector<double> shares_;   // of `blocks_`
+  std::vector<double> weights_;  // how often each was drawn, over its share; 0: it was taken surely
+  std::vector<float> left_;      // [all blocks]: shares, 0 of those that are taken surely
+  std::vector<int32_t> sure_;    // [all blocks]
+  double rest_ = 0;              // the sum of the shares that are not taken surely
   int draws_ = 0;
 };
 

@@ -12,6 +12,13 @@ namespace {
 
 constexpr int kLookEvery = 4;  // tokens
 
+// Of heads that share keys, every second one looks for a token, in turn, and all for the last one.
+bool looks_for(int token, int head, const Traversal& traversal) {
+  if (token == traversal.tokens() - 1) return true;
+  if (token % kLookEvery != kLookEvery - 1) return false;
+  return traversal.group == 1 || (token / kLookEvery + head) % 2 == 1;
+}
+
 }  // namespace
 
 void PromptSearch::plan(const Traversal& traversal) {
@@ -19,13 +26,12 @@ void PromptSearch::plan(const Traversal& traversal) {
   queries_.clear();
   visible_.clear();
   const int tokens = traversal.tokens(), group = traversal.group;
-  for (int token = 0; token < tokens; token++) {
-    if (token % kLookEvery != kLookEvery - 1 && token != tokens - 1) continue;
-    for (int q = token * group; q < (token + 1) * group; q++) {
-      queries_.push_back(traversal.queries[q]);
-      visible_.push_back(traversal.visible[q]);
+  for (int token = 0; token < tokens; token++)
+    for (int head = 0; head < group; head++) {
+      if (!looks_for(token, head, traversal)) continue;
+      queries_.push_back(traversal.queries[token * group + head]);
+      visible_.push_back(traversal.visible[token * group + head]);
     }
-  }
   peaks_.resize(static_cast<size_t>(chunks()) * looks());
   masses_.resize(peaks_.size() * kChunkBlocks);
   estimates_left.store(chunks());

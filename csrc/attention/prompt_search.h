@@ -2,12 +2,12 @@
 //
 // How it works:
 //
-//   estimate   scores of every kLookEvery-th token of the tile with a chunk's keys; the sums of
-//   their
-//              weights, block by block, relative to the chunk's peak
-//   choose     chooses the heaviest blocks until at most the share `unread` of the softmaxes of
-//              these tokens is left, on average over tokens and heads. The first block of the text
-//              and those with tokens of the tile are always chosen.
+//   estimate   scores of every kLookEvery-th token of the tile, in every second head, with a
+//   chunk's
+//              keys; the sums of their weights, block by block, relative to the chunk's peak
+//   choose     chooses the heaviest blocks until at most the share `unread` of these softmaxes is
+//              left, on average. The first block of the text and those with tokens of the tile are
+//              always chosen.
 //   attend     attends with all tokens to some of the chosen blocks
 //   finish     merges what these gave
 //
@@ -44,7 +44,7 @@ class PromptSearch {
   Partial part(int piece);
 
   const Traversal* traversal_ = nullptr;
-  std::vector<const float*> queries_;  // of the tokens that are looked at
+  std::vector<const float*> queries_;  // that look at all keys
   std::vector<Visible> visible_;
   std::vector<float> peaks_, masses_;  // [chunks][looks], [chunks][looks][kChunkBlocks]
   std::vector<float> shares_;          // [blocks], of all looks

@@ -14,44 +14,56 @@ uint64_t seed_of(const Traversal& traversal, int row) {
 
 }  // namespace
 
-// Sums, block by block, what bounds the errors of the rows of some tiles that are not exact.
-void TierSearch::bound_tiles(const CodedTiles& tiles, int first) {
-  BlockErrors to = errors();
-  for (float** part : {&to.used, &to.more, &to.less, &to.lost}) *part += first * kTileBlocks;
-  kernels().bound_blocks(base_, tiles, group_, peaks_.data(), units_.data(), kept_.data() + first,
-                         exact_.data() + first, to);
+// Chooses blocks by the largest share that any head of the group has of what it may lack, and looks
+// at their exact scores: so much may be missing of each head, and too much.
+void TierSearch::look(Scratch& scratch) {
+  const size_t all = blocks_;
+  measure_errors();
+  sort_light_rows();
+  totals_of_light_.resize(group_);
+  possible_.resize(group_ * all);
+  kernels().bound_light(base_, tiles_, group_, peaks_.data(), units_.data(), light_.data(),
+                        known_.data(), masses_.data(),
+                        {possible_.data(), blocks_, totals_of_light_.data()});
+  shares_.assign(all, 0.0f);
+  for (int q = 0; q < group_; q++) {
+    const double most = totals_of_light_[q].more;
+    const auto inverse = static_cast<float>(most > 0 ? 1 / most : 0.0);
+    const float* const more = possible_.data() + q * all;
+    for (size_t i = 0; i < all; i++) shares_[i] = std::max(shares_[i], more[i] * inverse);
+  }
+  sample_.draw(shares_, rule_->sample, seed_of(*traversal_, row_));
+  const size_t blocks = sample_.blocks().size();
+  compared_.resize(2 * group_ * blocks);
+  float* const more = compared_.data();
+  float* const less = more + group_ * blocks;
+  sampled_keys_ = 0;
+  if (blocks > 0) compare(sample_.blocks(), more, less, scratch);
+  found_.assign(group_, {});
+  for (int q = 0; q < group_; q++) {
+    const double most = totals_of_light_[q].more;
+    if (most <= 0) continue;
+    found_[q] = {most * sample_.bound(more + q * blocks, most, rule_->delta),
+                 most * sample_.bound(less + q * blocks, most, rule_->delta)};
+  }
 }
 
-// Lowers the bounds on distances to what the exact scores of some blocks show. The blocks are
-// chosen by the largest share that any head of the group has of what it may lack.
-void TierSearch::lower_bounds(Scratch& scratch) {
-  const BlockErrors found = errors();
-  const size_t all = blocks_;
-  std::vector<double> shares(all, 0.0), most(group_, 0.0);
-  for (int q = 0; q < group_; q++) {
-    const float* const more = found.more + q * all;
-    for (size_t i = 0; i < all; i++) most[q] += more[i];
-    for (size_t i = 0; i < all && most[q] > 0; i++)
-      shares[i] = std::max(shares[i], more[i] / most[q]);
+// Of all tiles, as `attend` sorts the rows of a piece.
+void TierSearch::sort_light_rows() {
+  for (auto* rows : {&light_, &known_}) rows->resize(marked_.size());
+  kernels().keep_rows(tiles_, group_, floors_.data(), marked_.data(), light_.data());
+  for (size_t tile = 0; tile < marked_.size(); tile++) {
+    known_[tile] = light_[tile] & marked_[tile];
+    light_[tile] &= ~marked_[tile];
   }
-  sample_.draw(shares, rule_->sample, seed_of(*traversal_, row_));
-  const std::vector<int32_t>& chosen = sample_.blocks();
-  const int blocks = static_cast<int>(chosen.size());
-  if (blocks == 0) return;
-  compared_.resize(2 * static_cast<size_t>(group_) * blocks);
-  float* const more = compared_.data();
-  float* const less = more + static_cast<size_t>(group_) * blocks;
-  compare(chosen, more, less, scratch);
-  for (int q = 0; q < group_; q++) {
-    if (most[q] <= 0) continue;
-    const size_t at = static_cast<size_t>(q) * blocks;
-    const double above = most[q] * sample_.bound(more + at, most[q], rule_->delta);
-    const double below = most[q] * sample_.bound(less + at, most[q], rule_->delta);
-    const double fall = sample_.certain() ? below : fall_[q];
-    const double total = used_[q] * (1 - 2 * kSumError);
-    const double distance = std::max(above / (total + std::max(above - fall, 0.0)), below / total);
-    bounds_[q] = std::min(bounds_[q], static_cast<float>(distance));
-  }
+}
+
+// What the sample says of a head's distance; `less`: by how much weights may certainly fall short.
+double TierSearch::sampled_distance(int q, double less) const {
+  const auto [above, below] = found_[q];
+  const double fall = sample_.certain() ? below : less;
+  const double total = used_[q] * (1 - 2 * kSumError);
+  return std::max(above / (total + std::max(above - fall, 0.0)), below / total);
 }
 
 // Reads the keys of some blocks, and compares the true weights with those used.
@@ -63,9 +75,8 @@ void TierSearch::compare(const std::vector<int32_t>& chosen, float* more, float*
   for (const int32_t i : chosen) {
     const int32_t block = tiles_.list ? tiles_.list[tiles_.begin + i] : tiles_.begin + i;
     list.push_back(block);
-    if (exact_[i / kTileBlocks] >> (i % kTileBlocks * kPanel) & 0xffff) continue;  // is read anyway
-    for (int row = block * kPanel; row < (block + 1) * kPanel; row++)
-      sampled_keys_ += visible_.sees(row);
+    if (known_[i / kTileBlocks] >> (i % kTileBlocks * kPanel) & 0xffff) continue;  // is read anyway
+    sampled_keys_ += visible_.rows_of_block(block * kPanel);
   }
   scratch.scores.resize(static_cast<size_t>(round_up(blocks, kTileBlocks)) * kPanel * group_);
   std::vector<float> peaks(group_);
@@ -73,8 +84,8 @@ void TierSearch::compare(const std::vector<int32_t>& chosen, float* more, float*
                         traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
                         list.data(), 0, blocks, scratch.scores.data(), peaks.data(),
                         scratch.at_least(attend_scratch(group_, base_.size)));
-  kernels().compare_blocks(tiles_, chosen.data(), blocks, group_, peaks_.data(), kept_.data(),
-                           exact_.data(), scratch.scores.data(), more, less);
+  kernels().compare_blocks(tiles_, chosen.data(), blocks, group_, peaks_.data(), light_.data(),
+                           known_.data(), scratch.scores.data(), more, less);
 }
 
 }  // namespace suffice

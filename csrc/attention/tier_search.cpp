@@ -95,7 +95,8 @@ void TierSearch::plan(const Traversal& traversal) {
   const int last = (traversal.end + kTileBlocks - 1) / kTileBlocks;
   before_ = first % kTierPieceTiles;
   pieces_ = (before_ + last - first + kTierPieceTiles - 1) / kTierPieceTiles;
-  left.store(pieces_);
+  looks_ = std::get<Tiers>(traversal.rule->technique).sample > 0;
+  left.store(pieces_ + looks_);
 }
 
 void TierSearch::choose(const TierEstimates& estimates, int row) {
@@ -109,10 +110,9 @@ void TierSearch::choose(const TierEstimates& estimates, int row) {
   queries_ = traversal_->queries.data() + static_cast<size_t>(row) * group_;
   visible_ = traversal_->visible[static_cast<size_t>(row) * group_];
   weigh_blocks(estimates);
-  if (rule_->bounds()) measure_errors();
   if (rule_->bounded) bound_errors();
   choose_blocks(rule_->estimated);
-  for (auto* rows : {&counted_, &exact_}) rows->resize(kept_.size());
+  counted_.resize(kept_.size());
   piece_reads_.resize(pieces_);
   results_.resize(2 * pieces_ * partial_floats(group_, base_.size));
 }
@@ -142,11 +142,12 @@ void TierSearch::weigh_blocks(const TierEstimates& estimates) {
 void TierSearch::measure_errors() {
   units_.resize(group_);
   kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
-  errors_.resize(4 * masses_.size());
 }
 
 // Sums, block by block, what bounds the errors of the weights of its rows if it is light.
 void TierSearch::bound_errors() {
+  measure_errors();
+  errors_.resize(4 * masses_.size());
   if_light_.resize(kept_.size());
   seen_.resize(kept_.size());
   std::fill(marked_.begin(), marked_.end(), 0);
@@ -231,7 +232,6 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   int blocks = 0;
   for (int tile = first; tile < last; tile++) {
     const uint64_t heavy = counted_[tile] & marked_[tile];
-    exact_[tile] = heavy;
     kept_[tile] = counted_[tile] & ~heavy;
     reads.values += __builtin_popcountll(heavy);
     reads.light += __builtin_popcountll(kept_[tile]);
@@ -241,12 +241,10 @@ void TierSearch::attend(int piece, Scratch& scratch) {
       if (!rows[blocks]) continue;
       const int position = tiles_.begin + tile * kTileBlocks + b;
       const int block = tiles_.list ? tiles_.list[position] : position;
-      for (int row = block * kPanel; row < (block + 1) * kPanel; row++)
-        reads.keys += visible_.sees(row);
+      reads.keys += visible_.rows_of_block(block * kPanel);
       list[blocks++] = block;
     }
   }
-  if (rule_->sample > 0) bound_tiles(tiles, first);
   float* const floats =
       scratch.at_least(std::max(attend_scratch(group_, base_.size), coded_scratch(group_)));
   if (blocks > 0)
@@ -283,10 +281,9 @@ void TierSearch::gather() {
 
 void TierSearch::finish(Scratch& scratch) {
   gather();
-  sampled_keys_ = 0;
-  missing_ = rule_->sample > 0 ? distance(scratch) : 0.0f;
+  missing_ = looks_ ? distance() : 0.0f;
   for (double most = rule_->estimated / 2; rule_->bounded; most /= 2) {
-    missing_ = distance(scratch);
+    missing_ = distance();
     if (missing_ <= rule_->estimated) break;
     choose_blocks(most > kLeast * rule_->estimated ? most : 0.0);
     for (int i = 0; i < pieces_; i++) attend(i, scratch);
@@ -307,7 +304,7 @@ void TierSearch::count() {
     reads.per_head_rows += piece.per_head;
     light += piece.light;
   }
-  reads.key_rows += sampled_keys_;
+  if (looks_) reads.key_rows += sampled_keys_;
   const int64_t alone = is_four_bits(traversal_->head.key_type) ? reads.key_rows : 0;
   const int64_t by_base = visible_.rows() - alone + light;  // a plane is part of an exact key
   reads.sketch_bytes = by_base * stored_bytes(Type::kmeans4, base_.size);
@@ -319,28 +316,35 @@ void TierSearch::count() {
   count_reads(*traversal_, row_, reads);
 }
 
+// What bounds the errors of the rows of a head that are not exact, in all.
+LightBounds::Totals TierSearch::totals_of_errors(int q) {
+  if (looks_) return totals_of_light_[q];
+  const BlockErrors found = errors();
+  LightBounds::Totals totals{};
+  for (int i = 0; i < blocks_; i++) {
+    if (is_marked(marked_, i)) continue;
+    const size_t at = static_cast<size_t>(q) * blocks_ + i;
+    totals.more += found.more[at];
+    totals.less += found.less[at];
+    totals.lost += found.lost[at];
+  }
+  return totals;
+}
+
 // Bounds the total variation distance of each head's softmax to the exact one, and what it and the
 // bases of light values move the output by; returns the largest distance.
-float TierSearch::distance(Scratch& scratch) {
-  const BlockErrors found = errors();
+float TierSearch::distance() {
   for (auto* of_head : {&bounds_, &shifts_}) of_head->resize(group_);
-  for (auto* of_head : {&used_, &fall_}) of_head->resize(group_);
+  used_.resize(group_);
   for (int q = 0; q < group_; q++) {
-    double more = 0, less = 0, lost = 0;
-    for (int i = 0; i < blocks_; i++) {
-      if (rule_->bounded && is_marked(marked_, i)) continue;  // all of it is exact
-      more += found.more[static_cast<size_t>(q) * blocks_ + i];
-      less += found.less[static_cast<size_t>(q) * blocks_ + i];
-      lost += found.lost[static_cast<size_t>(q) * blocks_ + i];
-    }
+    const auto [more, less, lost] = totals_of_errors(q);
     const Total total = total_of(parts_, q);
     used_[q] = total.sum * std::exp2(double{total.peak} - peaks_[q]);
-    fall_[q] = less;
-    bounds_[q] = static_cast<float>(bound_of(used_[q], more, less));
-    shifts_[q] = static_cast<float>(lost / used_[q] * (1 + kSumError));
+    double bound = bound_of(used_[q], more, less);
+    if (looks_) bound = std::min(bound, sampled_distance(q, less));
+    bounds_[q] = static_cast<float>(bound);
+    shifts_[q] = static_cast<float>(2 * bound + lost / used_[q] * (1 + kSumError));
   }
-  if (rule_->sample > 0) lower_bounds(scratch);
-  for (int q = 0; q < group_; q++) shifts_[q] += 2 * bounds_[q];
   return *std::max_element(bounds_.begin(), bounds_.end());
 }
 
@@ -355,6 +359,7 @@ int TierSearches::plan(const Traversal& traversal) {
   while (static_cast<int>(searches_.size()) < used_) searches_.emplace_back();
   for (int i = first; i < used_; i++) {
     searches_[i].plan(traversal);
+    if (searches_[i].looks()) items_.push_back({&searches_[i], kLook});
     for (int piece = 0; piece < searches_[i].pieces(); piece++)
       items_.push_back({&searches_[i], piece});
   }
@@ -373,7 +378,10 @@ void TierSearches::work(Scratch& scratch, Team& team, int thread) {
   team.barrier();  // now all tokens have chosen
   queue_.take(thread, team.size(), [&](int i) {
     TierSearch& search = *items_[i].search;
-    search.attend(items_[i].piece, scratch);
+    if (items_[i].piece == kLook)
+      search.look(scratch);
+    else
+      search.attend(items_[i].piece, scratch);
     if (search.left.fetch_sub(1, std::memory_order_acq_rel) == 1) search.finish(scratch);
   });
 }

@@ -16,8 +16,8 @@
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
 // How far an output is moved follows from it: docs/techniques/tiers_bound.md. With a sample,
-// `finish` bounds the distance at a confidence, from the exact scores of some blocks
-// (tier_sample.cpp).
+// `look`, on any thread beside the pieces, bounds at a confidence what is missing, from the exact
+// scores of some blocks (tier_sample.cpp).
 //
 // Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
 // traversal starts, and most often runs on the thread that has their scores in its cache.
@@ -25,6 +25,7 @@
 
 #include <atomic>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "attention/block_sample.h"
@@ -34,6 +35,7 @@
 
 namespace suffice {
 
+constexpr int kLook = -1;
 constexpr double kSumError = 1e-5;  // relative, of float32 sums of thousands of weights
 
 // The estimated scores of a traversal, for all its query rows.
@@ -66,10 +68,12 @@ class TierSearch {
   void plan(const Traversal& traversal);
   int pieces() const { return pieces_; }
   void choose(const TierEstimates& estimates, int row);
+  bool looks() const { return looks_; }  // whether `look` is to be called, before `finish`
   void attend(int piece, Scratch& scratch);
+  void look(Scratch& scratch);  // in tier_sample.cpp
   void finish(Scratch& scratch);
 
-  std::atomic<int> left{0};  // unfinished pieces
+  std::atomic<int> left{0};  // unfinished pieces, and the look
 
  private:
   // What a piece read; rows of values by their bases are `light`.
@@ -86,9 +90,10 @@ class TierSearch {
   Partial part(int index);
   void fetch_light(int tile) const;
   void gather();
-  float distance(Scratch& scratch);
-  void bound_tiles(const CodedTiles& tiles, int first);  // in tier_sample.cpp, as the next two
-  void lower_bounds(Scratch& scratch);
+  float distance();
+  LightBounds::Totals totals_of_errors(int q);
+  void sort_light_rows();  // in tier_sample.cpp, as the next two
+  double sampled_distance(int q, double less) const;
   void compare(const std::vector<int32_t>& chosen, float* more, float* less, Scratch& scratch);
   void count();
   void audit_token(Scratch& scratch);  // in tier_audit.cpp, as the next
@@ -104,26 +109,33 @@ class TierSearch {
   int row_ = 0, group_ = 0, blocks_ = 0;
   const float* const* queries_ = nullptr;
   Visible visible_;
-  std::vector<float> peaks_, floors_;  // [group]: largest scores, lowest scores to keep
-  // [group]: sums of weights, estimated and used, and by how much the latter may exceed true ones
-  std::vector<double> totals_, used_, fall_;
+  std::vector<float> peaks_, floors_;   // [group]: largest scores, lowest scores to keep
+  std::vector<double> totals_, used_;   // [group]: sums of weights, estimated and used
   std::vector<float> masses_, shares_;  // [group][blocks], [blocks]
   std::vector<float> errors_;           // of BlockErrors
   std::vector<ErrorUnits> units_;       // [group]
   std::vector<float> bounds_, shifts_;  // [group]: on the distance of their softmax, on outputs
   std::vector<int> buckets_;            // for sorting
   std::vector<int32_t> sorted_;         // all blocks by share
-  // [tiles]: rows of heavy blocks, rows that count, those of them that are light and exact, rows
-  // that count where a block is light, and all that the token sees
-  std::vector<uint64_t> marked_, counted_, kept_, exact_, if_light_, seen_;
+  // [tiles]: rows of heavy blocks, rows that count, those of them that are light, rows that count
+  // where a block is light, and all that the token sees
+  std::vector<uint64_t> marked_, counted_, kept_, if_light_, seen_;
   int pieces_ = 0, before_ = 0;  // tiles of the first piece before the traversal's first
   std::vector<PieceReads> piece_reads_;
   std::vector<float> results_;  // of each piece: of its rows in chosen blocks, and of the others
   std::vector<Partial> parts_;  // those that have rows
   float missing_ = 0;
+  // Of the look at a sample: its blocks, and the keys that are read for it alone; rows that count,
+  // light and exact ones; by how much true weights may exceed those used [group][blocks], and what
+  // bounds them in all; what is found in each block, and with it what is missing and too much of
+  // each head.
+  bool looks_ = false;
   BlockSample sample_;
-  std::vector<float> compared_;  // of its blocks
-  int64_t sampled_keys_ = 0;     // that are read for it alone
+  int64_t sampled_keys_ = 0;
+  std::vector<uint64_t> light_, known_;
+  std::vector<float> possible_, compared_;
+  std::vector<LightBounds::Totals> totals_of_light_;
+  std::vector<std::pair<double, double>> found_;
 };
 
 // The searches of all tokens of a step in a layer. They keep their buffers.
@@ -140,7 +152,7 @@ class TierSearches {
  private:
   struct Item {
     TierSearch* search;
-    int piece;
+    int piece;  // kLook: the look at a sample
   };
 
   std::deque<TierSearch> searches_;

@@ -40,6 +40,7 @@
 #include "sketch.inl"
 #include "attend_selected.inl"
 #include "tiers.inl"
+#include "tier_bounds.inl"
 #include "boxes.inl"
 #include "roofline.inl"
 // clang-format on

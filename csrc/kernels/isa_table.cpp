@@ -94,6 +94,7 @@ constexpr Kernels table{
     .attend_kept = attend_kept,
     .measure_queries = measure_queries,
     .bound_blocks = bound_blocks,
+    .bound_light = bound_light,
     .compare_blocks = compare_blocks,
     .add_masses = add_masses,
     .encode_box = encode_box,

@@ -181,6 +181,12 @@ struct Kernels {
   void (*bound_blocks)(const KVHead&, const CodedTiles& tiles, int count, const float* peaks,
                        const ErrorUnits* units, const uint64_t* kept, const uint64_t* exact,
                        const BlockErrors& to);
+  // The same for a sample: only what is light counts, and of a block without rows in `kept` or
+  // `exact` all rows are as far off as any of such blocks of its tile may be. `masses`
+  // [count][to.stride]: the sums of weights of the blocks.
+  void (*bound_light)(const KVHead&, const CodedTiles& tiles, int count, const float* peaks,
+                      const ErrorUnits* units, const uint64_t* kept, const uint64_t* exact,
+                      const float* masses, const LightBounds& to);
   // Of each of the blocks `chosen`, counted from the first of `tiles` on, by how much true weights
   // exceed those used and fall short of them, in all: [count][blocks], in units of 2^peak. `scores`
   // are the exact ones of these blocks, [tile][count][kTileRows].

@@ -91,12 +91,13 @@ def test_no_more_is_left_than_allowed(unread: float, seed: int) -> None:
     q, k, v = rows(2000, 32, seed=seed)
     found = read(q, k, v, unread)
     for group in range(2):
-        own = q[3 * group : 3 * group + 3, looks(32)].astype(np.float64)
+        own = q[3 * group : 3 * group + 3][looks(3, 32)].astype(np.float64)
         scores = SIZE**-0.5 * own @ k[group].T
-        scores[:, np.arange(2000) > np.arange(1968, 2000)[looks(32)][:, None]] = -np.inf
+        at = np.nonzero(looks(3, 32))[1]
+        scores[np.arange(2000) > np.arange(1968, 2000)[at, None]] = -np.inf
         p = np.exp(scores - scores.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
-        masses = p.mean((0, 1)).reshape(-1, 16).sum(-1)  # 125 blocks
+        masses = p.mean(0).reshape(-1, 16).sum(-1)  # 125 blocks
         left = masses[~found.blocks[group]].sum()
         assert left <= unread * (1 + 1e-6)
         free = np.sort(np.delete(masses, [0, *range(1968 // 16, 125)]))[::-1]
@@ -105,11 +106,18 @@ def test_no_more_is_left_than_allowed(unread: float, seed: int) -> None:
         assert found.blocks[group].sum() <= 1.1 * (fewest + 4)
 
 
+def test_who_looks() -> None:
+    """Every fourth token in every second head, in turn, and the last token in all heads."""
+    assert [row.nonzero()[0].tolist() for row in looks(3, 12)] == [[7, 11], [3, 11], [7, 11]]
+    assert looks(1, 9).nonzero()[1].tolist() == [3, 7, 8]
+
+
 def test_looking_at_one_token_alone_leaves_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law above is not empty: the first token's blocks are not those of the others."""
     q, k, v = rows(2000, 32)
     whole = read(q, k, v, 0.1)
-    monkeypatch.setattr(prompt_tiles, "looks", lambda tokens: [0])
+    first = np.arange(32) == 0
+    monkeypatch.setattr(prompt_tiles, "looks", lambda heads, _: np.tile(first, (heads, 1)))
     assert (read(q, k, v, 0.1).blocks != whole.blocks).any()
 
 

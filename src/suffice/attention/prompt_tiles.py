@@ -1,8 +1,8 @@
 """The reference of `tiers:prompt=`: tiles of a prompt attend to their heaviest blocks of keys.
 
-A tile is 32 tokens of a prompt. Every fourth token of it, and its last one, looks at all keys that
-it sees. With p its softmax in a query head, blocks of 16 rows are chosen, heaviest first by the sum
-of p over these tokens and the heads that share the keys, until
+A tile is 32 tokens of a prompt. Every fourth token of it looks at all keys that it sees, in every
+second of the query heads that share keys, in turn; the last one in all. With p such a softmax,
+blocks of 16 rows are chosen, heaviest first by the sum of p over these tokens and heads, until
 
     mean over tokens and heads of the sum of p over the other blocks <= unread
 
@@ -40,9 +40,14 @@ class TileRead:
     blocks: np.ndarray
 
 
-def looks(tokens: int) -> list[int]:
-    """Return the tokens of a tile that look at all keys."""
-    return [at for at in range(tokens) if at % LOOK_EVERY == LOOK_EVERY - 1 or at == tokens - 1]
+def looks(heads: int, tokens: int) -> np.ndarray:
+    """Return which tokens of a tile look at all keys, in each head that shares them, bool [R, T]."""
+    turn, within = np.divmod(np.arange(tokens), LOOK_EVERY)
+    found: np.ndarray = np.tile(within == LOOK_EVERY - 1, (heads, 1))
+    if heads > 1:
+        found &= (turn + np.arange(heads)[:, None]) % 2 == 1
+    found[:, -1] = True
+    return found
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, unread: float) -> TileRead:
@@ -57,17 +62,17 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, unread:
         own = slice(g * share, (g + 1) * share)
         scores = np.where(sees, scale * q[own].astype(np.float64) @ k[g].T, -np.inf)
         if blocks.shape[-1] > WHOLE:
-            blocks[g] = _chosen(softmax(scores[:, looks(tokens)]), length - tokens, unread)
+            blocks[g] = _chosen(softmax(scores[looks(share, tokens)]), length - tokens, unread)
         rows = np.repeat(blocks[g], BLOCK)[:length]
         output[own] = softmax(np.where(rows, scores, -np.inf)) @ v[g]
     return TileRead(output, blocks)
 
 
 def _chosen(weights: np.ndarray, before: int, unread: float) -> np.ndarray:
-    """Return the blocks to read, for weights [R, looks, S] and the rows `before` the tile."""
+    """Return the blocks to read, for weights [looks, S] and the rows `before` the tile."""
     length = weights.shape[-1]
-    padded = np.pad(weights, [(0, 0), (0, 0), (0, -length % BLOCK)])
-    shares = padded.reshape(*weights.shape[:2], -1, BLOCK).sum((0, 1, 3))
+    padded = np.pad(weights, [(0, 0), (0, -length % BLOCK)])
+    shares = padded.reshape(len(weights), -1, BLOCK).sum((0, 2))
     chosen = np.zeros(len(shares), bool)
     chosen[0] = True
     chosen[before // BLOCK :] = True

@@ -18,6 +18,7 @@ from suffice.cache import BLOCK
 
 SLACK = 1.001  # room for the rounding of sums, and of exact attention's queries to int16
 STEP = 0.5 / (127 << 8)  # of these, of the largest element
+TILE = 4 * BLOCK  # rows
 LEAST_SHARE = 1e-4  # of the distance that is asked for: below, all blocks are read
 
 
@@ -174,7 +175,10 @@ class _Held:
         scores = np.where(tiers.values, exact, tiers.estimates)
         peak = scores.max(-1, keepdims=True)
         used, true = np.exp2(scores - peak) * counts, np.exp2(exact - peak)
-        most = _of_blocks((np.exp2(scores - peak + error) - used) * ~tiers.values).sum(-1)
+        unread = np.repeat(~_of_blocks(counts).any(-1), BLOCK)[: len(sees)]
+        error = np.where(unread, self._largest_errors(q, sees & unread), error)
+        possible = (np.exp2(scores - peak + error) - used) * ~tiers.values
+        most = _of_blocks(possible).sum(-1)
         units = np.maximum(most.sum(-1, keepdims=True), 1e-300)
         falls = (used - np.exp2(scores - peak - error) * counts)[:, ~tiers.values].sum(-1)
         sample = draw((most / units).max(0), self.limits.sample, seed)
@@ -200,14 +204,27 @@ class _Held:
 
     def _errors(self, q: np.ndarray) -> np.ndarray:
         """Return by how much an estimated score may be off, at most [R, S]."""
+        scale = self.k.scale[:, 0]
+        return self._error(q, self.k.lengths[:, 0] * scale, scale)
+
+    def _largest_errors(self, q: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the same with the largest scale of each tile, and the largest product with a
+        length, among the rows bool [S]."""
+        scale = self.k.scale[:, 0]
+        length, scale = (
+            np.repeat(_of_blocks(each * rows, TILE).max(-1), TILE)[: len(rows)]
+            for each in (self.k.lengths[:, 0] * scale, scale)
+        )
+        return self._error(q, length, scale)
+
+    def _error(self, q: np.ndarray, length: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Return errors of scores [R, S], for the lengths of what bases lack, and scales [S]."""
         lost = np.abs(q - _rounded(q)).sum(-1, keepdims=True) * GREATEST
         size = q.shape[-1]
         step = STEP if self.k.rest.dtype == np.int8 else 0  # other exact keys multiply q itself
         steps = size * step * (GREATEST - LEAST) * np.abs(q).max(-1, keepdims=True)
-        length = np.sqrt(np.square(q).sum(-1, keepdims=True))
-        errors: np.ndarray = (length * self.k.lengths[:, 0] + lost + steps) * (
-            SLACK * self.k.scale[:, 0]
-        )
+        of_query = np.sqrt(np.square(q).sum(-1, keepdims=True))
+        errors: np.ndarray = SLACK * (of_query * length + (lost + steps) * scale)
         return errors
 
     def output(self, q: np.ndarray, tiers: _Tiers) -> np.ndarray:
@@ -244,8 +261,8 @@ def _distances(
     return found
 
 
-def _of_blocks(rows: np.ndarray) -> np.ndarray:
-    """Return [..., S] as [..., blocks, 16], filled up with zeros."""
-    missing = -rows.shape[-1] % BLOCK
+def _of_blocks(rows: np.ndarray, size: int = BLOCK) -> np.ndarray:
+    """Return [..., S] as [..., blocks, size], filled up with zeros."""
+    missing = -rows.shape[-1] % size
     padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
-    return padded.reshape(*rows.shape[:-1], -1, BLOCK)
+    return padded.reshape(*rows.shape[:-1], -1, size)

@@ -1,4 +1,4 @@
-"""Bounds of `tiers` beside the truth: how close they are, and how many softmaxes are beyond theirs.
+"""Bounds of `tiers` and the truth: how close they are, and how many softmaxes are beyond theirs.
 
     python -m benchmarks.attention.bounds --data-dir DIR           SmolLM2, half an hour on a core
     ... --settings "tiers:eps=0.5,skip=0.0002,sample=64 @ planes"  only this one

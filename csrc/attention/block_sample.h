@@ -32,7 +32,7 @@ class BlockSample {
   std::vector<int32_t> blocks_;
   std::vector<double> shares_;   // of `blocks_`
   std::vector<double> weights_;  // how often each was drawn, over its share; 0: it was taken surely
-  std::vector<float> left_;      // [all blocks]: shares, 0 of those that are taken surely
+  std::vector<float> left_;      // [all blocks]: shares, 0 of blocks that are surely taken
   std::vector<int32_t> sure_;    // [all blocks]
   double rest_ = 0;              // the sum of the shares that are not taken surely
   int draws_ = 0;

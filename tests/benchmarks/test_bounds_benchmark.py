@@ -1,4 +1,4 @@
-"""The benchmark of bounds beside the truth: what it counts, and how it goes on after a stop."""
+"""The benchmark of bounds and the truth: what it counts, and how it goes on after a stop."""
 
 from __future__ import annotations
 

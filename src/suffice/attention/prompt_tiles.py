@@ -41,7 +41,7 @@ class TileRead:
 
 
 def looks(heads: int, tokens: int) -> np.ndarray:
-    """Return which tokens of a tile look at all keys, in each head that shares them, bool [R, T]."""
+    """Return which tokens of a tile look at all keys, in each head that shares them, [R, T]."""
     turn, within = np.divmod(np.arange(tokens), LOOK_EVERY)
     found: np.ndarray = np.tile(within == LOOK_EVERY - 1, (heads, 1))
     if heads > 1:

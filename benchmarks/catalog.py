@@ -49,7 +49,9 @@ SCRIPTS = (
     Script("attention.by_layer", "ART with a threshold for each layer", "5 minutes"),
     Script("attention.mass", "attention's spread over tokens, and the best clips", "2 minutes"),
     Script("attention.prompts", "prompts by tiles: times, and what follows", "half an hour"),
-    Script("attention.bounds", "bounds of tiers compared with the truth, softmax by softmax", "an hour"),
+    Script(
+        "attention.bounds", "bounds of tiers compared with the truth, softmax by softmax", "an hour"
+    ),
     Script("attention.selection", "ways to select rows: Twilight, SparQ, ...", "an hour"),
     Script("attention.rivals", "AET next to SpAtten's cascade and Token-Picker", "10 minutes"),
     Script("attention.tasks", "a coded softmax: accuracy on four tasks", "hours"),

@@ -16,8 +16,8 @@
 // then at a total variation distance of at most M / (W + M - L), which is what must not exceed
 // `estimated`. Blocks are chosen by estimates of W; if the W that is found is too small, more are.
 // How far an output is moved follows from it: docs/techniques/tiers_bound.md. With a sample,
-// `look`, on any thread while others do the pieces, bounds at a confidence what is missing, from the
-// exact scores of some blocks (tier_sample.cpp).
+// `look`, on any thread while others do the pieces, bounds at a confidence what is missing, from
+// the exact scores of some blocks (tier_sample.cpp).
 //
 // Chunks and pieces run in any order and on any thread. A piece is some chunks, wherever the
 // traversal starts, and most often runs on the thread that has their scores in its cache.

@@ -79,6 +79,7 @@ def test_errors_are_one_line(
     given = ["--model", str(folder), "--text", str(tmp_path / "text.txt"), "--out", str(tmp_path)]
     given += ["--settings", setting, "--depths", "100", "--limit", "1", "--threads", "1"]
     monkeypatch.setattr(sys, "argv", ["bounds", *given])
+    capsys.readouterr()
     assert bounds.main() == 2
     assert words in (error := capsys.readouterr().err) and error.count("\n") == 1
 

@@ -216,6 +216,7 @@ def run(flags: argparse.Namespace) -> CellStore:
         windows = windows_of(tokenizer, text, PerplexityPlan(depth + flags.tokens), longest)
         chosen = [windows[at] for at in spread(len(windows))[: flags.limit]]
         at_depth(store, found, prompts, chosen, depth)
+    store.write()
     return store
 
 
@@ -282,14 +283,7 @@ def table(store: CellStore) -> str:
 
 def main() -> int:
     """Measure, store and print."""
-    flags = options()
-
-    def drawn() -> str:
-        store = run(flags)
-        store.write()
-        return table(store)
-
-    return script.printed(NAME, drawn)
+    return script.printed(NAME, lambda: table(run(options())))
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ def run(flags: argparse.Namespace) -> CellStore:
         _store_quality(store, runners, windows, plan)
     else:
         _store_times(store, runners, tokenizer, text, flags)
+    store.write()
     return store
 
 
@@ -197,14 +198,7 @@ def _changed(setting: str, cell: dict[str, Any]) -> list[Any]:
 
 def main() -> int:
     """Measure, store and print."""
-    flags = options()
-
-    def drawn() -> str:
-        store = run(flags)
-        store.write()
-        return table(store)
-
-    return script.printed(NAME, drawn)
+    return script.printed(NAME, lambda: table(run(options())))
 
 
 if __name__ == "__main__":

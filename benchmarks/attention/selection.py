@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.attention import quality_table
 from benchmarks.attention.selectors import SELECTORS, Exact, Head, Selector
-from benchmarks.harness import record, torch_device
+from benchmarks.harness import record, script, torch_device
 from benchmarks.harness.tables import CellStore, markdown
 from benchmarks.quant.quality import calibration_text
 from suffice import native
@@ -299,21 +299,24 @@ def _name(model: str, window: int) -> str:
     return "_".join(parts)
 
 
-def main() -> int:
-    """Measure, store and print."""
-    flags = options()
+def measured(flags: argparse.Namespace) -> CellStore:
+    """Measure settings without a result, and store them.
+
+    Raises:
+        InputError: A model, text, setting or number that cannot be used.
+    """
     native.set_threads(flags.threads)
     torch.set_num_threads(flags.threads)
-    try:
-        bench = prepared(flags)
-        with torch.no_grad():
-            bench.measure(flags.settings)
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
+    bench = prepared(flags)
+    with torch.no_grad():
+        bench.measure(flags.settings)
     bench.store.write()
-    print(table(bench.store))
-    return 0
+    return bench.store
+
+
+def main() -> int:
+    """Measure, store and print."""
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

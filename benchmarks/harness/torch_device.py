@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
 import torch
 
 from benchmarks.harness.tables import Cells
@@ -48,22 +49,17 @@ def compare(
     reference: torch.Tensor,
 ) -> None:
     """Add predictions of tokens of a window, from logits [R, V], compared with the reference's."""
+    windows = [window] * len(targets)
     if logits.device.type == "cpu":
-        windows = [window] * len(targets)
-        pair = (Scores(windows, targets, each.numpy()) for each in (logits, reference))
-        tally.add(*pair)
+        tally.add(*(Scores(windows, targets, each.numpy()) for each in (logits, reference)))
     else:
-        compare_there(tally, window, targets, logits, reference)
+        tally.take(windows, *compared(targets, logits, reference))
 
 
-def compare_there(
-    tally: PerplexityTally,
-    window: int,
-    targets: list[int],
-    logits: torch.Tensor,
-    reference: torch.Tensor,
-) -> None:
-    """As `compare`, on the device of the logits."""
+def compared(
+    targets: list[int], logits: torch.Tensor, reference: torch.Tensor
+) -> tuple[np.ndarray, Differences]:
+    """Return what a tally takes of predictions, computed on the device of the logits."""
     logs, expected = logits.log_softmax(-1), reference.log_softmax(-1)
     at = torch.tensor(targets).to(logits.device)[:, None]
     found = (
@@ -73,7 +69,7 @@ def compare_there(
         logs.argmax(-1) == expected.argmax(-1),
     )
     nll, *differences = (each.cpu().numpy() for each in found)
-    tally.take([window] * len(targets), nll, Differences(*differences))
+    return nll, Differences(*differences)
 
 
 def of_cell(device: torch.device) -> dict[str, str]:

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import record, torch_device
+from benchmarks.harness import record, script, torch_device
 from benchmarks.harness.tables import CellStore
 from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
 from benchmarks.quant.quality_table import table
@@ -259,21 +259,24 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
     return source, windows, store
 
 
-def main() -> int:
-    """Measure settings without a result, storing each cell as it is done."""
-    flags = options()
+def measured(flags: argparse.Namespace) -> CellStore:
+    """Measure settings without a result, storing each cell as it is done.
+
+    Raises:
+        InputError: A model, text, setting or number that cannot be used.
+    """
     if flags.threads:
         native.set_threads(flags.threads)
         torch.set_num_threads(flags.threads)
-    try:
-        source, windows, store = prepared(flags)
-        Bench(source, windows, store).measure(flags.settings)
-    except InputError as error:
-        print(f"quality: error: {error}", file=sys.stderr)
-        return 2
+    source, windows, store = prepared(flags)
+    Bench(source, windows, store).measure(flags.settings)
     store.write()
-    print(table(store))
-    return 0
+    return store
+
+
+def main() -> int:
+    """Measure, store and print."""
+    return script.printed(NAME, lambda: table(measured(options())))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 //
 // How it works:
 //
-//   estimate   scores of every kLookEvery-th token of the tile, in every second head, with a
-//   chunk's
-//              keys; the sums of their weights, block by block, relative to the chunk's peak
+//   estimate   scores of every kLookEvery-th token of the tile with a chunk's keys, in every second
+//              head; the sums of their weights, block by block, relative to the chunk's peak
 //   choose     chooses the heaviest blocks until at most the share `unread` of these softmaxes is
 //              left, on average. The first block of the text and those with tokens of the tile are
 //              always chosen.

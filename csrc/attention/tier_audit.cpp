@@ -36,7 +36,7 @@ std::vector<double> TierSearch::shifts_of(const std::vector<double>* truth,
   std::vector<double> apart(static_cast<size_t>(group_) * size);
   double longest = 0;
   for (int i = 0; i < blocks_; i++) {
-    const int block = tiles_.list ? tiles_.list[tiles_.begin + i] : tiles_.begin + i;
+    const int block = block_at(i);
     const bool heavy = marked_[i / kTileBlocks] >> (i % kTileBlocks * kPanel) & 1;
     kernels().load_rows(traversal_->head, block * kPanel, kPanel, nullptr, exact.data());
     kernels().load_rows(heavy ? traversal_->head : base_, block * kPanel, kPanel, nullptr,

@@ -73,7 +73,7 @@ void TierSearch::compare(const std::vector<int32_t>& chosen, float* more, float*
   std::vector<int32_t>& list = scratch.order;
   list.clear();
   for (const int32_t i : chosen) {
-    const int32_t block = tiles_.list ? tiles_.list[tiles_.begin + i] : tiles_.begin + i;
+    const int32_t block = block_at(i);
     list.push_back(block);
     if (known_[i / kTileBlocks] >> (i % kTileBlocks * kPanel) & 0xffff) continue;  // is read anyway
     sampled_keys_ += visible_.rows_of_block(block * kPanel);

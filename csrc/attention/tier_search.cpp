@@ -239,8 +239,7 @@ void TierSearch::attend(int piece, Scratch& scratch) {
     for (int b = 0; b < kTileBlocks && heavy >> (b * kPanel); b++) {
       rows[blocks] = static_cast<uint16_t>(heavy >> (b * kPanel));
       if (!rows[blocks]) continue;
-      const int position = tiles_.begin + tile * kTileBlocks + b;
-      const int block = tiles_.list ? tiles_.list[position] : position;
+      const int block = block_at(tile * kTileBlocks + b);
       reads.keys += visible_.rows_of_block(block * kPanel);
       list[blocks++] = block;
     }
@@ -262,8 +261,7 @@ void TierSearch::fetch_light(int tile) const {
   for (int b = 0; b < kTileBlocks; b++) {
     uint64_t rows = kept_[tile] >> (b * kPanel) & 0xffff;
     if (!rows) continue;
-    const int position = tiles_.begin + tile * kTileBlocks + b;
-    const int first = (tiles_.list ? tiles_.list[position] : position) * kPanel;
+    const int first = block_at(tile * kTileBlocks + b) * kPanel;
     __builtin_prefetch(base_.value_scales + first);
     for (; rows; rows &= rows - 1)
       for (ptrdiff_t line = 0; line < bytes; line += kLineBytes)

@@ -89,6 +89,10 @@ class TierSearch {
   int64_t keep_rows(const CodedTiles& tiles, int first, int last);
   Partial part(int index);
   void fetch_light(int tile) const;
+  // A block of the cache by its place among those of the traversal.
+  int block_at(int i) const {
+    return tiles_.list ? tiles_.list[tiles_.begin + i] : tiles_.begin + i;
+  }
   void gather();
   float distance();
   LightBounds::Totals totals_of_errors(int q);

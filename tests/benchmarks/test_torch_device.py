@@ -177,7 +177,7 @@ def test_figures_are_those_of_the_tally() -> None:
     reference[:20] = logits[:20] + 0.1 * reference[:20]
     targets = torch.randint(500, (30,), generator=generator).tolist()
     ours, theirs = PerplexityTally(2), PerplexityTally(2)
-    torch_device.compare_there(ours, 1, targets, logits, reference)
+    ours.take([1] * 30, *torch_device.compared(targets, logits, reference))
     torch_device.compare(theirs, 1, targets, logits, reference)
     assert ours.same == theirs.same and 0 < ours.same < 30
     for name in ("nll", "reference_nll", "divergence", "change"):

@@ -122,7 +122,7 @@ def enable(
     be made from `checkpoint`: the folder, hub id or .gguf file of the model. This is needed only if
     transformers has not recorded it (of a .gguf file it records the folder). With `tiers` and a
     `checkpoint` that is given, the rounding of keys in 4 bits is fitted to the model, as the engine
-    does: it loads the model once more for that, the first time. Without one it is not fitted, so
+    does: it loads the model once more for that. Without one it is not fitted, so
     `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. `cache` is the old
     name of `growth`, valid until 0.3.
 

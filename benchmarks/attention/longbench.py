@@ -148,7 +148,7 @@ def table(store: CellStore) -> str:
         "in per cent, with standard errors over samples; the error of a difference is that of the "
         "samples' differences. Bytes of keys, values and metadata are over those that exact "
         "attention reads. `A + B` is attention B over policy A. A policy sees the instruction at "
-        "the prompt's end.",
+        f"the prompt's end.{shared_prompts.sentence(config)}",
     ]
     tasks = dict.fromkeys(place.rpartition(" ")[0] for place in store.cells)
     measured = dict.fromkeys(setting for cells in store.cells.values() for setting in cells)
@@ -172,6 +172,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="of each task; default: all")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
+    shared_prompts.add_device(parser)
     parser.add_argument("--quick", action="store_true", help="one sample, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

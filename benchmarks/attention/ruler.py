@@ -3,6 +3,7 @@
     python -m benchmarks.attention.ruler                     SmolLM2, lengths 1024 and 2048, an hour
     python -m benchmarks.attention.ruler --model gemma3-270m the same of Gemma 3
     python -m benchmarks.attention.ruler --tasks niah_single_1 --lengths 4096 --settings exact art
+    ... --lengths 4096 8192 --device cuda                    prompts by PyTorch on a GPU
     python -m benchmarks.attention.ruler --quick             a sample of one task, into build/
 
 For each task and length, exact attention answers first. If it scores below 80 %, the task does not
@@ -179,6 +180,7 @@ def table(store: CellStore) -> str:
         "values, greedy answers. A cell is the score in per cent, and in brackets the bytes of "
         "keys, values and metadata read over those that exact attention reads. `A + B` is "
         "attention B over policy A. A policy sees the question with the text."
+        f"{shared_prompts.sentence(config)}"
     )
     head = ["setting", "score", "against exact", "bytes read"]
     sizes = {p: store.cells[p]["exact"]["samples"] for p in store.cells}
@@ -203,6 +205,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=10, help="of each task and length")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
+    shared_prompts.add_device(parser)
     parser.add_argument("--quick", action="store_true", help="a sample of one task, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

@@ -2,7 +2,8 @@
 
 A technique does not change prompts; a policy observes a prompt's queries and then selects from its
 tokens. One run of a prompt, observed by all policies, serves every engine on the same weights: its
-keys and values are copied into each engine's own cache, where its policy selects.
+keys and values are copied into each engine's own cache, where its policy selects. The engine runs
+it, or PyTorch on a device: a GPU does in a second what takes a core half a minute.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from benchmarks.harness import record
+from benchmarks.harness import record, torch_device
 from benchmarks.harness.settings import accepted
 from benchmarks.harness.tables import CellStore
+from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
-from suffice.engine.runner import Runner
+from suffice.engine.runner import Runner, shown_to
 from suffice.engine.runner import Sequence as Running
 from suffice.eval.record import settings as settings_of
+from suffice.models.quantize.torch_decoder import Logits, TorchDecoder
 from suffice.policy import Policy, QueryObserver, Windows
 from suffice.policy.choice import Budgeted, KeepAll
+
+TORCH_ROWS = 2048  # of a prompt that PyTorch runs at a time
 
 
 @dataclass
@@ -65,13 +71,43 @@ def watching(policy: Policy) -> Policy:
     return dataclasses.replace(policy, budget=None, ratio=None, rank_only=False)
 
 
-class Prompts:
-    """The prompts of several engines; each is run at its first use and kept until `forget`."""
+class InTorch(Runner):
+    """A runner whose prompts PyTorch runs on a device, in float32; its cache rounds as ever."""
 
-    def __init__(self, base: Runner, policies: Sequence[Policy]) -> None:
+    def __init__(self, config: Config, base: Runner, device: torch.device) -> None:
+        super().__init__(config, base.decoder, base.sample, stamp=base.stamp)
+        weights = base.decoder.weights
+        self._torch = TorchDecoder(base.decoder.config, weights, device=device)
+
+    def prefill(self, sequence: Running, tokens: list[int]) -> np.ndarray:
+        """Run a prompt; return the last token's logits, float32 [V]."""
+        self.begin(sequence, len(tokens))
+        logits = None
+        for start in range(0, len(tokens), TORCH_ROWS):
+            chunk = tokens[start : start + TORCH_ROWS]
+            asked: Logits = "last" if start + len(chunk) == len(tokens) else "none"
+            watch, cache = shown_to(sequence.watch, start + len(chunk)), sequence.cache
+            logits = self._torch.forward(torch.tensor(chunk), cache, logits=asked, watch=watch)
+        assert logits is not None, "the last chunk's were asked for"
+        self.end(sequence)
+        return logits.cpu().numpy()
+
+
+class Prompts:
+    """The prompts of several engines; each is run at its first use and kept until `forget`.
+
+    By the engine, or by PyTorch on a device.
+    """
+
+    def __init__(
+        self, base: Runner, policies: Sequence[Policy], device: torch.device | None = None
+    ) -> None:
         self._shown = Shown(policies)
         config = dataclasses.replace(base.config, policy=self._shown)
-        self._runner = Runner(config, base.decoder, base.sample, stamp=base.stamp)
+        if device is None:
+            self._runner = Runner(config, base.decoder, base.sample, stamp=base.stamp)
+        else:
+            self._runner = InTorch(config, base, device)
         self._found: dict[tuple[int, ...], Prompt] = {}
 
     def run(self, tokens: Sequence[int]) -> Prompt:
@@ -109,19 +145,33 @@ class Sharing(Runner):
 
 
 def runners(
-    config: Config, base: Runner, settings: dict[str, dict[str, Any]]
+    config: Config,
+    base: Runner,
+    settings: dict[str, dict[str, Any]],
+    device: torch.device | None = None,
 ) -> tuple[dict[str, Runner], Prompts]:
     """Return a runner for each setting, on one runner's weights, and the prompts they share.
 
     A setting has the options that differ from `config`, such as `attention` and `policy`. `config`
-    must be resolved.
+    must be resolved. `device`: where PyTorch runs prompts; None: the engine runs them.
     """
-    prompts = Prompts(base, [setting["policy"] for setting in settings.values()])
+    prompts = Prompts(base, [setting["policy"] for setting in settings.values()], device)
     found: dict[str, Runner] = {
         name: Sharing(dataclasses.replace(config, **setting), base, prompts)
         for name, setting in settings.items()
     }
     return found, prompts
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add --device, the device on which PyTorch runs prompts; without it the engine runs them."""
+    about = "where PyTorch runs prompts, cpu or cuda; default: the engine runs them"
+    parser.add_argument("--device", help=about)
+
+
+def sentence(config: dict[str, Any]) -> str:
+    """Return what a table says of who ran the prompts."""
+    return f" Prompts were run by {config['prompts']}." if "prompts" in config else ""
 
 
 class Opened(NamedTuple):
@@ -141,12 +191,19 @@ def opened(
 ) -> Opened:
     """Open `flags.settings`, exact attention first, and the results `name` in `flags.out`.
 
+    `flags.device`: see `add_device`.
+
     `context`: tokens of the longest prompt and its answer. `more`: what figures depend on, next to
     the model's own settings.
 
     Raises:
         InputError: A model, a setting or results that cannot be used.
     """
+    device = None if flags.device is None else torch_device.chosen(flags.device)
+    if device is not None:
+        where = torch_device.of_cell(device).get("gpu", "the host")
+        more["prompts"] = f"PyTorch in float32 on {where}"
+        torch.set_num_threads(flags.threads or native.cores())
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys(("exact", *flags.settings)))
     techniques = accepted(flags.model, asked, refused)
@@ -158,6 +215,6 @@ def opened(
     store = CellStore(flags.out, f"{name}_{Path(flags.model).name}", shown | more, facts, table)
     store.read()
     store.refused |= refused
-    found, prompts = runners(config, base, techniques)
+    found, prompts = runners(config, base, techniques, device)
     llms = {each: LLM.from_parts(own.config, own, tokenizer) for each, own in found.items()}
     return Opened(store, llms, prompts)

@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import other_device
 import tiny
 from benchmarks.attention import ruler
 from benchmarks.harness import settings, shared_prompts
 from suffice import LLM, SamplingParams
+from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.trace import Trace
@@ -61,6 +64,48 @@ def test_a_shared_prompt_is_as_good_as_ones_own(tmp_path: Path, family: str) -> 
     assert len(less) > 6, read
     shared.forget()
     assert shared.run(prompts[0]).cache.length == len(prompts[0])
+
+
+@pytest.mark.parametrize("policy", ["exact", "snapkv:ratio=0.4", "h2o:ratio=0.4"])
+def test_prompts_by_torch_are_as_good(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.make(tmp_path / "model", "gemma3", tokenizer=True, max_position_embeddings=512)
+    whole = {"max_model_len": 400, "dtype": "float32", "kv_cache_dtype": "float32"}
+    config, base, _ = load(Config.create(model, threads=1, **whole))
+    techniques = settings.accepted(model, [policy], {})
+    tokens = [1, *(3 + 7 * n * n % 190 for n in range(330))]
+    monkeypatch.setattr(shared_prompts, "TORCH_ROWS", 100)
+    found = []
+    with other_device.present() as there:
+        for device in (None, there):
+            runners, _ = shared_prompts.runners(config, base, techniques, device)
+            sequence = runners[policy].open("", 400)
+            found.append((sequence.cache, runners[policy].prefill(sequence, tokens)))
+    (engine, ours), (torch, theirs) = found
+    assert np.allclose(ours, theirs, atol=1e-4)
+    assert not np.array_equal(ours, theirs), "the engine ran both"
+    for layer in range(engine.layers):
+        for of in (KVCache.keys, KVCache.values):
+            own, other = of(engine, layer), of(torch, layer)
+            assert own.shape == other.shape and np.allclose(own, other, atol=1e-4)
+
+
+def test_a_table_says_who_ran_the_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.make(
+        tmp_path / "model", tokenizer=True, max_position_embeddings=1024, num_hidden_layers=1
+    )
+    asked = ["ruler", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
+    asked += ["--tasks", "niah_single_1", "--lengths", "900", "--samples", "1"]
+    monkeypatch.setattr(sys, "argv", [*asked, "--settings", "exact", "--device", "cpu"])
+    assert ruler.main() == 0
+    found, drawn = told(tmp_path)
+    assert found["engine"]["prompts"] == "PyTorch in float32 on the host"
+    assert "Prompts were run by PyTorch in float32 on the host." in drawn
+    monkeypatch.setattr(sys, "argv", [*asked, "--settings", "exact"])
+    assert ruler.main() == 2, "other prompts are not mixed with these"
+    monkeypatch.setattr(sys, "argv", [*asked, "--device", "tpu"])
+    assert ruler.main() == 2
 
 
 def told(folder: Path) -> tuple[dict[str, Any], str]:

@@ -189,7 +189,7 @@ class Runner(ModelWithTechniques):
                 **how,
                 exact=not self.config.softmax.prefill,
                 counted=False,
-                watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
+                watch=shown_to(rows.sequence.watch, cache.length + len(tokens)),
                 tiled=self.tiled,
             )
         if not len(tree):
@@ -239,7 +239,7 @@ class Runner(ModelWithTechniques):
             outputs=outputs,
             exact=not self.config.softmax.prefill if exact is None else exact,
             counted=False,
-            watch=_shown(watch, cache.length + len(tokens)),
+            watch=shown_to(watch, cache.length + len(tokens)),
             adapter=self.adapter,
             tiled=self.tiled and watch is None,
         )
@@ -379,7 +379,7 @@ class Runner(ModelWithTechniques):
         sequence.cache.close()
 
 
-def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, np.ndarray], None] | None:
+def shown_to(watch: QueryObserver | None, end: int) -> Callable[[int, np.ndarray], None] | None:
     """Return a callback that shows a chunk's queries to a policy; the chunk ends at `end`."""
     if watch is None:
         return None

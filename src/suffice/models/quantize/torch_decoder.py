@@ -72,7 +72,7 @@ class TorchDecoder(DecoderWeights):
         """Append the rows of `tokens` [T] to `cache` and return float32 logits.
 
         Their shape is [V] after the last token, [T, V] after each token, or None. `watch` receives
-        each layer's index and queries [H, T, D], rotated.
+        each layer's index and queries [H, T, D], rotated; the cache has their keys.
 
         Raises:
             InputError: No token, a token outside the vocabulary, more tokens than positions, or
@@ -156,9 +156,10 @@ class TorchDecoder(DecoderWeights):
         x: torch.Tensor,
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
+        held = self._held(index, cache, k, v)
         if watch is not None:
             watch(index, q.detach().cpu().numpy())
-        mixed = self._mixed(index, q, *self._held(index, cache, k, v))
+        mixed = self._mixed(index, q, *held)
         return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
 
     def _held(

@@ -1,16 +1,17 @@
 """Runs prompts once for several techniques that differ only in decoding.
 
-A technique does not change prompts; a policy observes a prompt's queries and then selects from its
-tokens. One run of a prompt, observed by all policies, serves every engine on the same weights: its
-keys and values are copied into each engine's own cache, where its policy selects. The engine runs
-it, or PyTorch on a device: a GPU does in a second what takes a core half a minute.
+Most techniques do not change prompts, and one that does runs its own; a policy observes a prompt's
+queries and then selects from its tokens. One run of a prompt, observed by all policies, serves
+every engine on the same weights: its keys and values are copied into each engine's own cache, where
+its policy selects. The engine runs it, or PyTorch on a device: a GPU does in a second what takes a
+core half a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +27,10 @@ from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
+from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner, shown_to
 from suffice.engine.runner import Sequence as Running
+from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
 from suffice.models.quantize.torch_decoder import Logits, TorchDecoder
 from suffice.policy import Policy, QueryObserver, Windows
@@ -127,21 +130,64 @@ class Prompts:
 
 
 class Sharing(Runner):
-    """A runner that copies prompts which were run already."""
+    """A runner that copies prompts which were run already.
+
+    A prompt comes in parts. Rows of all but the last are zeros, until the last one tells which
+    prompt it is. A technique that leaves out parts of prompts runs its own.
+    """
+
+    shares_prompts = False  # a prompt is known by all of its tokens
 
     def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
         super().__init__(config, base.decoder, base.sample)
         self._prompts = prompts
+        self._parts: dict[int, list[int]] = {}  # tokens of prompts so far, by cache
 
-    def prefill(self, sequence: Running, tokens: list[int]) -> np.ndarray:
-        """Copy a prompt's rows, let the policy select, and return the last logits, float32 [V]."""
-        prompt, cache, policy = self._prompts.run(tokens), sequence.cache, self.config.policy
-        cache.reserve(len(tokens))
-        for layer in range(cache.layers):
-            cache.append(layer, prompt.cache.keys(layer), prompt.cache.values(layer))
-        cache.advance(len(tokens))
-        policy.after_prompt(cache, self.windows, prompt.observers[watching(policy)])
-        return prompt.logits
+    def begin(self, sequence: Running, rows: int) -> None:
+        """Expect a prompt; see `Runner`."""
+        super().begin(sequence, rows)
+        self._parts[id(sequence.cache)] = []
+
+    def run(self, batch: Sequence[Rows]) -> list[np.ndarray]:
+        """Copy rows of prompts, and run others; see `Runner`."""
+        if self.tiled or not any(rows.prompt for rows in batch):
+            return super().run(batch)
+        others = [rows for rows in batch if not rows.prompt]
+        found = iter(super().run(others) if others else ())
+        self.maxima = None  # of the copied ones they are not known
+        return [self._copied(rows) if rows.prompt else next(found) for rows in batch]
+
+    def _copied(self, rows: Rows) -> np.ndarray:
+        """Append a part of a prompt; return the logits that it asks for, [outputs, V]."""
+        cache, tokens = rows.sequence.cache, self._parts[id(rows.sequence.cache)]
+        tokens += rows.tokens
+        if rows.outputs == "none":
+            part = np.zeros((cache.kv_heads, len(rows.tokens), self.decoder.config.head_size))
+            _append(cache, [(part, part)] * cache.layers, len(rows.tokens))
+            return np.empty((0, self.vocabulary), np.float32)
+        prompt = self._prompts.run(tokens)
+        whole = prompt.cache
+        cache.truncate(0)
+        pairs = ((whole.keys(layer), whole.values(layer)) for layer in range(cache.layers))
+        _append(cache, pairs, len(tokens))
+        return prompt.logits[None]
+
+    def end(self, sequence: Running) -> None:
+        """Let the policy select; see `Runner`."""
+        tokens = self._parts.pop(id(sequence.cache))
+        if self.tiled:
+            super().end(sequence)
+            return
+        watch = self._prompts.run(tokens).observers[watching(self.config.policy)]
+        sequence.watch = None
+        self.config.policy.after_prompt(sequence.cache, self.windows, watch)
+
+
+def _append(cache: KVCache, pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> None:
+    cache.reserve(rows)
+    for layer, (keys, values) in enumerate(pairs):
+        cache.append(layer, keys, values)
+    cache.advance(rows)
 
 
 def runners(
@@ -154,12 +200,18 @@ def runners(
 
     A setting has the options that differ from `config`, such as `attention` and `policy`. `config`
     must be resolved. `device`: where PyTorch runs prompts; None: the engine runs them.
+
+    Raises:
+        InputError: A setting that changes prompts, when PyTorch is to run them.
     """
     prompts = Prompts(base, [setting["policy"] for setting in settings.values()], device)
     found: dict[str, Runner] = {
         name: Sharing(dataclasses.replace(config, **setting), base, prompts)
         for name, setting in settings.items()
     }
+    own = [name for name, runner in found.items() if runner.tiled]
+    if own and device is not None:
+        raise InputError(f"{own[0]}: the engine runs its prompts, so PyTorch cannot: no --device")
     return found, prompts
 
 

@@ -21,7 +21,8 @@ from suffice.engine.load import load
 from suffice.trace import Trace
 
 # Not steps: how many of them two requests share depends on when the second prompt is done.
-COUNTS = ("kv_bytes_read", "kv_bytes_held", "sketch_bytes_read")
+COUNTS = ("kv_bytes_read", "kv_bytes_held", "sketch_bytes_read", "tile_rows_read", "tile_rows_held")
+TILED = "tiers:eps=0,skip=0,prompt=0.5"  # its prompts are its own
 SHARED = (
     "exact",
     "aet:k=0.8",
@@ -35,6 +36,7 @@ SHARED = (
     "h2o:keep=true + art:tau=1e-1,phi=1e-1,p=1",
     "quest:ratio=0.4",
     "snapkv:keep=true + art:tau=1e-1,phi=1e-1,p=1",
+    TILED,
 )
 
 
@@ -43,7 +45,9 @@ def counts(trace: Trace) -> list[Any]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_shared_prompt_is_as_good_as_ones_own(tmp_path: Path, family: str) -> None:
+def test_a_shared_prompt_is_as_good_as_ones_own(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny.make(tmp_path / "model", family, tokenizer=True, max_position_embeddings=512)
     whole = Config.create(model, threads=1, max_model_len=400)
     prompts = [[1, *(3 + 7 * n * n % 190 for n in range(size))] for size in (200, 330)]
@@ -51,6 +55,10 @@ def test_a_shared_prompt_is_as_good_as_ones_own(tmp_path: Path, family: str) -> 
     config, base, tokenizer = load(whole)
     techniques = settings.accepted(model, list(SHARED), {})
     runners, shared = shared_prompts.runners(config, base, techniques)
+    run, ran = shared._runner.prefill, []
+    monkeypatch.setattr(
+        shared._runner, "prefill", lambda at, tokens: ran.append(len(tokens)) or run(at, tokens)
+    )
     read = {}
     for name in SHARED:
         llm = LLM(model, threads=1, max_model_len=400, **settings.parts(name))
@@ -59,9 +67,11 @@ def test_a_shared_prompt_is_as_good_as_ones_own(tmp_path: Path, family: str) -> 
         outputs = sharing.generate(prompts, greedy, use_tqdm=False)
         assert [out.outputs[0].token_ids for out in outputs] == alone, name
         assert counts(sharing.runner.trace) == counts(llm.runner.trace), name
+        assert bool(llm.runner.trace.tile_rows_held) == (name == TILED), name
         read[name] = llm.runner.trace.kv_bytes_read / llm.runner.trace.kv_bytes_held
     less = [name for name in SHARED if read[name] < 0.95 * read["exact"]]
     assert len(less) > 6, read
+    assert ran == [201, 331], "each prompt once for all"
     shared.forget()
     assert shared.run(prompts[0]).cache.length == len(prompts[0])
 

@@ -61,13 +61,18 @@ def held(found: dict[str, Any]) -> float:
     return float(found["reads"]["kv_bytes_held"] * found.get("plain_over_stored", 1))
 
 
+def change_with_error(found: dict[str, Any]) -> str:
+    """Return the change of perplexity, with its standard error."""
+    error = 100 * (found["result"]["against"]["ratio_error"] or 0)
+    return f"{change(found):+.2f} ± {error:.2f} %"
+
+
 def row(setting: str, found: dict[str, Any]) -> list[Any]:
     """Return a setting's row of the table; reads are fractions of held rows."""
     reads, against = found["reads"], found["result"]["against"]
     keys, values, rows = (
         sum(map(sum, reads[name])) for name in ("key_rows_read", "value_rows_read", "rows_held")
     )
-    error = 100 * (against["ratio_error"] or 0)
     return [
         f"`{setting}`",
         keys / rows,
@@ -75,7 +80,7 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
         alone(reads),
         reads["sketch_bytes_read"] / held(found),
         share(found),
-        f"{change(found):+.2f} ± {error:.2f} %",
+        change_with_error(found),
         against["divergence"],
         against["divergence_999"],
         against["agreement"],

@@ -305,8 +305,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
     Raises:
         InputError: A model, text, setting or number that cannot be used.
     """
-    native.set_threads(flags.threads)
-    torch.set_num_threads(flags.threads)
+    torch_device.use_threads(flags.threads)
     bench = prepared(flags)
     with torch.no_grad():
         bench.measure(flags.settings)

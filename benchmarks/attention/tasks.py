@@ -3,6 +3,7 @@
     suffice calibrate --text FILE -o smollm2.json           the model's spread of scores, minutes
     python -m benchmarks.attention.tasks --data-dir DIR --calibration smollm2.json      hours
     ... --tasks piqa --settings exact exaq:bits=3           a task, some softmaxes
+    ... --device cuda                                       in PyTorch on a GPU, minutes
     ... --limit 8 --out build                               a short trial
 
 DIR has the tasks' questions, in the form of lm-evaluation-harness. As in the paper, every softmax
@@ -10,6 +11,10 @@ of a question goes by codes, also those of its context (`prefill=true`): context
 one prompt. A change against exact attention is the mean over questions, with its standard error:
 what two settings answer alike cancels. The mean is over the tasks. Cells are stored as they are
 done.
+
+Without --device the engine answers. With it (cpu or cuda) PyTorch does, many texts at a time, in
+float32; these answers have a result of their own, and are compared with exact ones of the same
+device.
 """
 
 from __future__ import annotations
@@ -18,17 +23,26 @@ import argparse
 import math
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record, script
+import torch
+
+from benchmarks.attention.coded_texts import CodedTexts
+from benchmarks.harness import record, script, torch_device, torch_texts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice import LLM
+from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.eval.answers import standard_error
 from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
+from suffice.models.files import fingerprint, locate
+from suffice.models.open import open_checkpoint
+from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
+from suffice.quant.none import NoQuant
 
 NAME, EXACT = "tasks", "exact"
 TASKS = ("piqa", "arc_easy", "winogrande", "boolq")
@@ -49,16 +63,24 @@ PUBLISHED = {
 }
 
 
+Answer = Callable[[Task, list[Question]], list[bool]]  # whether each answer is right
+
+
+def asked(flags: argparse.Namespace, setting: str) -> dict[str, Any]:
+    """Return the engine's options for a setting's softmax, in prompts too."""
+    if setting == EXACT:
+        return {}
+    softmax = f"{setting}{',' if ':' in setting else ':'}prefill=true"
+    return {"softmax": softmax, "calibration": flags.calibration}
+
+
 def engine(flags: argparse.Namespace, setting: str) -> LLM:
-    """Return an engine with a setting's softmax, in prompts too.
+    """Return an engine with a setting's softmax.
 
     Raises:
         InputError: A setting or a calibration that cannot be used.
     """
-    if setting == EXACT:
-        return LLM(flags.model, threads=flags.threads)
-    softmax = f"{setting}{',' if ':' in setting else ':'}prefill=true"
-    return LLM(flags.model, softmax=softmax, calibration=flags.calibration, threads=flags.threads)
+    return LLM(flags.model, threads=flags.threads, **asked(flags, setting))
 
 
 def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> list[bool]:
@@ -69,6 +91,43 @@ def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> list
         *_, tally = bar.track(tallies, total=len(questions), description=f"{task.name} {name}")
     found: list[bool] = tally.right
     return found
+
+
+def by_engine(flags: argparse.Namespace) -> Callable[[str], Answer]:
+    """Return what loads an engine for a setting, and returns what answers."""
+
+    def run(setting: str) -> Answer:
+        llm = engine(flags, setting)
+        return lambda task, questions: answered(llm, task, questions, setting)
+
+    return run
+
+
+def in_torch(flags: argparse.Namespace, device: torch.device) -> Callable[[str], Answer]:
+    """Return what gives a setting to a model on a device, and returns what answers.
+
+    Raises:
+        InputError: A setting, a calibration or a model that cannot be used.
+    """
+    path = locate(flags.model)
+    checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
+    levels = {}
+    for setting in flags.settings:
+        config = Config.create(model=flags.model, **asked(flags, setting))
+        config.check_model(checkpoint.config)
+        if config.calibration is not None:
+            config.calibration.check(flags.model, fingerprint(path))
+        levels[setting] = config.levels()
+    decoder = CodedTexts.from_checkpoint(checkpoint, NoQuant("float32"))
+    decoder.device = device
+
+    def run(setting: str) -> Answer:
+        decoder.use(levels[setting])
+        return lambda task, questions: (
+            torch_texts.answered(decoder, tokenizer, task, questions, setting).right
+        )
+
+    return run
 
 
 def cell_of(right: list[bool], exact: list[bool]) -> Cell:
@@ -101,6 +160,8 @@ def table(store: CellStore) -> str:
         "standard errors; the change is in points, question by question. Published: EXAQ, Table 2, "
         "LLaMA-1-13B, the mean of seven tasks."
     )
+    if "device" in store.config:
+        about += torch_texts.ABOUT + torch_device.sentence(store.cells)
     settings = dict.fromkeys(setting for cells in store.cells.values() for setting in cells)
     rows = []
     for setting in settings:
@@ -125,6 +186,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
+    torch_device.add_option(parser, None)
     parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     if flags.limit is not None and flags.limit < 2:
@@ -143,16 +205,24 @@ def measured(flags: argparse.Namespace) -> CellStore:
     questions = {task.name: task.load(flags.data_dir, flags.limit) for task in tasks}
     model = PurePath(flags.model).name
     shown: dict[str, Any] = {"model": model, "limit": flags.limit}
-    store = CellStore(flags.out, f"{NAME}_{model}", shown, record.facts(), table)
+    name, gpu = f"{NAME}_{model}", {}
+    if flags.device is None:
+        run = by_engine(flags)
+    else:
+        device = torch_device.chosen(flags.device)
+        torch_device.use_threads(flags.threads)
+        run, gpu = in_torch(flags, device), torch_device.of_cell(device)
+        name, shown = f"{NAME}_torch_{model}", shown | {"device": gpu.get("gpu", device.type)}
+    store = CellStore(flags.out, name, shown, record.facts(), table)
     store.read()
     for setting in flags.settings:
         missing = [task for task in tasks if setting not in store.cells.get(task.name, {})]
-        llm = engine(flags, setting) if missing else None
+        answer = run(setting) if missing else None
         for task in missing:
-            assert llm is not None
-            right = answered(llm, task, questions[task.name], setting)
+            assert answer is not None
+            right = answer(task, questions[task.name])
             exact = store.details[task.name][EXACT] if setting != EXACT else right
-            store.keep(task.name, setting, cell_of(right, exact), right)
+            store.keep(task.name, setting, cell_of(right, exact) | gpu, right)
     store.write()
     return store
 

@@ -8,15 +8,18 @@ import numpy as np
 import torch
 
 from benchmarks.harness.tables import Cells
+from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import Differences, PerplexityTally, Scores
 
 CHOICES = ("cpu", "cuda")
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """Add --device."""
-    parser.add_argument("--device", default="cpu", help="where PyTorch computes: cpu or cuda")
+def add_option(parser: argparse.ArgumentParser, default: str | None = "cpu") -> None:
+    """Add --device; without a default, the engine computes unless it is given."""
+    about = "where PyTorch computes: cpu or cuda"
+    about = f"{about}; default: {default or 'the engine computes, without PyTorch'}"
+    parser.add_argument("--device", default=default, help=about)
 
 
 def chosen(name: str) -> torch.device:
@@ -39,6 +42,13 @@ def chosen(name: str) -> torch.device:
         torch.backends.cuda.enable_cudnn_sdp(False)
         return torch.device(name, torch.cuda.current_device())
     return torch.device(name)
+
+
+def use_threads(count: int | None) -> None:
+    """Set the number of the host's threads, of PyTorch and of the engine's kernels."""
+    if count:
+        native.set_threads(count)
+        torch.set_num_threads(count)
 
 
 def compare(

@@ -28,15 +28,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-import torch
-
 from benchmarks.harness import record, script, torch_device
 from benchmarks.harness.tables import CellStore
 from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
 from benchmarks.quant.quality_table import table
 from benchmarks.quant.rivals import RivalDecoder
 from benchmarks.quant.sites import Coder, Inputs, Rounding, check_sites, even, learned, run
-from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import described, json_value, load_text, read
@@ -265,9 +262,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
     Raises:
         InputError: A model, text, setting or number that cannot be used.
     """
-    if flags.threads:
-        native.set_threads(flags.threads)
-        torch.set_num_threads(flags.threads)
+    torch_device.use_threads(flags.threads)
     source, windows, store = prepared(flags)
     Bench(source, windows, store).measure(flags.settings)
     store.write()

@@ -2,7 +2,8 @@
 
     python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
     ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
-    ... --task arc_easy                                                instead of PIQA
+    ... --task arc_easy,boolq                                          instead of PIQA
+    ... --device cuda --settings none kllm                             in PyTorch on a GPU
     ... --limit 8 --out build                                          a short trial
 
 A setting is weights and, after ` + `, the type of keys and values, by default the model's. Weights
@@ -10,6 +11,10 @@ that need a calibration are those that quality.py stores in --cache; others are 
 are loaded. Decode steps compute the answers, as for a user. Questions are those in
 DIR, in the form of lm-evaluation-harness; each task has its own result. Cells are stored as they
 are done.
+
+Without --device the engine answers. With it (cpu or cuda) PyTorch does: context and answer as one
+prompt, many texts at a time, keys and values in float32, into results of their own. A setting is
+then weights alone, and those that need a calibration must be in --cache.
 """
 
 from __future__ import annotations
@@ -17,19 +22,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record, script
+from benchmarks.harness import record, script, torch_device, torch_texts
 from benchmarks.harness.tables import Cell, CellStore, markdown
-from benchmarks.quant.cells import kept_path
+from benchmarks.harness.torch_texts import TextsDecoder
+from benchmarks.quant.cells import FLOAT, kept_path
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
+from suffice.models.checkpoint import Checkpoint
+from suffice.models.files import fingerprint, locate
+from suffice.models.formats.quantized_file import open_quantized
+from suffice.models.open import open_checkpoint
+from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
+from suffice.quant import QUANTS
+from suffice.quant.none import NoQuant
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
+from suffice.quant.rtn import RTN
 
-NAME, PIQA = "tasks", "piqa"
+NAME, PIQA, TORCH = "tasks", "piqa", "torch"
 _KINDS = ("acc", "acc_norm")
 SETTINGS = (
     "none",
@@ -68,14 +84,109 @@ def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell
     return dataclasses.asdict(tally.result())
 
 
+Answer = Callable[[Task, list[Question]], Cell]
+
+
+def by_engine(flags: argparse.Namespace) -> Callable[[str], Answer]:
+    """Return what loads an engine for a setting, and returns what answers."""
+
+    def run(setting: str) -> Answer:
+        llm = engine(flags, setting)
+        return lambda task, questions: answered(llm, task, questions, setting)
+
+    return run
+
+
+def in_torch(flags: argparse.Namespace) -> Callable[[str], Answer]:
+    """Return what loads a setting's weights for a device, and returns what answers.
+
+    Raises:
+        InputError: A device, a setting or a model that cannot be used.
+    """
+    for setting in flags.settings:
+        if " + " in setting:
+            raise InputError(
+                f"{setting}: with --device, keys and values are float32: give weights alone"
+            )
+        QUANTS.build(setting)
+    device, path = torch_device.chosen(flags.device), locate(flags.model)
+    torch_device.use_threads(flags.threads)
+    checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
+    model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
+
+    def run(setting: str) -> Answer:
+        decoder = weights(flags, checkpoint, setting, {"model": model})
+        decoder.device = device
+
+        def answer(task: Task, questions: list[Question]) -> Cell:
+            tally = torch_texts.answered(decoder, tokenizer, task, questions, setting)
+            return dataclasses.asdict(tally.result()) | torch_device.of_cell(device)
+
+        return answer
+
+    return run
+
+
+def weights(
+    flags: argparse.Namespace, checkpoint: Checkpoint, setting: str, facts: dict[str, Any]
+) -> TextsDecoder:
+    """Return a model with a setting's weights: those of `quality`, which must be of `facts`, or
+    those of a method that needs no text.
+
+    Raises:
+        InputError: They are of other facts, they must be made by `quality`, or PyTorch would leave
+            their inputs exact.
+    """
+    kept = kept_path(flags.cache, PurePath(flags.model).name, setting)
+    if kept.exists():
+        decoder = stored(kept, facts | {"method": setting})
+    else:
+        decoder = loaded(checkpoint, setting, kept)
+    codes = (each for each in decoder.all_packed if isinstance(each, PackedCodes))
+    if any(each.most != INPUT_LEVELS[16] for each in codes):
+        raise InputError(f"{setting}: inputs of 8 bits are not rounded with --device: leave it out")
+    return decoder
+
+
+def stored(path: Path, facts: dict[str, Any]) -> TextsDecoder:
+    """Return the model in a file of `quality`.
+
+    Raises:
+        InputError: The file is of another model or method.
+    """
+    opened = open_quantized(path)
+    found = {name: opened.facts.get(name) for name in facts}
+    if found != facts:
+        raise InputError(f"{path} is of {found}, not of {facts}: remove it")
+    return TextsDecoder(opened.config, opened.weights)
+
+
+def loaded(checkpoint: Checkpoint, setting: str, kept: Path) -> TextsDecoder:
+    """Return a model with weights by a method that needs no text.
+
+    Raises:
+        InputError: It needs one, or cannot store the weights.
+    """
+    method = NoQuant("float32") if setting == FLOAT else QUANTS.build(setting)
+    plain = isinstance(method, RTN) and not method.compensate
+    if method.calibrates and not plain:
+        raise InputError(f"{setting}: {kept} does not exist: run quality.py with --cache first")
+    return TextsDecoder.from_checkpoint(checkpoint, method)
+
+
 def table(store: CellStore) -> str:
     """Return the results as a table."""
-    text = f"## Right answers: {store.config['model']}"
+    text, torch_ran = f"## Right answers: {store.config['model']}", store.config.get("by") == TORCH
     about = (
         f"{store.config['model']}, {store.config['task']}, zero-shot, "
-        f"{store.config['questions']} questions, by decode steps, with standard errors. Weights "
-        "are those of `quality`; keys and values are the model's where none are named."
+        f"{store.config['questions']} questions, "
+        f"{'context and answer as one prompt' if torch_ran else 'by decode steps'}, with standard "
+        "errors. Weights are those of `quality`"
     )
+    if torch_ran:
+        about += f".{torch_texts.ABOUT}{torch_device.sentence(store.cells)}"
+    else:
+        about += "; keys and values are the model's where none are named."
     rows = [
         [f"`{setting}`", *(_shown(cell, each) for each in _KINDS)]
         for cells in store.cells.values()
@@ -95,10 +206,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--task", default=PIQA)
+    parser.add_argument("--task", default=PIQA, help="one, or several with commas")
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
+    torch_device.add_option(parser, None)
     parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     if flags.limit is not None and flags.limit < 2:
@@ -106,30 +218,47 @@ def options() -> argparse.Namespace:
     return flags
 
 
-def measured(flags: argparse.Namespace) -> CellStore:
-    """Measure the settings without a result; return all results.
+def opened(flags: argparse.Namespace, task: Task, count: int) -> CellStore:
+    """Return a task's results so far, of `count` questions.
+
+    Raises:
+        InputError: They are of other questions.
+    """
+    model = PurePath(flags.model).name
+    shown = {"model": model, "task": task.name, "questions": count}
+    parts = [NAME, model] + [task.name] * (task.name != PIQA)
+    if flags.device is not None:
+        shown["by"] = TORCH
+        parts.insert(1, TORCH)
+    store = CellStore(flags.out, "_".join(parts), shown, record.facts(), table)
+    store.read()
+    return store
+
+
+def measured(flags: argparse.Namespace) -> list[CellStore]:
+    """Measure the settings without a result; return all results of each task.
 
     Raises:
         InputError: Questions or settings that are not available.
     """
-    (task,) = chosen(flags.task)
-    questions = task.load(flags.data_dir, flags.limit)
-    model = PurePath(flags.model).name
-    shown = {"model": model, "task": task.name, "questions": len(questions)}
-    parts = [NAME, model] + [task.name] * (task.name != PIQA)
-    store = CellStore(flags.out, "_".join(parts), shown, record.facts(), table)
-    store.read()
+    tasks = {task.name: task for task in chosen(flags.task)}
+    questions = {name: task.load(flags.data_dir, flags.limit) for name, task in tasks.items()}
+    run = by_engine(flags) if flags.device is None else in_torch(flags)
+    stores = {name: opened(flags, task, len(questions[name])) for name, task in tasks.items()}
     for setting in flags.settings:
-        if setting not in store.cells.get(task.name, {}):
-            llm = engine(flags, setting)
-            store.keep(task.name, setting, answered(llm, task, questions, setting))
-    store.write()
-    return store
+        missing = [name for name in tasks if setting not in stores[name].cells.get(name, {})]
+        answer = run(setting) if missing else None
+        for name in missing:
+            assert answer is not None
+            stores[name].keep(name, setting, answer(tasks[name], questions[name]))
+    for store in stores.values():
+        store.write()
+    return list(stores.values())
 
 
 def main() -> int:
-    """Measure the settings and print the table."""
-    return script.printed(NAME, lambda: table(measured(options())))
+    """Measure, store and print."""
+    return script.printed(NAME, lambda: "\n\n".join(map(table, measured(options()))))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiny
-from benchmarks.quant import tasks
+from benchmarks.harness import merge_cells, record
+from benchmarks.harness.torch_texts import TextsDecoder
+from benchmarks.quant import quality, tasks
 from benchmarks.quant.cells import kept_path
+from suffice.eval.likelihood import LikelihoodPlan, Pair, score
+from suffice.models.files import fingerprint
+from suffice.models.open import open_checkpoint
 
 Run = Callable[..., int]
+OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
 
 
 @pytest.fixture
@@ -54,10 +62,14 @@ def test_it_goes_on_where_it_stopped(
     assert f"| `none` | {cells['none']['acc']:.3f} ±" in text
 
 
-def test_each_task_has_its_own_result(run: Run, tmp_path: Path) -> None:
+def write_winogrande(folder: Path) -> None:
     row = {"sentence": "The owls _ on.", "option1": "look", "option2": "sleep", "answer": "1"}
     lines = "\n".join(json.dumps(row | {"option2": f"sleep {at}"}) for at in range(4))
-    (tmp_path / "winogrande.jsonl").write_text(lines)
+    (folder / "winogrande.jsonl").write_text(lines)
+
+
+def test_each_task_has_its_own_result(run: Run, tmp_path: Path) -> None:
+    write_winogrande(tmp_path)
     assert run("--settings", "none") == 0
     assert run("--settings", "none", "--task", "winogrande") == 0
     path = tmp_path / "out" / "tasks_model_winogrande.json"
@@ -71,11 +83,115 @@ def test_weights_that_are_kept_are_used(run: Run, tmp_path: Path) -> None:
     assert run("--settings", "kmeans:group=64") == 2
 
 
+def kept(folder: Path, monkeypatch: pytest.MonkeyPatch, *settings: str) -> None:
+    """Store calibrated weights as `quality` does, in the folder that is --cache."""
+    (folder / "wikitext2-test-raw.txt").write_text(OWLS * 20)
+    (folder / "other.txt").write_text(OWLS[::-1] * 20)
+    asked = ["--model", str(folder / "model"), "--data-dir", str(folder), "--cache", str(folder)]
+    asked += ["--out", str(folder), "--calibrate", str(folder / "other.txt"), "--threads", "1"]
+    asked += ["--window", "64", "--limit", "1", "--settings", *settings]
+    monkeypatch.setattr(sys, "argv", ["quality", *asked])
+    assert quality.main() == 0
+    assert all(kept_path(folder, "model", setting).exists() for setting in settings)
+
+
+def test_torch_runs_the_engine_s_weights(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that `quality` stores, and others: each far from float, and near the engine's."""
+    kept(tmp_path, monkeypatch, "kllm:a=3", "kmeans:group=64")
+    flags = Namespace(model=str(tmp_path / "model"), cache=tmp_path, threads=1)
+    checkpoint, random = open_checkpoint(tmp_path / "model"), np.random.default_rng(0)
+    pairs = [Pair(*random.integers(3, 200, (2, 12)).tolist()) for _ in range(10)]
+    floats = logs_of(tasks.weights(flags, checkpoint, "none", {}), pairs)
+    for setting in ("int8", "rtn:group=64", "kmeans:group=64", "kllm:a=3"):
+        facts = {"model": {"name": "model", "hash": fingerprint(tmp_path / "model")}}
+        found = logs_of(tasks.weights(flags, checkpoint, setting, facts), pairs)
+        llm = tasks.engine(flags, f"{setting} + float32")
+        expected = dict(score(llm.runner, pairs, LikelihoodPlan("prefill")))
+        near = max(abs(found[at] - own.log) for at, own in expected.items())
+        far = max(map(abs, np.subtract(found, floats)))
+        jumps = setting.endswith("a=3")  # codes of inputs on a border, and what follows from them
+        assert near < (0.2 * far if jumps else 0.02) and far > 1, setting
+
+
+def logs_of(decoder: TextsDecoder, pairs: list[Pair]) -> list[float]:
+    return [each.log for each in decoder.follow(pairs)]
+
+
+def test_torch_has_results_of_its_own(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_winogrande(tmp_path)
+    settings = ["none", "int8"]
+    given = ["--task", "piqa,winogrande", "--settings", *settings]
+    for device in ([], ["--device", "cpu"]):
+        assert run(*given, *device) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("by decode steps") == 2 == shown.count("context and answer as one prompt")
+    assert shown.count("Run in PyTorch, with activations, keys and values in float32.") == 2
+    for task, end in (("piqa", ""), ("winogrande", "_winogrande")):
+        engine, found = (
+            json.loads((tmp_path / "out" / f"{name}_model{end}.json").read_text())
+            for name in ("tasks", "tasks_torch")
+        )
+        assert found["engine"] == engine["engine"] | {"by": "torch"}
+        assert list(found["cells"][task]) == settings
+        assert found["cells"] == engine["cells"], "answers are alike"
+
+
+def test_parts_of_several_processes_are_joined(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "program", lambda: "python -m benchmarks.quant.tasks")
+    settings, name = ("none", "int8"), "tasks_torch_model.json"
+    for setting in settings:
+        assert run("--device", "cpu", "--out", str(tmp_path / setting), "--settings", setting) == 0
+    assert run("--device", "cpu", "--settings", *settings) == 0
+    table = merge_cells.merged(tmp_path / "joined", [tmp_path / each / name for each in settings])
+    whole, joined = (json.loads((tmp_path / at / name).read_text()) for at in ("out", "joined"))
+    assert joined["cells"] == whole["cells"] and joined["engine"] == whole["engine"]
+    assert all(f"| `{setting}` |" in table for setting in settings)
+
+
+def test_weights_of_another_model_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept(tmp_path, monkeypatch, "kmeans:group=64")
+    tiny.make(tmp_path / "model", "llama", tokenizer=True, seed=1)
+    capsys.readouterr()
+    assert run("--device", "cpu", "--settings", "kmeans:group=64") == 2
+    error = capsys.readouterr().err
+    assert "remove it" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("none + int8", "none + int8: with --device, keys and values are float32: give weights"),
+        ("kmeans", "model-kmeans.safetensors does not exist: run quality.py with --cache first"),
+        ("rtn:compensate=true", "does not exist: run quality.py with --cache first"),
+        ("int8:act_bits=8", "int8:act_bits=8: inputs of 8 bits are not rounded with --device"),
+        ("int9", "unknown quant 'int9'. Did you mean 'int8'?"),
+    ],
+)
+def test_what_torch_does_not_compute(
+    run: Run, setting: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--device", "cpu", "--settings", setting) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--limit", "1"], "--limit=1: must be at least 2 questions"),
         (["--settings", "int9"], "unknown quant 'int9'. Did you mean 'int8'?"),
+        (
+            ["--device", "tpu", "--settings"],
+            "--device=tpu: PyTorch has no such device here; allowed: cpu",
+        ),
         (["--settings", "none + int4"], "unknown kv_cache_dtype 'int4'. Did you mean 'int8'?"),
     ],
 )

@@ -7,14 +7,35 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import tiny
 from benchmarks.attention import tasks
+from benchmarks.attention.coded_texts import CodedTexts, coded_softmax
+from benchmarks.harness import merge_cells, record, torch_device
+from benchmarks.harness.torch_texts import likelihoods
 from commands import Cli
+from oracle import max_error
+from suffice import LLM
+from suffice.attention import SOFTMAXES
+from suffice.attention.calibration import read
+from suffice.attention.exaq import EXAQ
+from suffice.attention.exaq_km import levels_of
+from suffice.attention.levels import Levels
+from suffice.errors import InputError
+from suffice.eval.likelihood import LikelihoodPlan, Pair, score
+from suffice.models.open import open_checkpoint
+from suffice.quant.none import NoQuant
 
 Run = Callable[..., int]
+BY_HEAD = [
+    [EXAQ(2).levels_of_clip(-4.0), EXAQ(2).levels_of_clip(-2.5), levels_of((0.02, 0.1, 0.4, 0.9))],
+    [EXAQ(3, tail=tail).levels_of_clip(-5.0) for tail in ("clip", "flush", "clip")],
+]
 TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 30
 
 
@@ -80,12 +101,133 @@ def test_prompts_go_by_codes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ["exaq:bits=2,prefill=true", "exaq_km:prefill=true"]
 
 
+@pytest.mark.parametrize("levels", BY_HEAD, ids=["2 bits", "3 bits"])
+def test_a_coded_softmax_is_the_reference_s(levels: list[Levels]) -> None:
+    """Of three heads with their own levels, and with masked keys."""
+    random = np.random.default_rng(0)
+    scores = (2 * random.standard_normal((3, 4, 30, 30))).astype(np.float32)
+    scores[..., ~np.tri(30, dtype=bool)] = -np.inf
+    x = scores - scores.max(-1, keepdims=True)
+    for head, own in enumerate(levels):
+        x[head, :, 20, 5], x[head, :, 20, 6] = own.borders[1], 0  # on a border: the code above
+    weights = np.stack([own.weigh(row) for own, row in zip(levels, x, strict=True)])
+    tables = [
+        torch.tensor([getattr(own, name) for own in levels]) for name in ("borders", "weights")
+    ]
+    found = coded_softmax(torch.from_numpy(x), *tables)
+    assert max_error(found, weights / weights.sum(-1, keepdims=True)) < 1e-6
+    assert max_error(found, torch.from_numpy(x).softmax(-1)) > 0.05
+    assert (found.numpy()[x == -np.inf] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "setting", ["exact", "exaq:bits=2", "exaq:bits=3,clip=fit", "exaq_km:bits=2"]
+)
+def test_texts_by_codes_are_the_engine_s(run: Run, tmp_path: Path, setting: str) -> None:
+    model, calibration = tmp_path / "model", tmp_path / "c.json"
+    flags = Namespace(model=model, calibration=calibration, threads=1)
+    exact = {"dtype": "float32", "kv_cache_dtype": "float32"}
+    llm = LLM(model, threads=1, **exact, **tasks.asked(flags, setting))
+    tokens = llm.tokenizer.encode(TEXT)
+    pairs = [Pair(tokens[at : at + 30 + at], tokens[at : at + 1 + at % 4]) for at in range(40)]
+    decoder = CodedTexts.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+    plain = logs(decoder, pairs)
+    if setting != tasks.EXACT:
+        decoder.use(SOFTMAXES.build(setting).levels(read(calibration)))
+    found = logs(decoder, pairs)
+    expected = dict(score(llm.runner, pairs, LikelihoodPlan("prefill")))
+    assert max(abs(found[at] - expected[at].log) for at in expected) < 1e-3
+    moved = max(abs(found[at] - plain[at]) for at in expected)
+    assert moved > 0.05 or setting == tasks.EXACT
+
+
+def logs(decoder: CodedTexts, pairs: list[Pair]) -> dict[int, float]:
+    parts = likelihoods(decoder, pairs)
+    return {index: own.log for together in parts for index, own in together}
+
+
+def test_torch_has_a_result_of_its_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--settings", "exact") == 0
+    monkeypatch.setattr(tasks, "engine", lambda *_: pytest.fail("the engine is not asked"))
+    assert run("--device", "cpu", "--settings", "exaq:bits=2", "exaq_km:bits=3") == 0
+    folder = tmp_path / "out"
+    engine, found = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("tasks_model", "tasks_torch_model")
+    )
+    assert engine["engine"] == {"model": "model", "limit": None}
+    assert found["engine"] == engine["engine"] | {"device": "cpu"}
+    details = record.read_details(folder, "tasks_torch_model")
+    for task, row in found["cells"].items():
+        assert list(row) == ["exact", "exaq:bits=2", "exaq_km:bits=3"]
+        for setting, cell in row.items():
+            assert cell == tasks.cell_of(details[task][setting], details[task]["exact"])
+        assert row["exact"] == engine["cells"][task]["exact"], "the engine answers alike"
+    shown = (folder / "tasks_torch_model.md").read_text()
+    assert "Run in PyTorch, with activations, keys and values in float32." in shown
+    assert "PyTorch" not in (folder / "tasks_model.md").read_text()
+
+
+def test_parts_of_several_processes_are_joined(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "program", lambda: "python -m benchmarks.attention.tasks")
+    settings, name = ("exaq:bits=2", "exaq_km:bits=3"), "tasks_torch_model"
+    asked: list[tuple[str, ...]] = [settings, *((setting,) for setting in settings)]
+    for part, own in enumerate(asked):
+        given = ["--out", str(tmp_path / f"part{part}"), "--settings", *own]
+        assert run("--device", "cpu", *given) == 0
+    paths = [tmp_path / f"part{part}" / f"{name}.json" for part in (1, 2)]
+    table = merge_cells.merged(tmp_path / "joined", paths)
+    whole, joined = (
+        json.loads((tmp_path / folder / f"{name}.json").read_text())
+        for folder in ("part0", "joined")
+    )
+    assert joined["cells"] == whole["cells"] and joined["engine"] == whole["engine"]
+    assert [list(row) for row in joined["cells"].values()] == [["exact", *settings]] * 2
+    one, other = (record.read_details(tmp_path / each, name) for each in ("part0", "joined"))
+    assert one == other and len(other["piqa"]["exact"]) == 6
+    assert all(f"| `{setting}` |" in table for setting in settings)
+
+
+def test_devices_are_not_mixed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--device", "cpu", "--settings", "exact") == 0
+    monkeypatch.setattr(torch_device, "of_cell", lambda device: {"gpu": "a GPU"})
+    capsys.readouterr()
+    assert run("--device", "cpu", "--settings", "exaq:bits=2") == 2
+    error = capsys.readouterr().err
+    assert "give another folder with --out" in error and error.count("\n") == 1
+
+
+def test_torch_refuses_what_the_engine_refuses(run: Run, tmp_path: Path) -> None:
+    """Another model's calibration, and a model whose scores a table does not know."""
+    flags = Namespace(model=str(tmp_path / "model"), calibration=str(tmp_path / "c.json"))
+    flags.settings = ["exaq:bits=2"]
+    changed: dict[str, Any] = json.loads((tmp_path / "c.json").read_text())
+    changed["model"]["hash"] = "0"
+    (tmp_path / "other.json").write_text(json.dumps(changed))
+    host = torch.device("cpu")
+    with pytest.raises(InputError, match="is of model with hash 0, but "):
+        flags.calibration = str(tmp_path / "other.json")
+        tasks.in_torch(flags, host)
+    flags.model = str(tiny.make(tmp_path / "capped", "gemma2", tokenizer=True))
+    with pytest.raises(InputError, match="caps its scores, which techniques do not know"):
+        tasks.in_torch(flags, host)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--limit", "1"], "--limit=1: must be at least 2 questions"),
         (["--settings", "exaq:bits=5"], "exaq: bits=5: must be 2, 3 or 4"),
         (["--tasks", "pica"], "unknown task 'pica'. Did you mean 'piqa'?"),
+        (["--device", "tpu"], "--device=tpu: PyTorch has no such device here; allowed: cpu"),
+        (["--device", "cpu", "--settings", "tiers"], "unknown softmax 'tiers'"),
+        (["--device", "cpu", "--settings", "exaq:bits=5"], "exaq: bits=5: must be 2, 3 or 4"),
     ],
 )
 def test_bad_input(

@@ -15,8 +15,11 @@ import torch
 import other_device
 import tiny
 from benchmarks.attention import selection
+from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.harness import torch_device
 from benchmarks.quant import quality
+from benchmarks.quant import tasks as quant_tasks
+from commands import Cli
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityTally
 from suffice.models.quantize import torch_sites
@@ -105,6 +108,45 @@ def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for setting, cells in found["cpu"]["cells"].items():
         other = found["other"]["cells"][setting]["decode"]
         assert cells["decode"]["bytes"] == pytest.approx(other["bytes"], rel=1e-3)
+
+
+TASKS_RESULT = "tasks_torch_model.json"
+
+
+@pytest.fixture
+def questions(folder: Path) -> Path:
+    row = {"goal": "The owls", "sol1": "look on.", "sol2": "sleep all day.", "label": 0}
+    rows = (row | {"goal": f"The owls, {'0 ' * at}"} for at in range(9))
+    (folder / "piqa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def check_answers(found: dict[str, Any], folder: Path, settings: list[str]) -> None:
+    here, there = (found[device]["cells"]["piqa"] for device in ("cpu", "other"))
+    assert list(here) == settings
+    assert there == {name: cell | {"gpu": "a GPU"} for name, cell in here.items()}
+    texts = [(folder / each / TASKS_RESULT).with_suffix(".md").read_text() for each in found]
+    assert [SENTENCE in text for text in texts] == [False, True]
+
+
+def test_answers_by_codes_elsewhere(
+    questions: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    asked = ["--model", str(questions / "model"), "-o", str(questions / "c.json"), "--limit", "4"]
+    text = str(questions / "wikitext2-test-raw.txt")
+    assert cli("calibrate", *asked, "--text", text, "--window", "64").code == 0
+    options = ["--device", "cpu", "--tasks", "piqa", "--calibration", str(questions / "c.json")]
+    options += ["--settings", "exaq_km:bits=3"]
+    found = results(softmax_tasks, questions, monkeypatch, TASKS_RESULT, *options)
+    check_answers(found, questions, ["exact", "exaq_km:bits=3"])
+    assert [each["engine"]["device"] for each in found.values()] == ["cpu", "a GPU"]
+
+
+def test_answers_with_few_bits_elsewhere(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["none", "int8", "rtn:group=32"]
+    options = ["--device", "cpu", "--cache", str(questions), "--settings", *settings]
+    found = results(quant_tasks, questions, monkeypatch, TASKS_RESULT, *options)
+    check_answers(found, questions, settings)
 
 
 def test_a_table_says_which_rows_a_gpu_computed() -> None:

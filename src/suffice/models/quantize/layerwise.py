@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from suffice.cache.kv import KVCache
 from suffice.models.blocks import ExpertMLP
 from suffice.models.decoder import DecoderWeights
 from suffice.models.quantize.torch_decoder import HOST, TorchDecoder
@@ -87,7 +86,7 @@ class Layerwise(TorchDecoder):
         self._routed: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._weights = weights
         self._window = 0
-        self._states = [self._embed(torch.tensor(window), 0) for window in windows]
+        self._states = [self._embed(torch.tensor(window), slice(len(window))) for window in windows]
         self._tokens = sum(map(len, self._states))
 
     def replace(self, index: int, matrices: dict[str, PackedLinear]) -> None:
@@ -151,12 +150,6 @@ class Layerwise(TorchDecoder):
         tables = [(cos[:rows], sin[:rows]) for cos, sin in self._rope_rows(rows)]
         table = None if layer.rope is None else tables[layer.rope]
         return self._layer(index, state, table, None, None)
-
-    def _held(
-        self, index: int, cache: KVCache | None, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values of the window, which no cache stores."""
-        return k, v
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         matrix = name.rpartition(".")[2]

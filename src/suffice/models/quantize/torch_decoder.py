@@ -39,6 +39,7 @@ __all__ = ["HOST", "TorchDecoder"]
 HOST = torch.device("cpu")
 
 Logits = Literal["last", "all", "none"]
+Positions = slice | torch.Tensor  # of tokens, which a tensor [T] may have in any order
 
 
 class TorchDecoder(DecoderWeights):
@@ -81,12 +82,8 @@ class TorchDecoder(DecoderWeights):
         """
         self._check(tokens, cache.length)
         cache.reserve(len(tokens))
-        first, rows = cache.length, cache.length + len(tokens)
-        x = self._embed(tokens, first)
-        tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
-        for index, layer in enumerate(self.config.layers):
-            table = None if layer.rope is None else tables[layer.rope]
-            x = self._layer(index, x, table, cache, watch)
+        rows = cache.length + len(tokens)
+        x = self._through(tokens, slice(cache.length, rows), rows, cache, watch)
         cache.advance(len(tokens))
         if logits == "none":
             return None
@@ -102,21 +99,36 @@ class TorchDecoder(DecoderWeights):
             raise InputError(
                 f"token {wrong} is outside the vocabulary; allowed: 0..{config.vocab - 1}"
             )
-        check_call(config, first, len(tokens))
         if config.position_rows and first + len(tokens) > config.trained_positions:
             raise InputError(
                 f"{first + len(tokens)} tokens are more than the model has positions; "
                 f"allowed: {config.trained_positions}"
             )
+        check_call(config, first, len(tokens))
 
-    def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+    def _through(
+        self,
+        tokens: torch.Tensor,
+        at: Positions,
+        rows: int,
+        cache: KVCache | None = None,
+        watch: Watch | None = None,
+    ) -> torch.Tensor:
+        """Return the hidden states [T, M] after the last layer of tokens `at` positions < rows."""
+        x = self._embed(tokens, at)
+        tables = [(cos[at], sin[at]) for cos, sin in self._rope_rows(rows)]
+        for index, layer in enumerate(self.config.layers):
+            table = None if layer.rope is None else tables[layer.rope]
+            x = self._layer(index, x, table, cache, watch)
+        return x
+
+    def _embed(self, tokens: torch.Tensor, at: Positions) -> torch.Tensor:
         config = self.config
         x = gather_rows(self.matrix("embed"), tokens).to(self.device) * self.embed_scale
         if config.projected:
             x = self._linear("project_in", x)
         if config.position_rows:
-            start = first + config.position_offset
-            x = x + self._tensor("positions")[start : start + len(tokens)]
+            x = x + self._tensor("positions")[config.position_offset :][at]
         return x
 
     def _layer(
@@ -165,8 +177,12 @@ class TorchDecoder(DecoderWeights):
     def _held(
         self, index: int, cache: KVCache | None, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values [G, T, D] to a layer; return all that it holds, [G, S, D]."""
-        assert cache is not None
+        """Append keys and values [G, T, D] to a layer; return all that it holds, [G, S, D].
+
+        Without a cache these are the same.
+        """
+        if cache is None:
+            return k, v
         cache.append(index, k.cpu().numpy(), v.cpu().numpy())
         rows = cache.held(index) + k.shape[1]
         return self._moved(cache.keys(index, rows)), self._moved(cache.values(index, rows))
@@ -197,10 +213,13 @@ class TorchDecoder(DecoderWeights):
 
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
-        config = self.config
-        spare = self._tensor(f"layers.{index}.spare") if config.spare_logits else None
+        config, spare = self.config, self._spare(index)
         window = config.layers[index].window
         return attend(q, k, v, config.attention_scale, window, config.score_cap, spare)
+
+    def _spare(self, index: int) -> torch.Tensor | None:
+        """Return the logits [H] of a layer that take part in its softmax without a value."""
+        return self._tensor(f"layers.{index}.spare") if self.config.spare_logits else None
 
     def _mlp(self, index: int, block: DenseMLP, x: torch.Tensor) -> torch.Tensor:
         at = f"layers.{index}."

@@ -26,11 +26,13 @@ __all__ = [
     "gather_rows",
     "layer_norm",
     "linear",
+    "masked_scores",
     "rms_norm",
     "rotate",
     "route",
     "row_blocks",
     "rows_of",
+    "soften",
     "visible",
 ]
 
@@ -219,8 +221,19 @@ def _attend_in_full(
     """As `attend`, with all scores in memory; `mask` [T, S] are the rows that queries see."""
     group = q.shape[0] // k.shape[0]
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    scores = capped(q @ k.transpose(1, 2) * scale, cap).masked_fill(~mask, -torch.inf)
+    return soften(masked_scores(q, k, scale, mask, cap), spare) @ v
+
+
+def masked_scores(
+    q: torch.Tensor, k: torch.Tensor, scale: float, mask: torch.Tensor, cap: float
+) -> torch.Tensor:
+    """Return scores [..., T, S] of q [..., T, D] and k [..., S, D]; -infinity outside the mask."""
+    return capped(q @ k.mT * scale, cap).masked_fill(~mask, -torch.inf)
+
+
+def soften(scores: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:
+    """Return the softmax of scores [H, ..., S], without the weight of a `spare` logit [H]."""
     if spare is None:
-        return scores.softmax(dim=-1) @ v
-    column = spare.view(-1, 1, 1).expand(-1, scores.shape[1], 1)
-    return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1] @ v
+        return scores.softmax(dim=-1)
+    column = spare.view(-1, *[1] * (scores.dim() - 1)).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]

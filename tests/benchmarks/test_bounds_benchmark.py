@@ -12,8 +12,9 @@ import pytest
 
 import tiny
 from benchmarks.attention import bounds
+from sample_text import OWLS
 
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 120
+TEXT = OWLS * 120
 CERTAIN = "tiers:bounded=true,eps=0.2,skip=0.001 @ planes"
 PROBABLE = "tiers:eps=1,skip=0,sample=4,delta=0.05"
 

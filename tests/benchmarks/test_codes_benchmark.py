@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from benchmarks.hw import codes
+from sample_text import OWLS
 from suffice_hw.kllm.codes import RealCodes, mean
 
 
@@ -34,8 +35,7 @@ def test_scores_are_those_of_the_softmax() -> None:
 
 def test_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.make(tmp_path / "model", tokenizer=True, max_position_embeddings=256)
-    text = "The owls look on; 0123456789 again and again, as they have done before. "
-    (tmp_path / "wikitext2-test-raw.txt").write_text(text * 20)
+    (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS * 20)
     asked = ["codes", "--model", str(model), "--data-dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*asked, "--quick", "--out", str(tmp_path)])
     assert codes.main() == 0

@@ -11,9 +11,10 @@ import pytest
 import tiny
 from benchmarks.attention import exaq, exaq_tail
 from commands import Cli
+from sample_text import OWLS
 from suffice.native import core
 
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 30
+TEXT = OWLS * 30
 
 
 def test_the_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 import tiny
 from benchmarks.attention import prompts
+from sample_text import OWLS
 
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 120
+TEXT = OWLS * 120
 
 
 def test_times_and_quality_are_stored_together(

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 import tiny
 from benchmarks.quant import cells, peer_weights, quality, quality_table, quantize_peers
 from commands import Cli
+from sample_text import OWLS
 from suffice.errors import InputError
 
 Run = Callable[..., int]
-OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
 
 
 @pytest.fixture

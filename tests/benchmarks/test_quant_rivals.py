@@ -14,6 +14,7 @@ import tiny
 from benchmarks.quant import quality, rivals
 from benchmarks.quant.rivals import RivalDecoder, even, kmeans
 from draws import normal
+from sample_text import OWLS
 from suffice.errors import InputError
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import SiteInputs
@@ -115,7 +116,7 @@ def test_bits() -> None:
 
 
 def test_cells_of_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "The owls look on; 0123456789 again and again, as they have done before. " * 30
+    text = OWLS * 30
     (tmp_path / "wikitext2-test-raw.txt").write_text(text)
     row = json.dumps({"category": "rag", "turns": ["Who looks on? " * 90]})
     (tmp_path / "spec-bench-questions.jsonl").write_text(row)

@@ -16,12 +16,12 @@ from benchmarks.harness import merge_cells, record
 from benchmarks.harness.torch_texts import TextsDecoder
 from benchmarks.quant import quality, tasks
 from benchmarks.quant.cells import kept_path
+from sample_text import OWLS
 from suffice.eval.likelihood import LikelihoodPlan, Pair, score
 from suffice.models.files import fingerprint
 from suffice.models.open import open_checkpoint
 
 Run = Callable[..., int]
-OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ import torch
 import tiny
 from benchmarks.attention import selection
 from benchmarks.attention.selectors import SELECTORS, Head, in_four_bits, largest
+from sample_text import OWLS
 
 ROWS, TOKENS, SIZE = 160, 40, 16
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 60
+TEXT = OWLS * 60
 
 
 def head(seed: int = 0, heat: float = 3.0) -> Head:

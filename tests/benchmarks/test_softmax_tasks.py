@@ -20,6 +20,7 @@ from benchmarks.harness import merge_cells, record, torch_device
 from benchmarks.harness.torch_texts import likelihoods
 from commands import Cli
 from oracle import max_error
+from sample_text import OWLS
 from suffice import LLM
 from suffice.attention import SOFTMAXES
 from suffice.attention.calibration import read
@@ -36,7 +37,7 @@ BY_HEAD = [
     [EXAQ(2).levels_of_clip(-4.0), EXAQ(2).levels_of_clip(-2.5), levels_of((0.02, 0.1, 0.4, 0.9))],
     [EXAQ(3, tail=tail).levels_of_clip(-5.0) for tail in ("clip", "flush", "clip")],
 ]
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 30
+TEXT = OWLS * 30
 
 
 @pytest.fixture

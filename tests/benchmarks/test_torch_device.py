@@ -20,13 +20,13 @@ from benchmarks.harness import torch_device
 from benchmarks.quant import quality
 from benchmarks.quant import tasks as quant_tasks
 from commands import Cli
+from sample_text import OWLS
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityTally
 from suffice.models.quantize import torch_sites
 from suffice.quant.activations import Site
 from suffice.quant.hadamard import rotate
 
-OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
 QUALITY = (
     "none",
     "none + a=8,sites=scores",

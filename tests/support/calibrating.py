@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sample_text import OWLS
 from suffice import SamplingParams
 
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
+TEXT = OWLS * 12
 ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 
 

@@ -302,9 +302,9 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
 template <int Bits, bool Even, int B>
 constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 
-// Multiplies a row, unless the form of the scales is none of those in linear_codes_row.inl.
+// Multiplies a few rows, unless the form of the scales is none of those in linear_codes_row.inl.
 template <class In, int Bits, bool Even>
-bool row_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y);
+bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride);
 
 // All rows with levels that are looked up once.
 template <class In, int Bits, bool Even>
@@ -322,8 +322,8 @@ void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y
 
 template <class In, int Bits, bool Even>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  if (x.count == 1 && row_of_codes<In, Bits, Even>(w, first, last, x, y)) return;
   if (x.count >= kDecodeRows) return found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
+  if (rows_of_codes<In, Bits, Even>(w, first, last, x, y, y_stride)) return;
   for (int panel = first; panel < last; panel++)
     in_units<kDirectRows>(x.count, [&]<int B>(int row) {
       codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);

@@ -1,4 +1,4 @@
-// One row times weights of few bits whose scales have a form that files often have.
+// A few rows times weights of few bits whose scales have a form that files often have.
 //
 // Preparing the scales of a few units for products takes as long as the products of one row. Here
 // their form is known to the compiler, and each scale is made where it multiplies. Same bits.
@@ -37,45 +37,53 @@ struct SpanScales {
   SUFFICE_INLINE Unit of(int unit) const { return {*this, unit * kUnit / Group}; }
 };
 
-// With AVX-512, products of a row take less time than reading, and the core's own prefetchers reach
-// the memory's speed; fetching lines for them is slower.
-constexpr bool kFetchesRow = SUFFICE_LEVEL < 4;
+// With AVX-512, products of one row take less time than reading, and the core's own prefetchers
+// reach the memory's speed; fetching lines for them is slower. Of several rows it is not.
+template <int B>
+constexpr bool kFetchesRows = SUFFICE_LEVEL < 4 || B > 1;
 
-// A panel times a row, as codes_tile multiplies it.
-template <class In, int Bits, bool Even, class Span>
-__attribute__((noinline)) void row_tile(const Linear& w, int panel, const Inputs& x, float* y) {
+// A panel times B rows, as codes_tile multiplies them.
+template <class In, int Bits, bool Even, class Span, int B>
+__attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Inputs& x, int row,
+                                         float* y, int y_stride) {
   constexpr int bytes = unit_bytes(Bits);
-  const std::byte* input = In::of(x);
-  const InputStretch* stretch = x.stretches;
+  const std::byte* input = In::of(x) + row * kFours * In::four_bytes;
+  const InputStretch* stretch = x.stretches + row;
   const Levels<Bits, Even> levels(w);
-  vf total[1][kVectors] = {};
+  vf total[B][kVectors];
+  clear(total);
   const std::byte* next = w.data + panel * w.panel_bytes();
   const auto add_span = [&](int units) __attribute__((always_inline)) {
     const Span span(next);
-    if (kFetchesRow) fetch_lines(next, Span::header_bytes);
+    if (kFetchesRows<B>) fetch_lines(next, Span::header_bytes);
     next += Span::header_bytes;
 #pragma GCC unroll 2
     for (int i = 0; i < units; i++) {
-      if (kFetchesRow) fetch_lines(next, bytes);
+      if (kFetchesRows<B>) fetch_lines(next, bytes);
       const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, next);
-      add_unit<In, 1, kVectors>(w, of_unit, span.of(i), stretch, input, total);
+      add_unit<In, B, kVectors>(w, of_unit, span.of(i), stretch, input, total);
       next += bytes;
-      input += kFours * In::four_bytes;
-      stretch++;
+      input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
+      stretch += x.count;
     }
   };
   int left = round_up(w.columns, kUnit) / kUnit;
   for (; left >= Span::units; left -= Span::units) add_span(Span::units);
   if (left > 0) add_span(left);
-  store_totals(w, panel, total[0], y);
+#pragma GCC unroll 8
+  for (int b = 0; b < B; b++)
+    store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
 }
 
 template <class In, int Bits, bool Even>
-bool row_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y) {
+bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
     if (w.layout != CodeLayout{Bits, Group, scales, minima}) return false;
+    using Span = SpanScales<scales, minima, Group>;
     for (int panel = first; panel < last; panel++)
-      row_tile<In, Bits, Even, SpanScales<scales, minima, Group>>(w, panel, x, y);
+      in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+        rows_tile<In, Bits, Even, Span, B>(w, panel, x, row, y, y_stride);
+      });
     return true;
   };
   bool done = false;

@@ -42,6 +42,20 @@ struct SpanScales {
 template <int B>
 constexpr bool kFetchesRows = SUFFICE_LEVEL < 4 || B > 1;
 
+// Fetches what one row's products take a few units later; after the last unit, the first again. A
+// panel of a wide matrix and its inputs do not fit the L1 cache together, and an input waits behind
+// all loads from memory. Two units' sums are a line.
+template <class In>
+SUFFICE_INLINE void fetch_inputs(const Linear& w, const Inputs& x, const std::byte* input,
+                                 const InputStretch* stretch, bool sums) {
+  constexpr int ahead = 4, unit = kFours * In::four_bytes;
+  const int units = round_up(w.columns, kUnit) / kUnit;
+  const std::byte* const at = input + ahead * unit;
+  fetch_near(at < In::of(x) + units * unit ? at : at - units * unit);
+  const InputStretch* const later = stretch + ahead;
+  if (sums) fetch_near(later < x.stretches + units ? later : later - units);
+}
+
 // A panel times B rows, as codes_tile multiplies them.
 template <class In, int Bits, bool Even, class Span, int B>
 __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Inputs& x, int row,
@@ -59,7 +73,10 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
     next += Span::header_bytes;
 #pragma GCC unroll 2
     for (int i = 0; i < units; i++) {
-      if (kFetchesRows<B>) fetch_lines(next, bytes);
+      if (kFetchesRows<B>)
+        fetch_lines(next, bytes);
+      else
+        fetch_inputs<In>(w, x, input, stretch, i % 2 == 0);
       const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, next);
       add_unit<In, B, kVectors>(w, of_unit, span.of(i), stretch, input, total);
       next += bytes;

@@ -9,7 +9,7 @@
                                                                         and tiers
     python -m benchmarks.attention.quality --data-dir DIR --quick       tiny sizes, into build/
     python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
-    ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
+    ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:keys=0.8
 
 Each command measures the settings without a result, a minute or two each on two cores, and stores
 a record of each, in the form of `suffice eval perplexity --against exact`. The reference and the
@@ -47,34 +47,34 @@ from suffice.progress import progress_bar
 MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 20
 CODED_WINDOW, CODED_LIMIT = 1024, 16
 OTHER_LIMIT = 8  # windows of policies and of types of keys and values
-SMALL = "certified:bounded=false,eps=0.25,v=0.002"
-LOOSE = "art:tau=1e-2"
+SMALL = "certified:bounded=false,eps=0.25,values=0.002"
+LOOSE = "art:change=1e-2"
 SETTINGS = (
     "exact",
-    "aet:k=2,v=0.001",
-    "aet:k=0.95",
-    "aet:k=0.9",
-    "aet:k=0.8",
+    "aet:keys=all,values=0.001",
+    "aet:keys=0.95",
+    "aet:keys=0.9",
+    "aet:keys=0.8",
     *(f"aet:keys={keys},block=1" for keys in (0.95, 0.9, 0.8)),  # token by token, as in the paper
     "aet:keys=0.6,values=0.005,block=1",
     "art",
-    "art:tau=1e-3",
-    "art:tau=1e-2",
-    "aet:k=0.9,order=sketch",
-    "art:tau=1e-2,block=16,order=sketch",
-    "art:tau=1e-2,block=16,v=0.002,order=sketch",
-    "art:tau=2e-2,block=16,v=0.002,order=sketch",
+    "art:change=1e-3",
+    "art:change=1e-2",
+    "aet:keys=0.9,order=sketch",
+    "art:change=1e-2,block=16,order=sketch",
+    "art:change=1e-2,block=16,values=0.002,order=sketch",
+    "art:change=2e-2,block=16,values=0.002,order=sketch",
     "certified:eps=0.05",
     SMALL,
-    "certified:bounded=false,eps=0.3,v=0.002",
-    "certified:bounded=false,eps=0.3,v=0.005",
-    "certified:bounded=false,eps=0.4,v=0.005",
+    "certified:bounded=false,eps=0.3,values=0.002",
+    "certified:bounded=false,eps=0.3,values=0.005",
+    "certified:bounded=false,eps=0.4,values=0.005",
 )
 BUDGETED = (
     "exact",
-    "aet:k=2,v=0.001",
-    "aet:k=0.9",
-    "art:tau=1e-2",
+    "aet:keys=all,values=0.001",
+    "aet:keys=0.9",
+    "art:change=1e-2",
     "certified:eps=0.05",
     SMALL,
     *(
@@ -87,12 +87,12 @@ BUDGETED = (
         for policy in ("snapkv", "pyramidkv")
         for art in ("art", LOOSE)
     ),
-    "quest:ratio=0.5 + aet:k=2,v=0.001",
-    "snapkv:ratio=0.5 + aet:k=2,v=0.001",
-    "snapkv:keep=true + art:tau=1e-2",
-    "quest:keep=true + art:tau=1e-2",
+    "quest:ratio=0.5 + aet:keys=all,values=0.001",
+    "snapkv:ratio=0.5 + aet:keys=all,values=0.001",
+    "snapkv:rank_only=true + art:change=1e-2",
+    "quest:rank_only=true + art:change=1e-2",
     "quest:ratio=0.5 + certified:eps=0.05",
-    "certified:bounded=false,eps=0.3,v=0.002",
+    "certified:bounded=false,eps=0.3,values=0.002",
     *(f"tiers:eps={eps},skip=0.0002" for eps in (0.5, 0.6, 1)),
     "tiers:eps=0.8,skip=0.0007",
 )
@@ -111,10 +111,10 @@ CODED = (
     "exaq:bits=2,clip=solve,keys=1",
     "exaq:bits=3,clip=fit",
     "exaq:bits=2,clip=fit",
-    "exaq:bits=2 + aet:k=0.9",
-    "exaq:bits=3 + aet:k=0.9",
-    "exaq:bits=4 + aet:k=0.9",
-    "exaq:bits=3 + art:tau=1e-2",
+    "exaq:bits=2 + aet:keys=0.9",
+    "exaq:bits=3 + aet:keys=0.9",
+    "exaq:bits=4 + aet:keys=0.9",
+    "exaq:bits=3 + art:change=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
 STORED = (

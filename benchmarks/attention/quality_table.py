@@ -62,9 +62,9 @@ def held(found: dict[str, Any]) -> float:
 
 
 def change_with_error(found: dict[str, Any]) -> str:
-    """Return the change of perplexity, with its standard error."""
-    error = 100 * (found["result"]["against"]["ratio_error"] or 0)
-    return f"{change(found):+.2f} ± {error:.2f} %"
+    """Return the change of perplexity, with its standard error unless there is one window."""
+    error = found["result"]["against"]["ratio_error"]
+    return f"{change(found):+.2f}" + ("" if error is None else f" ± {100 * error:.2f}") + " %"
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:

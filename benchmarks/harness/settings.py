@@ -1,4 +1,4 @@
-"""Parses settings of the engine as written in tables: `quest:ratio=0.2 + art:tau=1e-2`.
+"""Parses settings of the engine as written in tables: `quest:ratio=0.2 + art:change=1e-2`.
 
 `exact @ int8` keeps keys and values in int8; without it they have the type of the table.
 """

@@ -56,6 +56,21 @@ def test_protected_heads_read_everything_and_others_do_not(
     assert (keys < held)[~exact].all()
 
 
+def test_a_calibration_sets_all_options(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    options = {"skip": 0.001, "sample": 4, "delta": 0.1, "prompt": 0.25}
+    write(path, stored(checkpoint, "tiers", options, THRESHOLDS))
+    asked = {"attention": "tiers:calibrated", "calibration": path, "max_model_len": 512}
+    llm = LLM(checkpoint, dtype="float32", **asked)
+    assert llm.runner.trace.confidence == 0.9
+    assert llm.runner.tiled and llm.config.technique.unread_in_prompts == 0.25
+    write(path, stored(checkpoint, "art", {"order": "sketch", "block": 16}, THRESHOLDS))
+    llm = LLM(checkpoint, dtype="float32", **asked | {"attention": "art:calibrated"})
+    (output,) = llm.generate([PROMPT], SAMPLING)
+    assert len(output.outputs[0].token_ids) == SAMPLING.max_tokens
+    assert llm.runner.trace.sketch_bytes_read > 0
+
+
 def test_it_is_found_next_to_the_model(checkpoint: Path) -> None:
     path = default_path(checkpoint)
     assert path == checkpoint / "suffice-calibration.json"

@@ -203,6 +203,10 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
             "as certified:bounded=false,values=0.002",
         ),
         (
+            ["--budget", "1%", "--attention", "tiers:eps=0.01"],
+            "--attention=tiers:eps=0.01: --budget finds eps for each head: leave out eps",
+        ),
+        (
             ["--budget", "1%", "--policy", "streaming"],
             "--policy=streaming: --budget is for --policy full",
         ),

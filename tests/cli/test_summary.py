@@ -130,6 +130,8 @@ def test_a_bound_at_a_confidence_in_words(output: RequestOutput) -> None:
     assert summary(output, trace, WEIGHTS).endswith("; 1 of 2 queries beyond their bound")
     trace.audit = audit_of([0.02, 0.04], [0.5, 0.5], [0.05, 0.05])
     assert "beyond" not in summary(output, trace, WEIGHTS)
+    trace.audit = audit_of([0.02, 0.04], [1.234, 1.234], [0.05, 0.05])
+    assert "output error 123 % (worst 123 %)" in summary(output, trace, WEIGHTS)
 
 
 def test_a_bound_that_says_nothing_is_no_number(output: RequestOutput) -> None:

@@ -265,6 +265,7 @@ def test_an_interruption_prints_the_cases_that_are_done(
     ran = cli(*ARGUMENTS, *asked)
     record = json.loads(ran.out)
     assert ran.code == 130 and record["interrupted"]
+    assert "interrupted: these figures are of what was done until then\n" in ran.err
     assert [each["case"] for each in record["result"]["cases"]] == ["8/4"]
     stop = "8/4"
     ran = cli(*ARGUMENTS, *asked)

@@ -43,6 +43,15 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
         )
 
 
+def applied(attention: Attention, calibration: Calibration | None) -> Attention:
+    """Return a technique with the options that its calibration sets, if it has one."""
+    if calibration is None or not attention.calibrated:
+        return attention
+    name = ATTENTIONS.name_of(attention)
+    made: Attention = ATTENTIONS.make(name, calibration.attention[name].options)
+    return made
+
+
 def rules(
     attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
 ) -> list[list[AttentionRule | None]]:
@@ -60,7 +69,7 @@ def rules(
             f"calibration {calibration.name}: has {len(found.by_head)} layers of "
             f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
         )
-    return rules_at(ATTENTIONS.make(name, found.options), found.by_head)
+    return rules_at(applied(attention, calibration), found.by_head)
 
 
 def rules_at(technique: Any, thresholds: Thresholds) -> list[list[AttentionRule | None]]:

@@ -201,7 +201,8 @@ def audited(audit: Audit, estimates: bool = False, *, certain: bool = True) -> s
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.2g} %"
+    percent = 100 * value
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"  # :.2g has 1e+02
 
 
 def _rate(tokens: int, seconds: float) -> str:

@@ -161,7 +161,9 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
         return _exact(model)
     asked = model.options
     name = ATTENTION if asked.attention == "exact" else str(asked.attention)
-    if ATTENTIONS.build(name).calibrated:
+    technique = ATTENTIONS.build(name)
+    _require_open(name, technique)
+    if technique.calibrated:
         raise InputError(
             f"--attention={name}: give the options to calibrate its thresholds with, such as "
             f"{ATTENTION}"
@@ -173,6 +175,20 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
         if value != allowed:
             raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
     return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
+
+
+def _require_open(name: str, technique: Any) -> None:
+    """Refuse an option that --budget finds itself.
+
+    Raises:
+        InputError: It is given.
+    """
+    found = getattr(technique, "threshold", None)
+    default = type(technique)()
+    if found is not None and getattr(technique, found) != getattr(default, found):
+        raise InputError(
+            f"--attention={name}: --budget finds {found} for each head: leave out {found}"
+        )
 
 
 def _exact(model: ModelFlags) -> ModelFlags:

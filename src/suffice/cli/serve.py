@@ -160,8 +160,8 @@ class ServerFlags(InstanceFlags):
         list[str] | None,
         flag(
             "--allow-attention",
-            help="An attention technique that requests may ask for, such as certified:eps=0.1; "
-            "may be repeated.",
+            help="An attention technique that requests may ask for, such as certified:eps=0.1, by "
+            'their field {"suffice": {"attention": "certified:eps=0.1"}}; may be repeated.',
             panel="Server",
             metavar="TECHNIQUE",
         ),

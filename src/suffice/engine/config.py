@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ class Config(EngineOptions):
         if not self.policy.chooses:
             return
         policy, attention = (type(part).__name__.lower() for part in (self.policy, self.attention))
-        if self.attention.needs_all_tokens:
+        if self.technique.needs_all_tokens:
             raise InputError(
                 f"policy '{policy}' with attention '{attention}', which selects from all tokens "
                 f"itself: the policy must be '{_default('policy')}'"
@@ -197,6 +198,11 @@ class Config(EngineOptions):
         found = dataclasses.replace(self, attention=attention, calibration=calibration, audit=None)
         found._check_together()
         return dataclasses.replace(found, audit=self.audit) if found.leaves_out else found
+
+    @cached_property
+    def technique(self) -> Attention:
+        """The attention technique, with the options that a calibration sets."""
+        return by_head.applied(self.attention, self.calibration)
 
     @property
     def leaves_out(self) -> bool:

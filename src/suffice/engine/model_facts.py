@@ -66,7 +66,7 @@ class ModelFacts:
     @property
     def tiled(self) -> bool:
         """Whether tiles of MAX_TENTATIVE tokens of a prompt choose what they read."""
-        return self.config.attention.unread_in_prompts > 0
+        return self.config.technique.unread_in_prompts > 0
 
     @property
     def known_rows(self) -> int:

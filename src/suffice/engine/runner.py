@@ -61,8 +61,8 @@ class Runner(ModelWithTechniques):
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
-        self.trace.estimates = config.attention.estimates
-        self.trace.confidence = config.attention.confidence
+        self.trace.estimates = config.technique.estimates
+        self.trace.confidence = config.technique.confidence
         self.stored_as = ""
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit

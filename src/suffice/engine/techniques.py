@@ -51,14 +51,14 @@ class ModelWithTechniques(ModelFacts):
             config.max_model_len,
             rules,
             config.levels(),
-            Omitted(experts=config.experts.left_out, prompts=config.attention.unread_in_prompts),
+            Omitted(experts=config.experts.left_out, prompts=config.technique.unread_in_prompts),
             adapters,
         )
         names = [name for name, _ in config.adapters]
         self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._guarantees = [self._guarantee(rules)]
-        self._sketched = config.attention.sketched or config.speculative_config.sketched
-        self._based = config.attention.based or config.speculative_config.based
+        self._sketched = config.technique.sketched or config.speculative_config.sketched
+        self._based = config.technique.based or config.speculative_config.based
         self.sample = sample
         self._rounding = self._fitted_rounding()
 
@@ -103,16 +103,16 @@ class ModelWithTechniques(ModelFacts):
             InputError: It is not for this model, or its prompts differ from the other requests'.
         """
         config.check_model(self.decoder.config)
-        if config.attention.unread_in_prompts != self.config.attention.unread_in_prompts:
+        if config.technique.unread_in_prompts != self.config.technique.unread_in_prompts:
             raise InputError(
                 f"attention '{ATTENTIONS.name_of(config.attention)}': prompt="
-                f"{config.attention.unread_in_prompts:g} must be that of all requests, "
-                f"{self.config.attention.unread_in_prompts:g}: give it when the engine starts"
+                f"{config.technique.unread_in_prompts:g} must be that of all requests, "
+                f"{self.config.technique.unread_in_prompts:g}: give it when the engine starts"
             )
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
-        self._sketched = self._sketched or config.attention.sketched
-        self._based = self._based or config.attention.based
+        self._sketched = self._sketched or config.technique.sketched
+        self._based = self._based or config.technique.based
         self._rounding = self._rounding or self._fitted_rounding()
         return self._native.add_rules(rules)
 

@@ -19,7 +19,7 @@ def fitted_rounding(config: Config, checkpoint: Any, shape: tuple[int, int, int]
     Raises:
         InputError: The checkpoint is of another model, or cannot be used.
     """
-    if checkpoint is None or not config.attention.based:
+    if checkpoint is None or not config.technique.based:
         return None
     from suffice.engine.load import load
 

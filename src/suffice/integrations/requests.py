@@ -169,8 +169,8 @@ class Requests:
                 limit=self.settings.limit,
                 key_dtype=_STORED[dtype],
                 value_dtype=_STORED[dtype],
-                sketch=config.attention.sketched,
-                bases=config.attention.based,
+                sketch=config.technique.sketched,
+                bases=config.technique.based,
                 rounding=self.settings.rounding,
                 **extras,
             )
@@ -179,8 +179,8 @@ class Requests:
         rules = coded_rules(config.rules(self.layers, heads), config.levels())
         self._rules = [[native_rule(rule) for rule in layer] for layer in rules]
         self.trace = self.trace or Trace(self.layers, heads)
-        self.trace.estimates = config.attention.estimates
-        self.trace.confidence = config.attention.confidence
+        self.trace.estimates = config.technique.estimates
+        self.trace.confidence = config.technique.confidence
 
     def settle(self) -> None:
         """Commit the rows of the last decode step.

@@ -142,7 +142,7 @@ def enable(
         softmax=softmax,
         calibration=calibration,
     )
-    if config.attention.unread_in_prompts:
+    if config.technique.unread_in_prompts:
         raise InputError(
             f"attention={attention!r}: transformers runs prompts by attention to everything: leave "
             "out prompt"
@@ -210,7 +210,7 @@ class Enabled:
     def keys_fitted(self) -> bool | None:
         """Whether the rounding of keys in 4 bits is fitted to the model; None: there are none."""
         settings = self._settings
-        return settings.rounding is not None if settings.config.attention.based else None
+        return settings.rounding is not None if settings.config.technique.based else None
 
     def disable(self) -> None:
         """Restore the model. A second call does nothing."""

@@ -64,8 +64,10 @@ def show(
     rows: Sequence[Sequence[object]],
     output: str,
 ) -> None:
-    """Print a record by `drawn`, and below it what tiles of prompts read, if prompts have any."""
+    """Print a record by `drawn`, then whether it was interrupted and what tiles of prompts read."""
     print(drawn(record, columns, rows, output))
+    if record["interrupted"]:
+        print("interrupted: these figures are of what was done until then", file=sys.stderr)
     reads = record["reads"]
     for line in prompts_read(reads["tile_rows_read"], reads["tile_rows_held"]):
         print(line, file=sys.stderr)

@@ -61,10 +61,11 @@ def held(found: dict[str, Any]) -> float:
     return float(found["reads"]["kv_bytes_held"] * found.get("plain_over_stored", 1))
 
 
-def change_with_error(found: dict[str, Any]) -> str:
+def change_with_error(against: dict[str, Any]) -> str:
     """Return the change of perplexity, with its standard error unless there is one window."""
-    error = found["result"]["against"]["ratio_error"]
-    return f"{change(found):+.2f}" + ("" if error is None else f" ± {100 * error:.2f}") + " %"
+    error = against["ratio_error"]
+    shown = "" if error is None else f" ± {100 * error:.2f}"
+    return f"{100 * (against['ratio'] - 1):+.2f}{shown} %"
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:
@@ -80,7 +81,7 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
         alone(reads),
         reads["sketch_bytes_read"] / held(found),
         share(found),
-        change_with_error(found),
+        change_with_error(against),
         against["divergence"],
         against["divergence_999"],
         against["agreement"],

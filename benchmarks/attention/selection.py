@@ -207,13 +207,10 @@ def of_engine(folder: Path, evaluated: dict[str, Any]) -> list[list[Any]]:
 
 def shown(name: str, share: float, against: dict[str, Any]) -> list[Any]:
     """Return a row of the table."""
-    change = 100 * (against["ratio"] - 1)
-    error = 100 * against["ratio_error"] if against["ratio_error"] is not None else None
-    ratio = f"{change:+.2f}" + ("" if error is None else f" ± {error:.2f}") + " %"
     return [
         name,
         share,
-        ratio,
+        quality_table.change_with_error(against),
         against["divergence"],
         against["divergence_999"],
         against["agreement"],

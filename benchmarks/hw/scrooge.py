@@ -44,7 +44,7 @@ def loss(thresholds: tuple[float, float]) -> str:
     options = f"keys={keys:g}" + ("" if values == PLAIN else f",values={values:g}")
     records = json.loads(QUALITY.read_text())["records"] if QUALITY.exists() else {}
     found = records.get(f"aet:{options},block=1")
-    return change_with_error(found) if found else ""
+    return change_with_error(found["result"]["against"]) if found else ""
 
 
 def measure(trace: Trace) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import ruler
+from benchmarks.catalog import respelt
 from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
@@ -128,7 +129,7 @@ def row(store: CellStore, task: str, setting: str) -> list[Any] | None:
         _with_error(own),
         "" if setting == "exact" else _with_error(beyond, "+"),
         f"{share:.3f}",
-        f"{PUBLISHED[setting][kind]:.2f}" if setting in PUBLISHED else "",
+        f"{PUBLISHED[named][kind]:.2f}" if (named := respelt(setting)) in PUBLISHED else "",
     ]
 
 
@@ -151,12 +152,11 @@ def table(store: CellStore) -> str:
         f"the prompt's end.{shared_prompts.sentence(config)}",
     ]
     tasks = dict.fromkeys(place.rpartition(" ")[0] for place in store.cells)
-    measured = dict.fromkeys(setting for cells in store.cells.values() for setting in cells)
-    known = [each for each in SETTINGS if each in measured or each in store.refused]
+    settings = ruler.in_order(store, SETTINGS)
     for task in tasks:
         kind = next(name for name, of_kind in KINDS.items() if task in of_kind)
         head = ["setting", "samples", "score", "against exact", "bytes read"]
-        rows = [row(store, task, setting) for setting in dict.fromkeys((*known, *measured))]
+        rows = [row(store, task, setting) for setting in settings]
         shown = [each for each in rows if each is not None]
         text += [f"### {task}", markdown([*head, f"ART, Table 7, {kind}"], shown)]
     return "\n\n".join(text)

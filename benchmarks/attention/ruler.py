@@ -18,10 +18,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.catalog import respelt
 from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
@@ -167,7 +168,18 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
         means = [f"{score:.1f}", f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
-    return [f"`{setting}`", *means, *each, PUBLISHED.get(setting, "")]
+    return [f"`{setting}`", *means, *each, PUBLISHED.get(respelt(setting), "")]
+
+
+def in_order(store: CellStore, settings: Sequence[str]) -> list[str]:
+    """Return the settings that were measured or refused, in the order of `settings`.
+
+    Their options may have names of before.
+    """
+    place = {setting: at for at, setting in enumerate(settings)}
+    measured = (setting for cells in store.cells.values() for setting in cells)
+    found = dict.fromkeys((*measured, *store.refused))
+    return sorted(found, key=lambda setting: place.get(respelt(setting), len(place)))
 
 
 def table(store: CellStore) -> str:
@@ -185,9 +197,8 @@ def table(store: CellStore) -> str:
     head = ["setting", "score", "against exact", "bytes read"]
     sizes = {p: store.cells[p]["exact"]["samples"] for p in store.cells}
     head += [f"{p} (n = {sizes[p]})" for p in counting] + ["ART, Table 2, 4K / 32K"]
-    known = [s for s in SETTINGS if s in store.refused or any(s in c for c in store.cells.values())]
-    more = dict.fromkeys(s for cells in store.cells.values() for s in cells if s not in SETTINGS)
-    rows = [row(store, counting, setting) for setting in (*known, *more)] if counting else []
+    settings = in_order(store, SETTINGS)
+    rows = [row(store, counting, setting) for setting in settings] if counting else []
     text = [f"## RULER's needles: {config['model']}", about, markdown(head, rows)]
     if other:
         lost = [[p, store.cells[p]["exact"]["score"], sizes[p]] for p in other]

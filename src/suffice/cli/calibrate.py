@@ -183,9 +183,9 @@ def _require_open(name: str, technique: Any) -> None:
     Raises:
         InputError: It is given.
     """
-    found = getattr(technique, "threshold", None)
-    default = type(technique)()
-    if found is not None and getattr(technique, found) != getattr(default, found):
+    found = technique.threshold
+    given, default = (dataclasses.asdict(each)[found] for each in (technique, type(technique)()))
+    if given != default:
         raise InputError(
             f"--attention={name}: --budget finds {found} for each head: leave out {found}"
         )

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.attention import ruler
 from benchmarks.catalog import respelt
-from benchmarks.harness import record, script, shared_prompts
+from benchmarks.harness import record, script, shared_prompts, torch_device
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
 from suffice.eval.answers import standard_error
@@ -172,7 +172,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="of each task; default: all")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
-    shared_prompts.add_device(parser)
+    torch_device.add_option(parser, None)
     parser.add_argument("--quick", action="store_true", help="one sample, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

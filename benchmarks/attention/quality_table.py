@@ -48,7 +48,11 @@ TRAFFIC = {0.5: (1.23, 4.34, 1.92), 5.0: (1.85, 7.14, 2.94)}
 
 def change(found: dict[str, Any]) -> float:
     """Return the increase of the perplexity over exact attention's, in per cent."""
-    return 100.0 * (float(found["result"]["against"]["ratio"]) - 1)
+    return _rise(found["result"]["against"])
+
+
+def _rise(against: dict[str, Any]) -> float:
+    return 100.0 * (float(against["ratio"]) - 1)
 
 
 def share(found: dict[str, Any]) -> float:
@@ -65,7 +69,7 @@ def change_with_error(against: dict[str, Any]) -> str:
     """Return the change of perplexity, with its standard error unless there is one window."""
     error = against["ratio_error"]
     shown = "" if error is None else f" ± {100 * error:.2f}"
-    return f"{100 * (against['ratio'] - 1):+.2f}{shown} %"
+    return f"{_rise(against):+.2f}{shown} %"
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:

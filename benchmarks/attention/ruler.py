@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalog import respelt
-from benchmarks.harness import record, script, shared_prompts
+from benchmarks.harness import record, script, shared_prompts, torch_device
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
 from suffice.errors import unknown
@@ -216,7 +216,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=10, help="of each task and length")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
-    shared_prompts.add_device(parser)
+    torch_device.add_option(parser, None)
     parser.add_argument("--quick", action="store_true", help="a sample of one task, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

@@ -22,7 +22,6 @@ import torch
 from benchmarks.harness import record, torch_device
 from benchmarks.harness.settings import accepted
 from benchmarks.harness.tables import CellStore
-from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
@@ -162,7 +161,8 @@ class Sharing(Runner):
         cache, tokens = rows.sequence.cache, self._parts[id(rows.sequence.cache)]
         tokens += rows.tokens
         if rows.outputs == "none":
-            part = np.zeros((cache.kv_heads, len(rows.tokens), self.decoder.config.head_size))
+            shape = cache.kv_heads, len(rows.tokens), self.decoder.config.head_size
+            part = np.zeros(shape, np.float32)
             _append(cache, [(part, part)] * cache.layers, len(rows.tokens))
             return np.empty((0, self.vocabulary), np.float32)
         prompt = self._prompts.run(tokens)
@@ -215,12 +215,6 @@ def runners(
     return found, prompts
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --device, the device on which PyTorch runs prompts; without it the engine runs them."""
-    about = "where PyTorch runs prompts, cpu or cuda; default: the engine runs them"
-    parser.add_argument("--device", help=about)
-
-
 def sentence(config: dict[str, Any]) -> str:
     """Return what a table says of who ran the prompts."""
     return f" Prompts were run by {config['prompts']}." if "prompts" in config else ""
@@ -243,7 +237,7 @@ def opened(
 ) -> Opened:
     """Open `flags.settings`, exact attention first, and the results `name` in `flags.out`.
 
-    `flags.device`: see `add_device`.
+    `flags.device`: where PyTorch runs prompts; None: the engine runs them.
 
     `context`: tokens of the longest prompt and its answer. `more`: what figures depend on, next to
     the model's own settings.
@@ -255,7 +249,7 @@ def opened(
     if device is not None:
         where = torch_device.of_cell(device).get("gpu", "the host")
         more["prompts"] = f"PyTorch in float32 on {where}"
-        torch.set_num_threads(flags.threads or native.cores())
+        torch_device.use_threads(flags.threads)
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys(("exact", *flags.settings)))
     techniques = accepted(flags.model, asked, refused)

@@ -49,7 +49,8 @@ def test_a_shared_prompt_is_as_good_as_ones_own(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny.make(tmp_path / "model", family, tokenizer=True, max_position_embeddings=512)
-    whole = Config.create(model, threads=1, max_model_len=400)
+    parts = {"prefill_chunk": 64}  # a prompt comes in several
+    whole = Config.create(model, threads=1, max_model_len=400, **parts)
     prompts = [[1, *(3 + 7 * n * n % 190 for n in range(size))] for size in (200, 330)]
     greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     config, base, tokenizer = load(whole)
@@ -61,7 +62,7 @@ def test_a_shared_prompt_is_as_good_as_ones_own(
     )
     read = {}
     for name in SHARED:
-        llm = LLM(model, threads=1, max_model_len=400, **settings.parts(name))
+        llm = LLM(model, threads=1, max_model_len=400, **parts, **settings.parts(name))
         alone = [out.outputs[0].token_ids for out in llm.generate(prompts, greedy, use_tqdm=False)]
         sharing = LLM.from_parts(runners[name].config, runners[name], tokenizer)
         outputs = sharing.generate(prompts, greedy, use_tqdm=False)

@@ -63,7 +63,7 @@ def step_and_prompt(runner: Runner, length: int, steps: int, rounds: int) -> dic
         found["prompt"].append(timed(runner, lambda s=sequence: runner.prefill(s, tokens)))
         for at in range(steps):
             sequence.cache.reserve(1)
-            row = Rows(sequence, [tokens[at]], "last")
+            row = Rows(sequence, [tokens[at]], 1)
             found["step"].append(timed(runner, lambda r=row: runner.run([r])))
             sequence.cache.commit([0])
         runner.close(sequence)

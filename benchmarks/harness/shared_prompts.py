@@ -160,7 +160,7 @@ class Sharing(Runner):
         """Append a part of a prompt; return the logits that it asks for, [outputs, V]."""
         cache, tokens = rows.sequence.cache, self._parts[id(rows.sequence.cache)]
         tokens += rows.tokens
-        if rows.outputs == "none":
+        if rows.outputs == 0:
             shape = cache.kv_heads, len(rows.tokens), self.decoder.config.head_size
             part = np.zeros(shape, np.float32)
             _append(cache, [(part, part)] * cache.layers, len(rows.tokens))

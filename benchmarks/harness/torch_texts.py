@@ -3,7 +3,7 @@
 Matmuls, norms and codes of inputs see the tokens of all texts of a pass, one after another. Only
 attention goes text by text: its rows are padded to those of the longest text, so texts of about one
 length run together. Nothing is cached. A likelihood is that of the text alone, up to the rounding
-of sums.
+of sums. Texts that differ only in their last token, as the answers yes and no, are one text.
 """
 
 from __future__ import annotations
@@ -56,22 +56,26 @@ class TextsDecoder(TorchDecoder):
         Raises:
             InputError: A token outside the vocabulary, or a text longer than the model allows.
         """
-        texts = [pair.context + pair.continuation[:-1] for pair in pairs]
+        own = [tuple(pair.inputs) for pair in pairs]
+        texts = list(dict.fromkeys(own))
         for text in texts:
             self._check(torch.tensor(text), 0)
         lengths = [len(text) for text in texts]
         self._layout = Layout.of(lengths, self.device)
         tokens = torch.tensor([token for text in texts for token in text])
         states = self._through(tokens, self._layout.positions, max(lengths))
-        ends = torch.tensor(lengths).cumsum(0).tolist()
+        ends = dict(zip(texts, torch.tensor(lengths).cumsum(0).tolist(), strict=True))
         sizes = [len(pair.continuation) for pair in pairs]
-        rows = [torch.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        rows = [
+            torch.arange(ends[text] - size, ends[text])
+            for text, size in zip(own, sizes, strict=True)
+        ]
         targets = torch.tensor([token for pair in pairs for token in pair.continuation])
         found = self._predicted(states[torch.cat(rows).to(self.device)], targets.to(self.device))
         logs, greedy = (each.split(sizes) for each in found)
         return [
-            Likelihood(float(own.sum()), bool(same.all()))
-            for own, same in zip(logs, greedy, strict=True)
+            Likelihood(float(log.sum()), bool(same.all()))
+            for log, same in zip(logs, greedy, strict=True)
         ]
 
     def _predicted(
@@ -122,7 +126,12 @@ def likelihoods(
     Raises:
         InputError: A text that the model cannot run.
     """
-    for members in passes([len(pair.context) + len(pair.continuation) - 1 for pair in pairs]):
+    same: dict[tuple[int, ...], list[int]] = {}
+    for index, pair in enumerate(pairs):
+        same.setdefault(tuple(pair.inputs), []).append(index)
+    groups = list(same.values())
+    for texts in passes([len(text) for text in same]):
+        members = [index for text in texts for index in groups[text]]
         found = decoder.follow([pairs[index] for index in members])
         yield list(zip(members, found, strict=True))
 

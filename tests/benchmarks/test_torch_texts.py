@@ -79,6 +79,26 @@ def test_a_text_does_not_depend_on_the_others(
         assert alone.log == pytest.approx(expected.log, abs=2e-4)
 
 
+def test_texts_with_the_same_inputs_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, decoder = opened(tiny.make(tmp_path, "llama", tokenizer=True))
+    context = [9, 5, 3, 8]
+    pairs = [Pair(context, [4]), Pair([7, 7], [3]), Pair(context, [6]), Pair(context[:-1], [8, 2])]
+    expected = dict(score(llm.runner, pairs, LikelihoodPlan("prefill")))
+    layouts = []
+    monkeypatch.setattr(
+        Layout,
+        "of",
+        lambda lengths, device, of=Layout.of: layouts.append(lengths) or of(lengths, device),
+    )
+    found = run(decoder, pairs)
+    assert [sorted(lengths) for lengths in layouts] == [[2, 4]]
+    assert [each.log for each in found] == pytest.approx(
+        [expected[index].log for index in range(4)], rel=1e-5
+    )
+
+
 def test_passes_hold_texts_of_about_one_length() -> None:
     lengths = np.random.default_rng(1).integers(1, 300, 500).tolist()
     found = list(passes([*lengths, 5000], 1000))

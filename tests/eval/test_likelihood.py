@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +107,31 @@ def test_what_is_run(llm: LLM, pairs: list[Pair], monkeypatch: pytest.MonkeyPatc
     assert rows == sum(len(pair.continuation) for pair in pairs)
     assert all(len(sequences) <= 3 for sequences, _ in steps)
     assert llm.runner.trace.steps - before == len(steps)
+
+
+def test_answers_of_one_token_share_a_prompt(
+    llm: LLM, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, plan = pairs[0].context, LikelihoodPlan("prefill")
+    asked = [Pair(context, [5]), Pair(context, [9]), Pair(context[:-1], [context[-1], 7]), pairs[3]]
+    alone = [scores(llm, [pair], plan)[0] for pair in asked]
+    prompts = counted(llm, monkeypatch, "prefill_all")
+    assert scores(llm, asked, plan) == alone, "bit for bit"
+    assert [tokens for _, tokens, _ in prompts] == [context, asked[3].inputs]
+    # Logits from the first row that predicts something: the third pair's.
+    assert [skipped for *_, skipped in prompts] == [len(context) - 2, len(pairs[3].context) - 1]
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 4, 5, 9, 12, 13])
+def test_logits_of_the_last_rows_are_those_of_all(checkpoint: Path, skipped: int) -> None:
+    runner = LLM(checkpoint, dtype="float32", prefill_chunk=5).runner
+    tokens = list(range(5, 18))
+    chunks = [
+        list(runner.prefill_all(runner.open("logits", 13), tokens, first)) for first in (0, skipped)
+    ]
+    assert len(chunks[0]) == len(chunks[1]) > 1
+    every, last = map(np.concatenate, chunks)
+    assert len(last) == 13 - skipped and np.array_equal(every[skipped:], last)
 
 
 def test_the_first_token_is_a_decode_step_s(llm: LLM, pairs: list[Pair]) -> None:

@@ -42,7 +42,7 @@ def native_logits(decoder: TorchDecoder, share: float, sizes: list[int]) -> tupl
     cache.reserve(64)
     trace, found, first = Trace(len(config.layers), config.kv_heads), [], 0
     for size in sizes:
-        rows = StepRows(cache, TOKENS[first : first + size].tolist(), outputs="all")
+        rows = StepRows(cache, TOKENS[first : first + size].tolist(), outputs=None)
         found.append(model.step([rows], trace))
         cache.commit(list(range(size)))
         first += size

@@ -61,7 +61,7 @@ def by_torch(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
 def by_native(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
     model, cache, rows = NativeModel(decoder, LONG), cache_of(decoder), []
     for chunk in chunks:
-        rows.append(model.step([StepRows(cache, chunk, outputs="all")]))
+        rows.append(model.step([StepRows(cache, chunk, outputs=None)]))
         cache.commit(list(range(len(chunk))))
     return torch.from_numpy(np.concatenate(rows))
 

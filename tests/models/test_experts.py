@@ -52,7 +52,7 @@ def new_cache(decoder: DecoderWeights, dtype: str = "float32") -> KVCache:
 
 def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> Any:
     """Logits [T, V] of all tokens, as one causal chain."""
-    logits = model.step([StepRows(cache, tokens, outputs="all", exact=True, counted=False)])
+    logits = model.step([StepRows(cache, tokens, outputs=None, exact=True, counted=False)])
     cache.commit(list(range(len(tokens))))
     return logits
 

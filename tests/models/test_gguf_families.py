@@ -105,7 +105,7 @@ def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path:
     caches = [cache_for(decoder, "float32", growth="upfront", limit=64) for _ in range(2)]
     for cache in caches:
         cache.reserve(64)
-    rows = [StepRows(caches[0], TOKENS.tolist(), outputs="all")]
+    rows = [StepRows(caches[0], TOKENS.tolist(), outputs=None)]
     logits = NativeModel(decoder, 64).step(rows)
     expected = decoder.forward(TOKENS, caches[1], logits="all")
     assert expected is not None

@@ -71,7 +71,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def logits_of(decoder: TorchDecoder) -> np.ndarray:
     cache = cache_for(decoder, "float32", growth="upfront", limit=64)
     cache.reserve(64)
-    rows = [StepRows(cache, TOKENS.tolist(), outputs="all", exact=True, counted=False)]
+    rows = [StepRows(cache, TOKENS.tolist(), outputs=None, exact=True, counted=False)]
     return NativeModel(decoder, 64).step(rows)
 
 

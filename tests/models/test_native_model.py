@@ -42,7 +42,7 @@ def new_cache(decoder: TorchDecoder, dtype: str = "float32") -> KVCache:
 
 def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> np.ndarray:
     """Logits [T, V] of all tokens, as one causal chain."""
-    logits = model.step([StepRows(cache, tokens, outputs="all")])
+    logits = model.step([StepRows(cache, tokens, outputs=None)])
     cache.commit(list(range(len(tokens))))
     return logits
 
@@ -129,10 +129,10 @@ def test_a_batch_equals_its_rows(
             run(model, cache, [token])
     batch = model.step(
         [
-            StepRows(caches[0], tokens[:4], outputs="all"),
+            StepRows(caches[0], tokens[:4], outputs=None),
             StepRows(caches[1], tokens[:1]),
             # a tree: two wrong drafts next to the right ones
-            StepRows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs="all"),
+            StepRows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs=None),
         ]
     )
     for i in range(4):
@@ -145,7 +145,7 @@ def test_a_batch_equals_its_rows(
     close = partial(np.testing.assert_allclose, rtol=0, atol=atol)
     close(batch[7], alone[2][1])
     caches[2].commit([0, 2])
-    rest = model.step([StepRows(caches[2], tokens[2:4], outputs="all")])
+    rest = model.step([StepRows(caches[2], tokens[2:4], outputs=None)])
     close(rest, np.stack(alone[2][2:]))
 
 
@@ -156,7 +156,7 @@ def after(decoder: TorchDecoder, model: NativeModel, decided: Any = None) -> np.
     if decided:
         decided(cache)
     one = run(model, cache, TOKENS[24:25].tolist())
-    three = model.step([StepRows(cache, TOKENS[25:28].tolist(), outputs="all")])
+    three = model.step([StepRows(cache, TOKENS[25:28].tolist(), outputs=None)])
     return np.concatenate((one, three))
 
 

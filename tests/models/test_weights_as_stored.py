@@ -75,7 +75,7 @@ def loaded(path: Path, quant: Quant) -> DecoderWeights:
 def logits(decoder: DecoderWeights) -> np.ndarray:
     cache = cache_for(decoder, "float32", growth="upfront", limit=32)
     cache.reserve(32)
-    return NativeModel(decoder, 64).step([StepRows(cache, TOKENS, outputs="all")])
+    return NativeModel(decoder, 64).step([StepRows(cache, TOKENS, outputs=None)])
 
 
 def matrices(decoder: DecoderWeights) -> dict[str, PackedLinear]:

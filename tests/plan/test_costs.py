@@ -70,8 +70,8 @@ def test_a_call_counts_its_rows_and_what_they_attend_to() -> None:
 
     batch = [
         Rows(held(10), [1]),
-        Rows(held(20), [1, 2], "none"),
-        Rows(held(30), [1, 2, 3], "last", prompt=True),
+        Rows(held(20), [1, 2], 0),
+        Rows(held(30), [1, 2, 3], 1, prompt=True),
     ]
     assert Call.of(batch) == Call(rows=6, outputs=2, read=11 + 43, pairs=30 * 3 + 6)
 

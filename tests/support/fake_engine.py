@@ -174,7 +174,7 @@ class FakeRunner:
     def run(self, batch: list[Rows]) -> list[np.ndarray]:
         sequences = [rows.sequence for rows in batch]
         assert len(set(map(id, sequences))) == len(batch) > 0
-        decodes = [rows for rows in batch if rows.outputs == "all"]
+        decodes = [rows for rows in batch if rows.outputs is None]
         found = iter([])
         if decodes:
             assert all(len(rows.tokens) == 1 for rows in decodes)
@@ -190,7 +190,7 @@ class FakeRunner:
     def _one(self, rows: Rows) -> np.ndarray:
         if rows.prompt:
             return self.prefill(rows.sequence, rows.tokens)[None][: rows.count]
-        assert rows.outputs == "none" and 0 < len(rows.tokens) <= self.known_rows
+        assert rows.outputs == 0 and 0 < len(rows.tokens) <= self.known_rows
         assert rows.sequence.cache.bytes >= rows.sequence.cache.length + len(rows.tokens)
         self.replayed.append(list(rows.tokens))
         rows.sequence.tentative = list(rows.tokens)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,9 +244,7 @@ class Loop:
             Rows(s.sequence, [s.tokens[-1]], drafts=tree, **s.request.how)
             for s, tree in zip(samples, drafts, strict=True)
         ]
-        rows += [
-            Rows(s.sequence, s.next_known(1 + room), "none", **s.request.how) for s, room in behind
-        ]
+        rows += [Rows(s.sequence, s.next_known(1 + room), 0, **s.request.how) for s, room in behind]
         rows += [self._part(request, count) for request, count in parts]
         if not rows:
             return 0
@@ -273,8 +270,7 @@ class Loop:
         first = sequence.cache.length
         asked = count == request.left and not all(sample.tokens for sample in request.running)
         tokens = request.tokens[first : first + count]
-        outputs: Literal["last", "none"] = "last" if asked else "none"
-        return Rows(sequence, tokens, outputs, prompt=True, **request.how)
+        return Rows(sequence, tokens, int(asked), prompt=True, **request.how)
 
     def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
         """Return the drafts that were made for each sample, and those that are to be checked."""

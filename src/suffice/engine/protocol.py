@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -28,15 +28,15 @@ class How(TypedDict):
 class Rows:
     """Tokens of one sequence that a step runs, and drafts that continue the last of them.
 
-    `outputs`: the rows whose logits are wanted. `prompt`: a part of a prompt; others are decode
-    steps, in which techniques leave out what they may, and which are counted. `technique`: the
-    number of the attention technique; 0 is the engine's own. `adapter`: the index of an adapter, -1
-    for none.
+    `outputs`: how many of the last rows have logits; None: all. `prompt`: a part of a prompt;
+    others are decode steps, in which techniques leave out what they may, and which are counted.
+    `technique`: the number of the attention technique; 0 is the engine's own. `adapter`: the index
+    of an adapter, -1 for none.
     """
 
     sequence: Any
     tokens: list[int]
-    outputs: Literal["none", "last", "all"] = "all"
+    outputs: int | None = None
     drafts: Tree = NO_DRAFTS
     prompt: bool = False
     technique: int = 0
@@ -45,9 +45,7 @@ class Rows:
     @property
     def count(self) -> int:
         """How many rows have logits."""
-        if self.outputs == "all":
-            return len(self.tokens) + len(self.drafts)
-        return 1 if self.outputs == "last" else 0
+        return len(self.tokens) + len(self.drafts) if self.outputs is None else self.outputs
 
 
 class Cache(Protocol):
@@ -260,8 +258,12 @@ class Runner(LoopRunner, Protocol):
         """
         ...
 
-    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[np.ndarray]:
-        """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
+    def prefill_all(
+        self, sequence: Any, tokens: list[int], skipped: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Run tokens as `prefill` does; yield the logits of all but the first `skipped`, chunk by
+        chunk, float32 [T, V].
+        """
         ...
 
     def allow(self, config: Config) -> int:

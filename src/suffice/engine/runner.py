@@ -7,7 +7,6 @@ from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
 
 import numpy as np
 
@@ -25,8 +24,6 @@ from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
-
-Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 
 
 @dataclass(eq=False)
@@ -117,8 +114,8 @@ class Runner(ModelWithTechniques):
         self.begin(sequence, len(tokens))
         *first, last = self._chunks(tokens)
         for chunk in first:
-            self.run([Rows(sequence, chunk, "none", prompt=True, adapter=self.adapter)])
-        (logits,) = self.run([Rows(sequence, last, "last", prompt=True, adapter=self.adapter)])
+            self.run([Rows(sequence, chunk, 0, prompt=True, adapter=self.adapter)])
+        (logits,) = self.run([Rows(sequence, last, 1, prompt=True, adapter=self.adapter)])
         self.end(sequence)
         return np.asarray(logits[0])
 
@@ -206,17 +203,22 @@ class Runner(ModelWithTechniques):
         """
         sequence.cache.reserve(len(tokens))
         for chunk in self._chunks(tokens):
-            self._run_chunk(sequence.cache, chunk, "none", watch, exact=True)
+            self._run_chunk(sequence.cache, chunk, 0, watch, exact=True)
 
-    def prefill_all(self, sequence: Sequence, tokens: list[int]) -> Iterator[np.ndarray]:
-        """Run tokens as `prefill` does, but yield the logits of all, chunk by chunk, [T, V].
+    def prefill_all(
+        self, sequence: Sequence, tokens: list[int], skipped: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Run tokens as `prefill` does; yield the logits [T, V] of all but the first `skipped`,
+        chunk by chunk.
 
         Raises:
             OutOfMemory: After that, only `close` may be called for the sequence.
         """
         sequence.cache.reserve(len(tokens))
         for chunk in self._chunks(tokens):
-            yield self._run_chunk(sequence.cache, chunk, "all", None)
+            own = max(0, len(chunk) - skipped)
+            skipped -= len(chunk) - own
+            yield self._run_chunk(sequence.cache, chunk, own, None)
 
     def _chunks(self, tokens: list[int]) -> list[list[int]]:
         """Return a prompt cut into the parts that run together."""
@@ -227,7 +229,7 @@ class Runner(ModelWithTechniques):
         self,
         cache: KVCache,
         tokens: list[int],
-        outputs: Outputs,
+        outputs: int | None,
         watch: QueryObserver | None,
         *,
         exact: bool | None = None,

@@ -8,14 +8,15 @@ With c the tokens of a context and x those of a continuation,
 Mode `decode` runs the context as a prompt, once for consecutive continuations that share it. The
 continuations go through decode steps, where techniques apply, several at a time. The last token of
 the context is decoded too, so techniques also affect the first predicted token, often the only one.
-Mode `prefill` runs context and continuation as one prompt.
+Mode `prefill` runs context and continuation as one prompt, once for consecutive pairs that differ
+only in their last token, as the answers yes and no.
 
 Tokenization equals lm-evaluation-harness's, so that both score the same tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -46,6 +47,11 @@ class Pair:
                 f"a context of {len(self.context)} tokens and a continuation of "
                 f"{len(self.continuation)}: each needs at least 1"
             )
+
+    @property
+    def inputs(self) -> list[int]:
+        """The tokens that are run: all but the last, which predicts nothing."""
+        return self.context + self.continuation[:-1]
 
 
 @dataclass(frozen=True)
@@ -234,20 +240,16 @@ def _step(runner: Runner, active: list[_Run]) -> None:
 def _prefill(
     runner: Runner, pairs: Sequence[Pair]
 ) -> Generator[tuple[int, Likelihood], None, None]:
-    """Run each pair as a prompt, without its last token, which predicts nothing."""
-    for index, pair in enumerate(pairs):
-        tokens = pair.context + pair.continuation[:-1]
-        run = _Run(index, pair, runner.open("likelihood", len(tokens)))
+    """Run each pair's inputs as a prompt, once for consecutive pairs that share them."""
+    for inputs, members in groupby(enumerate(pairs), lambda member: member[1].inputs):
+        sequence = runner.open("likelihood", len(inputs))
+        runs = [_Run(index, pair, sequence) for index, pair in members]
+        first = min(len(run.pair.context) for run in runs) - 1  # row that predicts something
         try:
-            for logits in _after(runner.prefill_all(run.sequence, tokens), len(pair.context) - 1):
-                run.count(logits)
+            for logits in runner.prefill_all(sequence, inputs, first):
+                for run in runs:
+                    run.count(logits[max(0, len(run.pair.context) - 1 - first) :])
+                first += len(logits)
         finally:
-            runner.close(run.sequence)
-        yield run.likelihood
-
-
-def _after(chunks: Iterator[np.ndarray], skipped: int) -> Iterator[np.ndarray]:
-    """Yield chunks of rows [T, V] without the first `skipped` rows."""
-    for chunk in chunks:
-        yield chunk[skipped:]
-        skipped = max(0, skipped - len(chunk))
+            runner.close(sequence)
+        yield from (run.likelihood for run in runs)

@@ -141,9 +141,7 @@ def observed(
     seen = _Seen(config, count)
     for start in range(0, count, MAX_TENTATIVE):
         part = tokens[start : start + MAX_TENTATIVE]
-        rows = StepRows(
-            seen.cache, part, outputs="none", exact=True, counted=False, watch=seen.take
-        )
+        rows = StepRows(seen.cache, part, outputs=0, exact=True, counted=False, watch=seen.take)
         model.step([rows])
         seen.cache.commit(list(range(len(part))))
         seen.add_taken(all_of_them=seen.cache.length == count)

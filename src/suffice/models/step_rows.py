@@ -12,7 +12,6 @@ from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.decoder import Watch
 from suffice.trace import Reads
 
-_OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _EXACT, _COUNTED, _WATCHED, _TILED = 1, 2, 4, 8
 
 
@@ -21,8 +20,8 @@ class StepRows:
     """The rows of one request in a step: tokens and, for drafts, their parents.
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
-    None means that each row continues the one before. `outputs` selects the rows whose logits are
-    returned: the "last" row, "all" or "none".
+    None means that each row continues the one before. `outputs`: how many of the last rows have
+    logits; None: all.
 
     `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
     `adapter`: the index of the one that changes the weights for them, -1 for none.
@@ -36,7 +35,7 @@ class StepRows:
     cache: KVCache
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
-    outputs: str = "last"
+    outputs: int | None = 1
     technique: int = 0
     adapter: int = -1
     exact: bool = False
@@ -121,7 +120,8 @@ def drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int],
         visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
         start = len(tokens)
         tokens += rows.tokens
-        outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
+        own = count if rows.outputs is None else rows.outputs
+        outputs += range(start + count - own, start + count)
     return tokens, positions, visible, outputs
 
 

@@ -55,8 +55,10 @@ class Table:
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
-        name, _, options = text.partition(":")
+        name, colon, options = text.partition(":")
         technique = self.load(name)
+        if colon and not options:
+            raise InputError(f"{self.kind} '{text}': no option follows the colon: leave it out")
         return technique(**_parse(_Options(f"{self.kind} '{name}'", technique), options))
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:

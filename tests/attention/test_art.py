@@ -86,8 +86,9 @@ def test_the_engine_stops_at_the_same_check(patience: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"change": -1.0}, "art: change=-1.0: must be a number of at least 0"),
-        ({"angle": float("nan")}, "art: angle=nan: must be a number of at least 0"),
+        ({"change": -1.0}, "art: change=-1.0: must be a finite number of at least 0"),
+        ({"change": float("inf")}, "art: change=inf: must be a finite number of at least 0"),
+        ({"angle": float("nan")}, "art: angle=nan: must be a finite number of at least 0"),
         ({"patience": 0}, "art: patience=0: must be at least 1 block"),
         ({"block": 20}, "art: block=20: must be 16, 32, 48 or 64"),
         ({"order": "sketch"}, "art: block=64 with order=sketch: must be 16"),

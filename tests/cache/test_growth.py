@@ -114,6 +114,7 @@ def test_a_single_field_may_be_given_bare() -> None:
     ("spelling", "message"),
     [
         ("bmc:64", "growth 'bmc': '64' is not of the form option=value"),
+        ("step:", "growth 'step:': no option follows the colon: leave it out"),
         ("step:0", "growth 'step': rows=0 must be at least 1"),
         ("step:many", "growth 'step': rows='many' must be a whole number"),
         ("step:3000000000", "growth 'step': rows='3000000000' must be between -2147483647 and"),

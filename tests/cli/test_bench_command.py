@@ -60,6 +60,33 @@ def test_experts_have_a_column(cli: Cli, tmp_path: Path) -> None:
     assert prompt.rstrip(" |").endswith("-")
 
 
+def test_perplexity_lists_which_experts_were_read(cli: Cli, tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "model", "mixtral", tokenizer=True)
+    text = tmp_path / "text"
+    text.write_text("the quick brown fox " * 40)
+    asked = (
+        "eval",
+        "perplexity",
+        "-m",
+        str(folder),
+        "--text",
+        str(text),
+        "--window",
+        "64",
+        "--limit",
+        "1",
+    )
+    asked = (*asked, "--batch-size", "1", "-o", "csv", "--experts")
+    tables = [
+        {row["measure"]: row["value"] for row in csv.DictReader(io.StringIO(ran.out))}
+        for ran in (cli(*asked, "all"), cli(*asked, "mass:0.4"))
+    ]
+    every, fewer = (float(table["bytes of experts read"]) for table in tables)
+    left = "experts' weights left out of a row, bound"
+    assert 0 < fewer < every <= 1 and left not in tables[0]
+    assert 0 < float(tables[1][left]) <= 0.6
+
+
 def test_csv(cli: Cli, checkpoint: Path) -> None:
     ran = cli(*ARGUMENTS, "-m", str(checkpoint), "-o", "csv", "-b", "2")
     rows = list(csv.DictReader(io.StringIO(ran.out)))

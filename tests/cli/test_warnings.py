@@ -99,6 +99,13 @@ def test_codes_without_a_calibration_are_warned_of_once(cli: Cli, checkpoint: Pa
         assert cli(*asked, "--quant", quant).err == ""
 
 
+def test_codes_that_need_a_calibration_are_refused_in_one_line(cli: Cli, checkpoint: Path) -> None:
+    for quant in ("kllm", "kmeans:act_bits=4", "rtn:compensate=true"):
+        ran = cli("run", "-m", str(checkpoint), "--quant", quant, "hello")
+        start = f"suffice: error: --quant {quant}: needs a calibration text: give what"
+        assert ran.code == 2 and ran.err.startswith(start) and ran.err.count("\n") == 1
+
+
 def test_python_is_warned_as_python_warns(checkpoint: Path) -> None:
     with pytest.warns(SufficeWarning, match=f"^4{CODES}") as found:
         LLM(str(checkpoint), quantization="rtn:group=64", threads=1)

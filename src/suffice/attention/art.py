@@ -26,7 +26,7 @@ Options
     angle       1 - cosine of successive probes below which a check counts as stable
     patience    stable checks in a row before a head stops
     block       tokens between two checks: 16, 32, 48 or 64
-    probe       elements of the output that are compared, a multiple of 16
+    probe       elements of the output that are compared, a multiple of 16; all of a shorter head
     values      values of keys lighter than this share of the heaviest key are not read; 0: all are
     order       newest: blocks newest first; sketch: heaviest first by a 4-bit sketch
     calibrated  take change by layer and head from `suffice calibrate --budget`
@@ -87,9 +87,9 @@ class ART(BlockByBlock):
     def __post_init__(self) -> None:
         self.check_order("art", self.block)
         for name in ("change", "angle"):
-            if not getattr(self, name) >= 0:
+            if not 0 <= getattr(self, name) < np.inf:
                 raise InputError(
-                    f"art: {name}={getattr(self, name)}: must be a number of at least 0"
+                    f"art: {name}={getattr(self, name)}: must be a finite number of at least 0"
                 )
         if self.patience < 1:
             raise InputError(f"art: patience={self.patience}: must be at least 1 block")

@@ -94,7 +94,8 @@ class LoadFlags:
         ),
     ] = "{}"
     seed: Annotated[
-        int, flag("--seed", help="Same seed, same requests.", environment=False, **WHOLE)
+        int,
+        flag("--seed", help="Same seed, same requests; default: 0.", environment=False, **WHOLE),
     ] = 0
     timeout: Annotated[float, flag("--timeout", help="Longest seconds of a request.", **NUMBER)] = (
         3600.0

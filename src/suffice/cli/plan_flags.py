@@ -53,7 +53,8 @@ class LoadFlags:
         int, flag("--num-prefixes", help="Number of different shared beginnings.", **WHOLE)
     ] = 1
     seed: Annotated[
-        int, flag("--seed", help="Same seed, same requests.", environment=False, **WHOLE)
+        int,
+        flag("--seed", help="Same seed, same requests; default: 0.", environment=False, **WHOLE),
     ] = 0
 
     @property

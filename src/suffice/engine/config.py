@@ -84,6 +84,12 @@ class Config(EngineOptions):
                 f"dtype='{self.dtype}' contradicts quantization='{quant_name(self.quantization)}"
                 f":dtype={own}': give only one"
             )
+        if self.quantization is not None and self.quantization.needs_text:
+            raise OptionError(
+                "quantization",
+                quant_name(self.quantization),
+                "needs a calibration text: give what `suffice quantize --text` writes as the model",
+            )
         if self.attention.calibrated:
             by_head.check(self.attention, self.calibration)
         elif not self.softmax.coded and self.calibration is not None:

@@ -32,6 +32,11 @@ class Quant(Protocol):
         ...
 
     @property
+    def needs_text(self) -> bool:
+        """Whether it cannot store weights without a calibration on a text."""
+        ...
+
+    @property
     def hadamard(self) -> bool:
         """Whether inputs are rotated; their number must then be divisible by a power of two."""
         ...

@@ -34,6 +34,7 @@ class AsStored:
     and of 16 elsewhere; matrices in float in `dtype`."""
 
     calibrates: ClassVar[bool] = False
+    needs_text: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
 
     act_bits: int = 16

@@ -56,6 +56,7 @@ class Nested:
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = True
+    needs_text: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
     fisher: ClassVar[bool] = False
     weighs_inputs: ClassVar[bool] = False
@@ -162,6 +163,7 @@ class FourBit:
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = True
+    needs_text: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
     fisher: ClassVar[bool] = False
     weighs_inputs: ClassVar[bool] = False

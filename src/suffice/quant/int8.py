@@ -51,6 +51,7 @@ class Int8:
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = False
+    needs_text: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
 
     act_bits: int = 16

@@ -160,6 +160,11 @@ class KMeans:
         return self.act_fisher
 
     @property
+    def needs_text(self) -> bool:
+        """Whether it cannot store weights without a text: codebooks of inputs need one."""
+        return self.act_bits in CODED_INPUTS
+
+    @property
     def coded_bits(self) -> int:
         """Bits of the codes that `pack` chooses without a calibration."""
         return self.bits
@@ -193,7 +198,7 @@ class KMeans:
             InputError: A weight that cannot be quantized, codes that cannot be packed, or inputs
                 that need a calibration.
         """
-        if self.act_bits in CODED_INPUTS:
+        if self.needs_text:
             raise InputError(
                 f"act_bits={self.act_bits}: needs a calibration: use `suffice quantize`, "
                 "give st.quantize one, or give act_bits=16"

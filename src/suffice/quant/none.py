@@ -25,6 +25,7 @@ class NoQuant:
     """Weights kept in `dtype`; activations in float32."""
 
     calibrates: ClassVar[bool] = False
+    needs_text: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
 
     dtype: str = "bfloat16"

@@ -94,6 +94,11 @@ class RTN:
         return replace(grid, zero=np.rint(steps))
 
     @property
+    def needs_text(self) -> bool:
+        """Whether it cannot store weights without a calibration on a text."""
+        return self.compensate
+
+    @property
     def coded_bits(self) -> int:
         """Bits of the codes that `pack` chooses without a calibration."""
         return self.bits

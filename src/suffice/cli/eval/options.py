@@ -103,7 +103,9 @@ class RulerFlags:
     samples: Annotated[
         int, flag("--samples", help="Samples of each task at each length.", **WHOLE)
     ] = 20
-    seed: Annotated[int, flag("-s", "--seed", help="Same seed, same samples.", **WHOLE)] = 0
+    seed: Annotated[
+        int, flag("-s", "--seed", help="Same seed, same samples; default: 0.", **WHOLE)
+    ] = 0
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Prompts answered together.", **WHOLE)
     ] = 8

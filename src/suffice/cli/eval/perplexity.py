@@ -114,12 +114,16 @@ def _read(trace: Trace) -> list[Row]:
         ("value rows read", trace.value_fraction, None),
         ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
     ]
+    if trace.expert_bytes_held:
+        share = trace.expert_bytes_read / trace.expert_bytes_held
+        rows.append(("bytes of experts read", share, None))
     means = trace.bounds.means or (0.0, 0.0)
     bounds = (
         ("missing share, bound", trace.missing),
         ("missing share, mean of bounds", means[0]),
         ("shift of the output, bound", trace.shift),
         ("shift of the output, mean of bounds", means[1]),
+        ("experts' weights left out of a row, bound", trace.experts_missing),
     )
     return [*rows, *((words, value, None) for words, value in bounds if value)]
 

@@ -32,6 +32,8 @@ struct Call {
   float* out;                               // like the queries
   const int32_t* visible;                   // [rows]
   std::vector<const AttentionRule*> rules;  // of each key/value head; empty: everything is read
+  int rows = 0;
+  float* audit = nullptr;  // [5][rows][heads], see partial.h; null: nothing is audited
 };
 
 // q [rows, H, D] in the kernel's units.
@@ -39,6 +41,17 @@ std::vector<float> scaled(const ConstFloats& q, float scale) {
   std::vector<float> result(q.size());
   for (size_t i = 0; i < q.size(); i++) result[i] = q.data()[i] * scale * 1.4426950408889634f;
   return result;
+}
+
+// The call of q [rows, H, D], whose queries are `scaled`.
+Call call_of(int layer, int window, const ConstFloats& q, const std::vector<float>& queries,
+             const Floats& out, const ConstInts& visible, const std::optional<Floats>& audit) {
+  const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
+  require(!audit || audit->size() == 5 * static_cast<size_t>(rows) * heads,
+          "audit must be [5, T, H]");
+  Call call{layer, window, heads, queries.data(), out.data(), visible.data(), {}, rows};
+  if (audit) call.audit = audit->data();
+  return call;
 }
 
 void check_call(const KVCache& cache, const ConstFloats& q, const ConstInts& visible,
@@ -84,6 +97,10 @@ void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
     t.rule = call.rules.empty() ? nullptr : call.rules[g];
     t.group = group;
     t.place = layer * cache.heads() + g;
+    if (call.audit) {
+      const size_t own = static_cast<size_t>(request.first_row) * call.heads + g * group;
+      t.audit = audit_at(call.audit + own, static_cast<size_t>(call.rows) * call.heads, call.heads);
+    }
     t.max_blocks = cache.eligible(layer).blocks;
     t.boxed = request.length / kPanel;
     set_visibility(t, bounds, request.length, request.count, positions.data(), masks.data());
@@ -129,19 +146,12 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
               "a block index is out of range");
   if (rule) check_rule(*rule, heads / cache.heads());
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
-  require(!audit || audit->size() == 5 * static_cast<size_t>(rows) * heads,
-          "audit must be [5, T, H]");
   const std::vector<float> queries = scaled(q, scale);
-  Call call{layer, window, heads, queries.data(), out.data(), visible.data(), {}};
+  Call call = call_of(layer, window, q, queries, out, visible, audit);
   if (rule) call.rules.assign(cache.heads(), &*rule);
   std::vector<ReadSums> reads(cache.heads());
   std::vector<Traversal> traversals;
   lay_out(call, {&cache, length, 0, rows}, reads.data(), traversals);
-  for (size_t g = 0; audit && g < traversals.size(); g++) {
-    const size_t part = static_cast<size_t>(rows) * heads;
-    float* const first = audit->data() + g * traversals[g].group;
-    traversals[g].audit = audit_at(first, part, heads);
-  }
   require(unread >= 0 && unread < 1 && (unread == 0 || !(rule || blocks || audit)),
           "a tile of a prompt leaves a share from 0 to less than 1 unread, by no other rule");
   for (Traversal& t : traversals) t.unread = unread;
@@ -158,10 +168,11 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 
 // The same for several requests at once: q [rows, H, D] has counts[i] rows over cache i. `rules`:
 // one per key/value head; empty: everything is read. Adds to reads [4, layers, kv_heads]: see
-// py_step.
+// py_step. `audit`: see py_attend.
 Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                       ConstFloats q, ConstInts visible, float scale, int window, Floats out,
-                      std::vector<const AttentionRule*> rules, Longs reads) {
+                      std::vector<const AttentionRule*> rules, Longs reads,
+                      std::optional<Floats> audit) {
   require(q.ndim() == 3, "q must have three dimensions");
   const std::vector<StepRequest> requests = requests_of(caches, layer, lengths, counts, q.shape(0));
   KVCache& first = *caches[0];
@@ -175,7 +186,8 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.size() == 4 * all,
           "reads must be [4, layers, kv_heads]");
   const std::vector<float> queries = scaled(q, scale);
-  const Call call{layer, window, heads, queries.data(), out.data(), visible.data(), rules};
+  Call call = call_of(layer, window, q, queries, out, visible, audit);
+  call.rules = rules;
   std::vector<ReadSums> found(requests.size() * kv_heads);
   std::vector<Traversal> traversals;
   for (size_t i = 0; i < requests.size(); i++)
@@ -201,7 +213,8 @@ void bind_attention(nb::module_& m, nb::class_<KVCache>& cache) {
             "unread"_a = 0.0f);
   m.def("attend_rows", &py_attend_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
         "counts"_a.noconvert(), "q"_a.noconvert(), "visible"_a.noconvert(), "scale"_a, "window"_a,
-        "out"_a.noconvert(), "rules"_a, "reads"_a.noconvert());
+        "out"_a.noconvert(), "rules"_a, "reads"_a.noconvert(),
+        "audit"_a.noconvert().none() = nb::none());
 }
 
 }  // namespace suffice::bind

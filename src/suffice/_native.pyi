@@ -207,6 +207,7 @@ def attend_rows(
     out: _Float32s,
     rules: Sequence[AttentionRule],
     reads: _Int64s,
+    audit: _Float32s | None = None,
 ) -> Counts: ...
 def store_rows(
     caches: Sequence[KVCache],

@@ -101,6 +101,13 @@ _OCTAVES, _STEPS, _TOP = 32, 8, 12  # histogram from 2^-20 to 2^12, eight bins p
 _TOLERANCE = 1e-5  # of a bound, because the exact sum of weights is computed in float32
 
 
+def unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
+    """Return what the core's audit of a step fills, float32 [5, L, T, H]; see `Audit.add`."""
+    found = np.zeros((5, layers, rows, heads), np.float32)
+    found[2:] = np.nan
+    return found
+
+
 class Audit:
     """Sums, maxima and histograms over audited queries; arrays are [L, H] unless noted."""
 

@@ -24,7 +24,7 @@ from suffice.integrations.masks import Columns
 from suffice.native import core
 from suffice.policy import QueryObserver, Windows
 from suffice.policy.full import Full
-from suffice.trace import Trace
+from suffice.trace import Audit, Trace, unaudited
 
 _STORED = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _SHOWN = 256  # queries of a prompt that a policy gets at a time
@@ -71,13 +71,24 @@ class _Part:
 
 
 class _Pass:
-    """A forward pass over new rows of each request."""
+    """A forward pass over new rows of each request.
 
-    def __init__(self, caches: list[KVCache], columns: int, rows: list[int], decodes: bool) -> None:
+    If it is audited, `audits` has what the core found in each layer so far, [5, T, H].
+    """
+
+    def __init__(
+        self,
+        caches: list[KVCache],
+        columns: int,
+        rows: list[int],
+        decodes: bool,
+        audited: bool = False,
+    ) -> None:
         self.columns = columns
         self.rows = rows
         self.decodes = decodes
         self.ended = False
+        self.audits: list[np.ndarray] | None = [] if audited else None
         self.watches: list[QueryObserver | None] = []
         some = [(cache, count) for cache, count in zip(caches, rows, strict=True) if count]
         self.all = _Part([c for c, _ in some], [c.length for c, _ in some], [n for _, n in some])
@@ -145,7 +156,9 @@ class Requests:
         if batch != len(self.caches):
             raise InputError(f"a batch of {batch}: the cache holds {len(self.caches)} requests")
         new = self.columns.add(batch, count, mask)
-        self._pass = now = _Pass(self.caches, count, new, decodes)
+        every, steps = self.settings.config.audit, self.trace.steps if self.trace else 0
+        audited = decodes and every is not None and steps % every == 0
+        self._pass = now = _Pass(self.caches, count, new, decodes, audited)
         for cache, rows in zip(self.caches, now.rows, strict=True):
             cache.reserve(rows)
             if decodes:
@@ -263,6 +276,7 @@ class Requests:
         first = 0
         for part in now.steps():
             end = first + part.rows
+            audit = None if now.audits is None else unaudited(1, part.rows, query.shape[1])[:, 0]
             natives, starts, counts = part.arrays
             read = core.attend_rows(
                 natives,
@@ -276,9 +290,12 @@ class Requests:
                 found[first:end].numpy(),
                 self._rules[layer],
                 reads,
+                audit,
             )
             if now.decodes:
                 trace.add(read, steps=0)
+            if now.audits is not None and audit is not None:
+                now.audits.append(audit)
             first = end
         batch, heads, columns, size = query.shape
         if self.columns.added is None:
@@ -314,6 +331,10 @@ class Requests:
             self._end_prompt()
         elif self.trace:
             self.trace.steps += 1
+            if now.audits:
+                found = np.stack(now.audits, 1)
+                self.trace.audit = self.trace.audit or Audit(self.layers, found.shape[3])
+                self.trace.audit.add(found)
         now.ended = True
 
     def _end_prompt(self) -> None:

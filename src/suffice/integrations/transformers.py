@@ -113,6 +113,7 @@ def enable(
     checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     cache: str | Growth | None = None,
+    audit: int | None = None,
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
@@ -123,8 +124,9 @@ def enable(
     transformers has not recorded it (of a .gguf file it records the folder). With `tiers` and a
     `checkpoint` that is given, the rounding of keys in 4 bits is fitted to the model, as the engine
     does: it loads the model once more for that. Without one it is not fitted, so
-    `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. `cache` is the old
-    name of `growth`, valid until 0.3.
+    `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. Every `audit`-th
+    decode step also computes exact attention, and notes in `trace.audit` how far the technique was
+    from it. `cache` is the old name of `growth`, valid until 0.3.
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers does not
@@ -141,6 +143,7 @@ def enable(
         growth=growth,
         softmax=softmax,
         calibration=calibration,
+        audit=audit,
     )
     if config.technique.unread_in_prompts:
         raise InputError(

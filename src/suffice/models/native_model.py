@@ -25,7 +25,7 @@ from suffice.models.routing import STEPS
 from suffice.models.step_rows import Piece, StepRows
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
-from suffice.trace import Audit, BoundSums, Reads, Trace
+from suffice.trace import Audit, BoundSums, Reads, Trace, unaudited
 
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 
@@ -209,7 +209,7 @@ class NativeModel:
         trace = self._untraced if trace is None else trace
         layers, heads = len(self._config.layers), self._config.heads
         queries = self._watched(batch)
-        found = _unaudited(layers, len(tokens), heads) if audit else None
+        found = unaudited(layers, len(tokens), heads) if audit else None
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
@@ -261,13 +261,6 @@ def _add_audit(
     trace.audit = trace.audit or Audit(layers, heads)
     trace.audit.add(found[:, :, step_rows.counted_rows(batch)])
     step_rows.note_audits(batch, reads, found)
-
-
-def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
-    """Return what the core's audit fills: [5, L, T, H]."""
-    found = np.zeros((5, layers, rows, heads), np.float32)
-    found[2:] = np.nan
-    return found
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

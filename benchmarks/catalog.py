@@ -36,6 +36,7 @@ SCRIPTS = (
     Script("engine.attention_rows", "attention of 1 to 128 rows, against limits", "10 minutes"),
     Script("engine.step_parts", "what the steps of a batch spend their time on", "3 minutes"),
     Script("engine.experts", "a mixture of experts against its bytes, and llama.cpp", "5 minutes"),
+    Script("engine.left_out", "what leaving out a token's lightest experts saves", "3 minutes"),
     Script("engine.adapters", "what LoRA adapters cost a decode step", "3 minutes"),
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.attention import art, bounds, longbench, prompts, quality_table, ruler, selection
 from benchmarks.attention import tasks as softmax_tasks
-from benchmarks.engine import adapters, experts, sampling, step_parts
+from benchmarks.engine import adapters, experts, left_out, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
@@ -56,6 +56,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/adapters.json": lambda _, data: adapters.table(data),
     "engine/results/experts*.json": lambda _, data: experts.table(data),
+    "engine/results/left_out.json": lambda _, data: left_out.table(data),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
     "growth/results/paged.json": lambda _, data: paged.table(data),

@@ -48,7 +48,7 @@ def parsed(setting: str) -> tuple[str, Inputs]:
     weights, _, inputs = setting.partition(" + ")
     if not (is_peers(weights) or is_rivals(weights)):
         _method(weights)
-    found: Inputs = INPUTS.build(f"inputs:{inputs}")
+    found: Inputs = INPUTS.build(f"inputs:{inputs}" if inputs else "inputs")
     return weights, found
 
 

@@ -48,9 +48,9 @@ def measured(
         for _ in bar.track(range(rounds), description=f"depth {depth}"):
             for rows in sizes:
                 for name, at, outputs in (
-                    ("step", depth, "all"),
-                    ("headless", depth, "none"),
-                    ("shallow", 1, "none"),
+                    ("step", depth, None),
+                    ("headless", depth, 0),
+                    ("shallow", 1, 0),
                 ):
                     cache, tokens = sequences[at].cache, _tokens(runner, rows)
                     began = clock()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine import adapters, experts
+from benchmarks.engine import adapters, experts, left_out
 from benchmarks.harness import record, shaped_adapter, shaped_experts, shaped_file
 from suffice.models.adapters import read_adapters
 from suffice.models.open import open_checkpoint
@@ -95,6 +95,28 @@ def test_quick_run_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for each in found["files"].values():
         assert each["summary"]["bytes_over"] > 1, "the rows of a batch choose several experts"
     assert "no figure means anything" in (tmp_path / "out" / "experts.md").read_text()
+
+
+def test_quick_run_of_experts_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_out, "FILES", tmp_path)
+    flags = ["--quick", "--rounds", "1", "--output", str(tmp_path / "out"), "--settings"]
+    monkeypatch.setattr(sys, "argv", ["left_out", *flags, "all", "mass:0.6", "mass:0.01"])
+    assert left_out.main() == 0
+    every, some, one = json.loads((tmp_path / "out" / "left_out.json").read_text())[
+        "settings"
+    ].values()
+    assert (every["expert_bytes"], every["error"], every["missing"], every["same"]) == (1, 0, 0, 1)
+    assert one["expert_bytes"] == pytest.approx(1 / TINY.chosen), "the heaviest alone"
+    assert one["expert_bytes"] < some["expert_bytes"] < 1 and some["bytes"] < 1
+    assert 0 < some["error"] < one["error"] and 0 < some["missing"] <= 0.4 < one["missing"]
+
+
+@pytest.mark.parametrize("flags", [["--rounds", "0"], ["--settings", "mass:2"]])
+def test_experts_left_out_are_asked_for_rightly(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["left_out", *flags])
+    assert left_out.main() == 2 and capsys.readouterr().err.count("\n") == 1
 
 
 def test_adapters_of_a_shape_fit_it(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_was_found_is_kept_by_the_cache(block: int) -> None:
         ({"keys": 0}, "aet: keys=0: must be above 0"),
         ({"keys": 3}, "aet: keys=3: must be above 0 and at most 1, or all"),
         ({"values": -1}, r"aet: values=-1: must be in \[0, 1\]"),
-        ({"order": "sketch", "block": 1}, "aet: block=1 with order=sketch: must be 16"),
+        ({"order": "sketch", "block": 1}, "aet: block=1: order=sketch needs block=16"),
         ({"block": 0}, "aet: block=0: must be at least 1 token"),
         ({"globals": -1}, "aet: globals=-1: must be at least 0 tokens"),
         ({"locals": 0}, "aet: locals=0: must be at least 1"),

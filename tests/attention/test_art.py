@@ -91,7 +91,7 @@ def test_the_engine_stops_at_the_same_check(patience: int) -> None:
         ({"angle": float("nan")}, "art: angle=nan: must be a finite number of at least 0"),
         ({"patience": 0}, "art: patience=0: must be at least 1 block"),
         ({"block": 20}, "art: block=20: must be 16, 32, 48 or 64"),
-        ({"order": "sketch"}, "art: block=64 with order=sketch: must be 16"),
+        ({"order": "sketch"}, "art: block=64: order=sketch needs block=16"),
         ({"order": "sketches"}, r"unknown order of art 'sketches'. Did you mean 'sketch'\?"),
         ({"probe": 30}, "art: probe=30: must be a multiple of 16"),
         ({"values": 2.0}, r"art: values=2.0: must be in \[0, 1\]"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import adapters
 import tiny
 from calibrating import ASKED, TEXT, text_flags
 from commands import Cli
@@ -125,13 +126,36 @@ def test_thresholds_of_tiers(cli: Cli, model: Path, tmp_path: Path, stored: list
     assert ran.code == 0, ran.err
 
 
+def test_what_follows_has_the_weights_of_the_calibration(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
+    own = adapters.write(tmp_path / "own", model, adapters.TARGETS["llama"], rank=4, seed=1)
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "120"]
+    weights = ["--merge-adapter", str(own)]
+    ran = cli("calibrate", *asked, *weights, "--limit", "1", "--budget", "30%", "--quant", "int8")
+    use = f"-m {model} --merge-adapter {own} --attention certified:calibrated --quant int8"
+    assert ran.err.splitlines()[-1] == f'next: suffice run {use} "your prompt"'
+    ran = cli("calibrate", *asked, *weights, "--limit", "1")
+    use = f"-m {model} --merge-adapter {own} --softmax exaq_km:bits=3"
+    assert ran.err.splitlines()[-1] == f"next: suffice eval perplexity {use} --against exact"
+
+
+def test_a_window_of_nothing_is_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "0"]
+    for budget in ([], ["--budget", "1%"]):
+        ran = cli("calibrate", *asked, *budget)
+        assert ran.code == 2 and ran.err.endswith("--window=0: must be at least 2 tokens\n")
+
+
 def test_it_is_written_next_to_the_model(cli: Cli, model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "40"]
     ran = cli("calibrate", *asked, "--limit", "1")
     assert ran.out.strip() == str(model / "suffice-calibration.json"), ran.err
     assert ran.err.splitlines()[-3:] == [
-        "calibrated on 1 windows of 40 tokens",
+        "calibrated on 1 window of 40 tokens",
         "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
         f"next: suffice eval perplexity -m {model} --softmax exaq_km:bits=3 --against exact",
     ]

@@ -188,7 +188,7 @@ def test_texts(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "zeros").write_bytes(b"a\0b")
     for name, folder, message in (
-        (str(tmp_path / "empty"), None, "empty is empty: give a text"),
+        (str(tmp_path / "empty"), None, "empty is empty"),
         (str(tmp_path / "binary"), None, r"binary is not text \(UTF-8\): byte 0"),
         (str(tmp_path / "zeros"), None, "zeros is not text: it has zero bytes"),
         (str(tmp_path / "none.txt"), None, "none.txt: cannot be read: No such file"),

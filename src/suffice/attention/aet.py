@@ -24,7 +24,7 @@ Native   csrc/attention/techniques/aet.inl, csrc/attention/aet_state.cpp
 Example  aet:keys=0.9,values=0.001
 Options
     keys        share of the estimated attention mass that must be read before a head stops; all:
-                never stops
+                never stops; a number between 1 and 2: the same, but checks as if it could
     values      values are not read for keys lighter than this share of the heaviest one of the keys
                 that are always read; 0: all are read
     block       tokens that are read and checked together: 16, or 1 as in the paper

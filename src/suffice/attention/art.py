@@ -25,7 +25,7 @@ Options
     change      norm of the probe's change below which a check counts as stable
     angle       1 - cosine of successive probes below which a check counts as stable
     patience    stable checks in a row before a head stops
-    block       tokens between two checks: 16, 32, 48 or 64
+    block       tokens between two checks: 16, 32, 48 or 64; order=sketch needs 16
     probe       elements of the output that are compared, a multiple of 16; all of a shorter head
     values      values of keys lighter than this share of the heaviest key are not read; 0: all are
     order       newest: blocks newest first; sketch: heaviest first by a 4-bit sketch

@@ -83,7 +83,9 @@ class BlockByBlock(Technique):
         if self.order not in ORDERS:
             raise unknown(f"order of {name}", self.order, ORDERS)
         if self.sketched and block != BLOCK:
-            raise InputError(f"{name}: block={block} with order=sketch: must be {BLOCK}")
+            raise InputError(
+                f"{name}: block={block}: order=sketch needs block={BLOCK}: add block={BLOCK}"
+            )
 
     def reference(
         self: Stopping,

@@ -28,6 +28,7 @@ def run(flags: BenchFlags, model: ModelFlags) -> None:
     if flags.output not in OUTPUTS:
         raise unknown("output", flags.output, OUTPUTS)
     model.check_drafts("bench")
+    model.check_audit("audited steps take longer, so there is nothing to time")
     prompts = whole_numbers("-p/--n-prompt", flags.n_prompt)
     generates = whole_numbers("-n/--n-gen", flags.n_gen)
     depths = whole_numbers("-d/--n-depth", flags.n_depth)

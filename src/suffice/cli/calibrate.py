@@ -47,8 +47,9 @@ class CalibrateFlags:
         str | None,
         flag(
             "--budget",
-            help="Calibrate thresholds of --attention by layer and head, so that perplexity rises "
-            "by at most this, such as 0.5%; default: calibrate codebooks of exaq and exaq_km.",
+            help="Calibrate thresholds of --attention (default: certified) by layer and head, so "
+            "that perplexity rises by at most this, such as 0.5%; default: calibrate codebooks of "
+            "exaq and exaq_km.",
         ),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
@@ -68,9 +69,11 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         InputError: A text, flag or model that cannot be used, or a file that cannot be written.
     """
     budget = None if flags.budget is None else fraction("--budget", flags.budget)
-    flags = dataclasses.replace(flags, window=flags.window or (LONG_WINDOW if budget else WINDOW))
+    if flags.window is None:
+        flags = dataclasses.replace(flags, window=LONG_WINDOW if budget else WINDOW)
     model.check_drafts("calibrate")
     model = _asked(model, budget)
+    model.check_audit("calibrate audits by itself")
     if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
     from suffice.attention.calibration import default_path, write
@@ -108,9 +111,13 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
 
 def _said_of_softmax(windows: Windows) -> list[str]:
     return [
-        f"calibrated on {len(windows)} windows of {len(windows[0])} tokens",
+        f"calibrated on {_counted(windows)}",
         "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
     ]
+
+
+def _counted(windows: Windows) -> str:
+    return f"{len(windows)} window{'s' * (len(windows) > 1)} of {len(windows[0])} tokens"
 
 
 def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> list[str]:
@@ -118,8 +125,8 @@ def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> li
     error = part["ratio_error"]
     spread = "" if error is None else f" ± {100 * error:.2f}"
     return [
-        f"perplexity {100 * (part['ratio'] - 1):+.2f}{spread} % on {len(windows)} windows of "
-        f"{len(windows[0])} tokens (budget {100 * part['budget']:g} %), "
+        f"perplexity {100 * (part['ratio'] - 1):+.2f}{spread} % on {_counted(windows)} "
+        f"(budget {100 * part['budget']:g} %), "
         f"{100 * part['bytes']:.0f} % of KV bytes read",
         f"saved: thresholds of {name} for {len(heads) - heads.count(None)} of {len(heads)} heads; "
         "the others stay exact",
@@ -129,11 +136,17 @@ def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> li
 def _next(model: ModelFlags, budget: float | None, name: str) -> str:
     """Return a command that uses the calibration, without `suffice`."""
     source = f"-m {shlex.quote(model.model)}"
+    if model.options.merge_adapter is not None:
+        source += f" --merge-adapter {shlex.quote(str(model.options.merge_adapter))}"
     if budget is None:
         return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
     stored = model.cache_dtype()
     types = [] if stored == "auto" else stored.split("/")
-    given = "".join(f" {flag} {type}" for flag, type in zip(("-ctk", "-ctv"), types, strict=False))
+    flags = {**dict(zip(("-ctk", "-ctv"), types, strict=False))}
+    flags |= {
+        flag: own for flag, own in model.inexact().items() if flag in ("--quant", "--experts")
+    }
+    given = "".join(f" {flag} {shlex.quote(str(own))}" for flag, own in flags.items())
     return f'run {source} --attention {name}:calibrated{given} "your prompt"'
 
 
@@ -209,7 +222,8 @@ def _exact(model: ModelFlags) -> ModelFlags:
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
     from suffice.eval.perplexity import PerplexityPlan, windows_of
 
-    plan = PerplexityPlan(flags.window or WINDOW, flags.limit)
+    assert flags.window is not None
+    plan = PerplexityPlan(flags.window, flags.limit)
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
 
 

@@ -161,6 +161,18 @@ class ModelFlags(SourceFlags):
                 "draft: leave it out; run, chat, eval latency, longbench and ruler generate"
             )
 
+    def check_audit(self, reason: str) -> None:
+        """Require that no audits are asked for, for a command that does not show them.
+
+        Raises:
+            InputError: They are; `reason` says why the command has none.
+        """
+        if (given := self.options.audit) is not None:
+            raise InputError(
+                f"--audit={given}: {reason}: leave it out; run, chat and the accuracies of eval "
+                "have audits"
+            )
+
     def exact(self) -> ModelFlags:
         """Return the flags of the same model with exact arithmetic."""
         exact = {name: plain(field, own) for name, field, own in _inexact()}

@@ -71,7 +71,10 @@ class QuantizeFlags:
         from suffice.eval.perplexity import PerplexityPlan
 
         window, limit = (512, 4) if self.quick else (1024, 16)
-        return PerplexityPlan(self.window or window, self.limit or limit)
+        return PerplexityPlan(
+            window if self.window is None else self.window,
+            limit if self.limit is None else self.limit,
+        )
 
 
 def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:

@@ -143,8 +143,9 @@ class Config(EngineOptions):
             )
         if self.calibration is None:
             raise InputError(
-                f"softmax={name}: needs a calibration of the model: make one with "
-                "`suffice calibrate --text FILE` and give it as calibration (--calibration)"
+                f"softmax={SOFTMAXES.text_of(self.softmax)}: needs a calibration of the model: make "
+                "one with `suffice calibrate --text FILE` and give it as calibration "
+                "(--calibration)"
             )
         if not self.calibration.layers:
             raise InputError(

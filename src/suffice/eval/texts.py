@@ -171,5 +171,5 @@ def read(path: Path) -> str:
     if "\0" in text:
         raise InputError(f"{path} is not text: it has zero bytes")
     if not text.strip():
-        raise InputError(f"{path} is empty: give a text")
+        raise InputError(f"{path} is empty")
     return text

@@ -124,34 +124,35 @@ class KMeans:
     act_fisher: bool = False
 
     def __post_init__(self) -> None:
+        name = type(self).__name__.lower()
         if not BITS[0] <= self.bits <= BITS[1]:
-            raise InputError(f"kmeans: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
+            raise InputError(f"{name}: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
         if self.act_bits not in (*CODED_INPUTS, *INPUT_LEVELS):
-            raise InputError(f"kmeans: act_bits={self.act_bits}; allowed: 3, 4, 8, 16")
-        check_group("kmeans", self.group)
-        check_input_group("kmeans: act_group", self.act_group)
+            raise InputError(f"{name}: act_bits={self.act_bits}; allowed: 3, 4, 8, 16")
+        check_group(name, self.group)
+        check_input_group(f"{name}: act_group", self.act_group)
         if self.outliers is not None and not 0 <= self.outliers <= 1:
-            raise InputError(f"kmeans: outliers={self.outliers}; allowed: 0..1")
+            raise InputError(f"{name}: outliers={self.outliers}; allowed: 0..1")
         for option, value in (("outliers", self.outliers), ("act_group", self.act_group)):
             if value is not None and self.act_bits not in CODED_INPUTS:
                 raise InputError(
-                    f"kmeans: {option}={value} goes with act_bits=3 or 4, not {self.act_bits}"
+                    f"{name}: {option}={value} goes with act_bits=3 or 4, not {self.act_bits}"
                 )
         if self.offline and (self.act_bits not in CODED_INPUTS or self.outliers == 0):
-            raise InputError("kmeans: offline=true goes with act_bits=3 or 4 and outliers")
+            raise InputError(f"{name}: offline=true goes with act_bits=3 or 4 and outliers")
         if self.act_fisher and self.act_bits not in CODED_INPUTS:
             raise InputError(
-                f"kmeans: act_fisher=true goes with act_bits=3 or 4, not {self.act_bits}"
+                f"{name}: act_fisher=true goes with act_bits=3 or 4, not {self.act_bits}"
             )
         if chosen(self.sites) != GROUPS[LINEAR] and self.act_bits == EXACT:
             raise InputError(
-                f"kmeans: sites={self.sites} goes with act_bits=3, 4 or 8, not {self.act_bits}"
+                f"{name}: sites={self.sites} goes with act_bits=3, 4 or 8, not {self.act_bits}"
             )
         if self.centroids not in LEVELS:
             raise unknown("type of centroids", self.centroids, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
             raise InputError(
-                f"kmeans: rounds={self.rounds},sweeps={self.sweeps}: must be 0 or more"
+                f"{name}: rounds={self.rounds},sweeps={self.sweeps}: must be 0 or more"
             )
 
     @property

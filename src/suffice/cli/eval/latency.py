@@ -63,6 +63,7 @@ def run(flags: LatencyFlags, model: ModelFlags) -> None:
         KeyboardInterrupt: Ctrl-C, raised after the finished cases are printed.
     """
     asked = _read(flags)
+    model.check_audit("audited steps take longer, so there is nothing to time")
     with busy(f"loading {model.model}"):
         llm = _widened(model.load(seed=0), max(asked.batch_sizes))
     from suffice.eval.latency import check_fits

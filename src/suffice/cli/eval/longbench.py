@@ -73,7 +73,7 @@ def run(flags: LongBenchFlags, model: ModelFlags) -> None:
         length=plan.length,
     )
     columns = COLUMNS + (COMPARED if compared else [])
-    show(made, columns, _rows(result), flags.output)
+    show(made, columns, _rows(result), flags.output, llms[-1].runner.trace)
     if interrupted:
         raise KeyboardInterrupt
 

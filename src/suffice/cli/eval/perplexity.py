@@ -32,12 +32,13 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     check_output(flags.output)
     model.check_drafts("eval perplexity")
     compared = None if flags.against is None else reference_flags(flags.against, model)
-    from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, check_mode, measure, windows_of
     from suffice.eval.texts import line_ends, load_text
 
     plan = PerplexityPlan(
         flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0
     )
+    check_mode(plan.mode, model.config())
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
 EXACT = "exact"
+NO_ADAPTER: dict[str, Any] = {"adapters": (), "adapter": None, "merge_adapter": None}
 
 
 def reference_flags(against: str, model: ModelFlags) -> ModelFlags:
     """Return the flags of the reference, as it is stored: `exact` is the model itself.
+
+    A model that is named has no adapters, though it may be the one that is measured.
 
     Raises:
         InputError: There is no such model, or it is the same one under the same settings.
@@ -29,15 +32,14 @@ def reference_flags(against: str, model: ModelFlags) -> ModelFlags:
         raise unknown("reference (--against)", against, (EXACT, *MODELS))
     name = model.model if against == EXACT else against
     same = Path(resolve(name)) == Path(resolve(model.model))
-    if same and not model.inexact():
+    bare = model.options if against == EXACT else dataclasses.replace(model.options, **NO_ADAPTER)
+    if same and not model.inexact() and bare == model.options:
         raise InputError(
             f"--against {against}: would compare {model.model} with itself: add what is to be "
             "measured, such as --quant int8, or name another model"
         )
-    exact = model.exact()
-    own: dict[str, Any] = {"model": name}
-    if not same:  # what belongs to the model that is measured
-        own |= {"tokenizer": None, "adapters": (), "adapter": None, "merge_adapter": None}
+    exact = dataclasses.replace(model, options=bare).exact()
+    own: dict[str, Any] = {"model": name} | ({} if same else {"tokenizer": None})
     options = dataclasses.replace(exact.options, **own)
     return dataclasses.replace(exact, options=options)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from suffice.cli.answer import prompts_read
+from suffice.cli.answer import audited, prompts_read
 from suffice.cli.output import OUTPUTS, as_csv, markdown
 from suffice.errors import unknown
 
@@ -63,14 +63,20 @@ def show(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
     output: str,
+    trace: Trace | None = None,
 ) -> None:
-    """Print a record by `drawn`, then whether it was interrupted and what tiles of prompts read."""
+    """Print a record by `drawn`, then whether it was interrupted, what tiles of prompts read, and
+    the figures of a trace's audit.
+    """
     print(drawn(record, columns, rows, output))
     if record["interrupted"]:
         print("interrupted: these figures are of what was done until then", file=sys.stderr)
     reads = record["reads"]
     for line in prompts_read(reads["tile_rows_read"], reads["tile_rows_held"]):
         print(line, file=sys.stderr)
+    if trace and trace.audit and trace.audit.tokens:
+        said = audited(trace.audit, trace.estimates, certain=trace.confidence == 1)
+        print(said, file=sys.stderr)
 
 
 def drawn(

@@ -47,7 +47,7 @@ def run(flags: RulerFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
     result = tally.result()
     found = record("ruler", llm, flags, result, reads=llm.runner.trace, interrupted=interrupted)
-    show(found, COLUMNS, _rows(result), flags.output)
+    show(found, COLUMNS, _rows(result), flags.output, llm.runner.trace)
     if interrupted:
         raise KeyboardInterrupt
 

@@ -34,9 +34,11 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
     if flags.limit is not None and flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 question")
     from suffice.eval.likelihood import LikelihoodPlan, context_length
+    from suffice.eval.perplexity import check_mode
     from suffice.eval.tasks import chosen, encoded, summed_up
 
     plan = LikelihoodPlan(flags.mode, flags.batch_size)
+    check_mode(plan.mode, model.config())
     asked = [(task, task.load(flags.data_dir, flags.limit)) for task in chosen(flags.tasks)]
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
@@ -47,7 +49,7 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
     found = summed_up(results)
     made = record("tasks", llm, flags, found, reads=llm.runner.trace, interrupted=interrupted)
-    show(made, COLUMNS, _rows(found), flags.output)
+    show(made, COLUMNS, _rows(found), flags.output, llm.runner.trace)
     if interrupted:
         raise KeyboardInterrupt
 

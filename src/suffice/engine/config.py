@@ -143,8 +143,8 @@ class Config(EngineOptions):
             )
         if self.calibration is None:
             raise InputError(
-                f"softmax={SOFTMAXES.text_of(self.softmax)}: needs a calibration of the model: make "
-                "one with `suffice calibrate --text FILE` and give it as calibration "
+                f"softmax={SOFTMAXES.text_of(self.softmax)}: needs a calibration of the model: "
+                "make one with `suffice calibrate --text FILE` and give it as calibration "
                 "(--calibration)"
             )
         if not self.calibration.layers:

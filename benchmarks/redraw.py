@@ -10,7 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention import art, bounds, longbench, prompts, quality_table, ruler, selection
+from benchmarks.attention import (
+    art,
+    bounds,
+    longbench,
+    policy_speed,
+    prompts,
+    quality_table,
+    ruler,
+    selection,
+)
 from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.engine import adapters, experts, left_out, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
@@ -49,6 +58,7 @@ DRAWN: dict[str, Draw] = {
     ),
     "attention/results/bounds.json": of_cells(bounds.table),
     "attention/results/longbench_*.json": of_cells(longbench.table),
+    "attention/results/policy_speed.json": lambda _, data: policy_speed.table(data),
     "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/selection*.json": of_cells(selection.table),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def tool(name: str) -> ModuleType:
 
 readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
 papers, techniques, words = tool("papers"), tool("techniques"), tool("words")
+findings = tool("findings")
 bits_models = tool("bits_models")
 
 
@@ -235,11 +237,37 @@ def test_the_value_of_an_item_is_from_a_stored_table(tmp_path: Path) -> None:
     item = papers.Item("Growth", "V", "measured", "", "", "a.json", "", "")
     assert papers.complaints([item], tmp_path) == ["Growth: measured, but has no value"]
     item = item._replace(value="{8; bmc | over}x, alone {bmc | over}x; paper: 4x")
+    reason = "Growth: differs from the paper's figure, but has no reason"
+    assert papers.complaints([item], tmp_path) == [reason]
+    assert papers.complaints([item._replace(value="{bmc | over}x; paper: none")], tmp_path) == []
+    item = item._replace(difference="a batch of {8; bmc | B}")
     assert papers.complaints([item], tmp_path) == []
-    assert papers.filled(item, tmp_path) == "3x, alone 2.5x; paper: 4x"
+    assert papers.filled(item.value, item, tmp_path) == "3x, alone 2.5x; paper: 4x"
+    assert papers.filled(item.difference, item, tmp_path) == "a batch of 8"
     for missing in ("{8; bmc | under}", "{9; bmc | over}"):
         [complaint] = papers.complaints([item._replace(value=missing)], tmp_path)
         assert complaint == f"Growth: no stored table has '{missing}'"
+
+
+def test_findings_have_cells_of_stored_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "| what | asked | got |\n| --- | --- | --- |\n| x (1; 2) | 3 | **4** |\n"
+    )
+    source = tmp_path / "findings.toml"
+    source.write_text(
+        'findings = [["serve.x", "{x (1; 2); 3 | got} times", "[page](page.md)", "a b"]]'
+    )
+    assert findings.table(source).splitlines()[2:] == ["| `serve.x` | 4 times | [page](page.md) |"]
+    source.write_text('findings = [["serve.x", "{y | got}", "[page](page.md)", "a"]]')
+    with pytest.raises(KeyError, match=re.escape("{y | got}")):
+        findings.table(source)
+
+
+def test_findings_are_of_benchmarks_that_exist() -> None:
+    named = {row[0] for row in findings.tomllib.loads(findings.SOURCE.read_text())["findings"]}
+    assert len(named) > 40
+    for name in named:
+        assert (ROOT / "benchmarks" / f"{name.replace('.', '/')}.py").exists(), name
 
 
 def test_the_page_of_the_papers_is_up_to_date() -> None:
@@ -263,9 +291,9 @@ def test_every_figure_and_table_of_a_paper_has_an_item() -> None:
 
 def test_a_figure_is_the_cell_of_a_stored_table() -> None:
     page = "| a | b |\n| --- | ---: |\n| `x` | 1 |\n\n| a | c |\n| --- | --- |\n| `x` | 2 |\n"
-    assert techniques.cells(page, "x") == {"a": "`x`", "b": "1"}
+    assert techniques.row_of(page, "x") == {"a": "`x`", "b": "1"}
     with pytest.raises(KeyError):
-        techniques.cells(page, "y")
+        techniques.row_of(page, "y")
 
 
 def test_every_entry_of_the_techniques_is_a_technique() -> None:

@@ -2,8 +2,8 @@
 
 With `--check`, only report whether the page is up to date. Fails if the table names a file that
 does not exist, and if an item has neither a value nor a reason: what is measured has a value, and
-what is not says why. A value is text with cells of stored tables, `{row | column}`, from the pages
-next to the item's results; `{row; cell | column}` is in the row that has both cells. Every figure
+what is not, or has a figure of the paper beside it, says why. A value or a reason is text with cells
+of stored tables, see `tools/cells.py`, from the pages next to the item's results. Every figure
 and table of a paper, which are counted by `figures` and `tables`, must have an item.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+import cells
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))
@@ -48,7 +49,7 @@ class Item(NamedTuple):
 
 
 ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
-CELL = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
+PUBLISHED = re.compile(r"paper[^:]*: [^;]*\d")  # a value that has a figure of the paper
 
 
 def papers(text: str) -> list[tuple[dict[str, Any], list[Item]]]:
@@ -76,8 +77,11 @@ def complaints(items: list[Item], root: Path) -> list[str]:
             bad.append(f"{item.what}: measured, but has no value")
         if item.status != "measured" and not item.difference:
             bad.append(f"{item.what}: {item.status}, but has no reason")
+        if PUBLISHED.search(item.value) and not item.difference:
+            bad.append(f"{item.what}: differs from the paper's figure, but has no reason")
         try:
-            filled(item, root)
+            filled(item.value, item, root)
+            filled(item.difference, item, root)
         except KeyError as missing:
             bad.append(f"{item.what}: no stored table has {missing}")
     return bad
@@ -110,39 +114,13 @@ def numbered(place: str) -> set[tuple[str, int]]:
     return found
 
 
-def filled(item: Item, root: Path) -> str:
-    """Return an item's value with the cells of its results' pages.
+def filled(text: str, item: Item, root: Path) -> str:
+    """Return a text of an item with the cells of its results' pages.
 
     Raises:
         KeyError: No table has such a cell.
     """
-    pages = [(root / path).with_suffix(".md") for path in item.results.split()]
-    tables = [page.read_text(encoding="utf-8") for page in pages if page.exists()]
-
-    def cell(match: re.Match[str]) -> str:
-        row, column = ([each.strip() for each in part.split(";")] for part in match.groups())
-        for table in tables:
-            for named, cells in _rows(table):
-                if column[0] in named and set(row) <= {each.strip("`") for each in cells}:
-                    return cells[named.index(column[0])]
-        raise KeyError(match.group())
-
-    return CELL.sub(cell, item.value)
-
-
-def _rows(page: str) -> list[tuple[list[str], list[str]]]:
-    """Return the rows of the tables of a page in Markdown, each with the headings of its table."""
-    heading: list[str] = []
-    found = []
-    for line, below in pairwise([*page.splitlines(), ""]):
-        if not line.startswith("|"):
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if below and set(below) <= set("|-: "):
-            heading = cells
-        elif not set(line) <= set("|-: "):
-            found.append((heading, cells))
-    return found
+    return cells.filled(text, [(root / path).with_suffix(".md") for path in item.results.split()])
 
 
 def page(text: str, root: Path = ROOT) -> str:
@@ -171,9 +149,12 @@ def page(text: str, root: Path = ROOT) -> str:
         lines += [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
         for item in items:
             links = (_links(paths) for paths in (item.code, item.tests, item.results))
-            cells = [item.what, item.place, item.status, *links]
-            cells += [respelt(filled(item, root)), item.difference]
-            lines.append(f"| {' | '.join(cells)} |")
+            line = [item.what, item.place, item.status, *links]
+            line += [
+                respelt(filled(item.value, item, root)),
+                filled(item.difference, item, root),
+            ]
+            lines.append(f"| {' | '.join(line)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -2,9 +2,10 @@
 
 Pages are README.md and every page below benchmarks/ and docs/. A marker
 `<!-- table: benchmarks/attention/results/speed.json -->` is followed by the table of that file and
-`<!-- end -->`; markers of techniques are those of `tools/techniques.py`. A result file is what
-`benchmarks/harness/record.py` writes: JSON with `machine`, `command` and `date`, and its table in a
-file of the same name that ends in .md. With `--check`, only report whether pages and results agree.
+`<!-- end -->`; other markers are those of `tools/techniques.py` and `tools/findings.py`. A result
+file is what `benchmarks/harness/record.py` writes: JSON with `machine`, `command` and `date`, and
+its table in a file of the same name that ends in .md. With `--check`, only report whether pages
+and results agree.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import sys
 from pathlib import Path
 
+import findings
 import techniques
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +50,7 @@ def filled(readme: str, root: Path = ROOT) -> str:
         text = table(path) if path.exists() else "Not measured yet.\n"
         return f"{match[1]}{text}{match[3]}"
 
-    return techniques.filled(MARKED.sub(draw, readme))
+    return findings.filled(techniques.filled(MARKED.sub(draw, readme)))
 
 
 def main() -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import cells
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,21 +33,14 @@ def entries() -> list[dict[str, Any]]:
     return found
 
 
-def cells(page: str, row: str) -> dict[str, str]:
+def row_of(page: str, row: str) -> dict[str, str]:
     """Return the cells, by heading, of the first row of a Markdown page that is called `row`.
 
     Raises:
         KeyError: No table of the page has such a row.
     """
-    heading: list[str] = []
-    lines = [*page.splitlines(), ""]
-    for line, below in pairwise(lines):
-        if not line.startswith("|"):
-            continue
-        own = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if below and set(below) <= set("|-: "):
-            heading = own
-        elif own[0].strip("`") == row:
+    for heading, own in cells.rows(page):
+        if own[0].strip("`") == row:
             return dict(zip(heading, own, strict=True))
     raise KeyError(row)
 
@@ -56,7 +50,7 @@ def measured(entry: dict[str, Any]) -> str:
     if "says" not in entry:
         return "not measured"
     page = (ROOT / entry["result"]).read_text(encoding="utf-8")
-    found = cells(page, entry["row"]).items()
+    found = row_of(page, entry["row"]).items()
     said: str = entry["says"].format_map({name.replace(":", " "): cell for name, cell in found})
     return said
 

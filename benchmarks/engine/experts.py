@@ -217,7 +217,8 @@ def table(data: dict[str, Any]) -> str:
         f"of {shape['vocabulary']}. {data['threads']} threads, {data['machine']['isa']}, medians "
         f"of {data['rounds']} rounds; of the streaming read, of as many rounds as are named, in "
         "which it did not change. Tokens per second of suffice / of llama.cpp, both with their "
-        "defaults on the same file."
+        "defaults on the same file. The upper table has medians of the rounds' ratios, which the "
+        "ratios of medians in the lower one may differ from."
     )
     head = ["file", "MB a step", "streaming read, GB/s", "decode, of it (rounds)"]
     head += ["decode", f"batch of {BATCH}", "prompt of 512", "bytes of the batch over a stream's"]

@@ -27,7 +27,8 @@ from suffice.arrays import log_softmax
 from suffice.engine.llm import LLM
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.errors import InputError, unknown
-from suffice.eval.perplexity import MODES, STEP_ROWS
+from suffice.eval.modes import MODES
+from suffice.eval.perplexity import STEP_ROWS
 
 
 @dataclass(frozen=True)

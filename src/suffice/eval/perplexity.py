@@ -31,36 +31,13 @@ from typing import Any
 import numpy as np
 
 from suffice.arrays import log_softmax
-from suffice.attention import ATTENTIONS, SOFTMAXES
-from suffice.engine.config import Config
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.errors import InputError, OptionError, unknown
+from suffice.errors import InputError, unknown
+from suffice.eval.modes import MODES
 from suffice.policy import Policy
 
-MODES = ("decode", "prefill")
 PERCENTILES = (50, 99, 99.9)
 STEP_ROWS = 24  # tokens of a decode step; more would share each weight but gain little
-
-
-def check_mode(mode: str, config: Config) -> None:
-    """Require decode steps for techniques that apply to nothing else.
-
-    Raises:
-        InputError: In mode `prefill` a technique, or its audits, would do nothing.
-    """
-    if mode != "prefill":
-        return
-    idle: dict[str, object] = {}
-    rule = config.attention.rule()
-    if rule is not None and not rule.exact and not config.technique.unread_in_prompts:
-        idle["attention"] = ATTENTIONS.text_of(config.attention)
-    if config.softmax.coded and not config.softmax.prefill:
-        idle["softmax"] = SOFTMAXES.text_of(config.softmax)
-    if config.audit is not None:
-        idle["audit"] = config.audit
-    for option, value in idle.items():
-        message = "is for decode steps, and --mode prefill has none: leave one of them out"
-        raise OptionError(option, value, message)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 With `--check`, only report whether the page is up to date. Fails if the table names a file that
 does not exist, and if an item has neither a value nor a reason: what is measured has a value, and
-what is not, or has a figure of the paper beside it, says why. A value or a reason is text with
-cells of stored tables, see `tools/cells.py`, from the pages next to the item's results. Every figure
+what is not, or is compared with a figure of the paper, says why. Values and reasons are text with
+cells of stored tables, see `tools/cells.py`, of the pages next to the item's results. Every figure
 and table of a paper, which are counted by `figures` and `tables`, must have an item.
 """
 

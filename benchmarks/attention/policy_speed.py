@@ -164,7 +164,7 @@ def table(data: dict[str, Any]) -> str:
     about = (
         f"{data['model']}, WikiText-2 ({data['line_ends']} line ends), {data['steps']} steps after "
         "a prompt, all requests with the same text, bfloat16 keys and values; a step reads the "
-        "weights too. 'Times exact' is the median over steps of exact attention's time beside a "
+        "weights too. 'Times exact' is the median over steps of exact attention's time over a "
         "setting's, a few settings at a time; memory is faster at some hours than at others, so "
         "milliseconds of different settings do not compare. Published: ART, Table 1, Mistral-7B, "
         "a token's time."

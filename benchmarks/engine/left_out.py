@@ -60,7 +60,7 @@ class Run:
 
 
 def compared(run: Run, whole: Run) -> dict[str, float]:
-    """Return the figures of a run beside those of all experts."""
+    """Return the figures of a run compared with those of all experts."""
     error = np.square(run.logits - whole.logits).mean() / np.square(whole.logits).mean()
     own, every = (
         (each.reads.expert_bytes_read, each.reads.weight_bytes_read + each.reads.kv_bytes_read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 import adapters
 import tiny
 from commands import Cli, complaint
+from suffice.attention.exaq import EXAQ
+from suffice.engine.config import Config
+from suffice.errors import OptionError
+from suffice.eval.modes import check_mode
 from task_rows import PIQA, write_lines
 
 LOSSY = ("--attention", "certified:eps=0.3")
@@ -48,6 +53,15 @@ def test_prompts_refuse_what_is_for_decode_steps(
     message = complaint(cli(*asked, "--mode", "prefill"))
     assert message.startswith(f"{idle}: is for decode steps, and --mode prefill has none")
     assert cli(*asked).code == 0
+
+
+def test_softmaxes_that_change_decode_steps_alone_are_refused() -> None:
+    softmax = EXAQ(2)
+    config = dataclasses.replace(Config.create("model"), softmax=softmax)
+    check_mode("decode", config)
+    with pytest.raises(OptionError, match="^softmax='exaq:bits=2': is for decode steps"):
+        check_mode("prefill", config)
+    check_mode("prefill", dataclasses.replace(config, softmax=EXAQ(2, prefill=True)))
 
 
 def test_prompts_take_what_changes_them(cli: Cli, model: str, data: Path) -> None:

@@ -266,7 +266,6 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
             "unknown site 'gate'. Did you mean 'gate_up'? Known: down",
         ),
         (("kmeans", "o.safetensors", "--limit", "0"), "--limit=0: must be at least 1 window"),
-        (("kmeans", "o.safetensors", "--window", "0"), "--window=0: must be at least 2 tokens"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "unknown flag '--quant'"),
         (("kmeans", "o.safetensors", "-t", "0"), "-t 0: must be between 1 and"),

@@ -32,7 +32,8 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     check_output(flags.output)
     model.check_drafts("eval perplexity")
     compared = None if flags.against is None else reference_flags(flags.against, model)
-    from suffice.eval.perplexity import PerplexityPlan, check_mode, measure, windows_of
+    from suffice.eval.modes import check_mode
+    from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
     from suffice.eval.texts import line_ends, load_text
 
     plan = PerplexityPlan(

@@ -34,7 +34,7 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
     if flags.limit is not None and flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 question")
     from suffice.eval.likelihood import LikelihoodPlan, context_length
-    from suffice.eval.perplexity import check_mode
+    from suffice.eval.modes import check_mode
     from suffice.eval.tasks import chosen, encoded, summed_up
 
     plan = LikelihoodPlan(flags.mode, flags.batch_size)

@@ -59,7 +59,7 @@ def test_softmaxes_that_change_decode_steps_alone_are_refused() -> None:
     softmax = EXAQ(2)
     config = dataclasses.replace(Config.create("model"), softmax=softmax)
     check_mode("decode", config)
-    with pytest.raises(OptionError, match="^softmax='exaq:bits=2': is for decode steps"):
+    with pytest.raises(OptionError, match="softmax='exaq': is for decode steps"):
         check_mode("prefill", config)
     check_mode("prefill", dataclasses.replace(config, softmax=EXAQ(2, prefill=True)))
 

@@ -142,10 +142,9 @@ def _next(model: ModelFlags, budget: float | None, name: str) -> str:
         return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
     stored = model.cache_dtype()
     types = [] if stored == "auto" else stored.split("/")
-    flags = {**dict(zip(("-ctk", "-ctv"), types, strict=False))}
-    flags |= {
-        flag: own for flag, own in model.inexact().items() if flag in ("--quant", "--experts")
-    }
+    flags: dict[str, Any] = dict(zip(("-ctk", "-ctv"), types, strict=False))
+    asked = model.inexact()
+    flags |= {flag: asked[flag] for flag in ("--quant", "--experts") if flag in asked}
     given = "".join(f" {flag} {shlex.quote(str(own))}" for flag, own in flags.items())
     return f'run {source} --attention {name}:calibrated{given} "your prompt"'
 

@@ -16,6 +16,7 @@ Published scores are for another, larger model.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -167,7 +168,8 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
-        means = [f"{score:.1f}", f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
+        error = math.hypot(*(c["error"] or 0.0 for c in found)) / len(found)
+        means = [f"{score:.1f} ± {error:.1f}", f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
     return [f"`{setting}`", *means, *each, PUBLISHED.get(respelt(setting), "")]
 
 
@@ -184,14 +186,16 @@ def in_order(store: CellStore, settings: Sequence[str]) -> list[str]:
 
 def table(store: CellStore) -> str:
     """Return the results as text and tables: the tasks that count, and those that do not."""
-    counting = [p for p, cells in store.cells.items() if cells["exact"]["score"] >= COUNTS]
-    other = [p for p in store.cells if p not in counting]
+    ordered = sorted(store.cells, key=lambda place: (int(place.rpartition(" ")[2]), place))
+    counting = [p for p in ordered if store.cells[p]["exact"]["score"] >= COUNTS]
+    other = [p for p in ordered if p not in counting]
     config = store.config
     about = (
         f"{config['model']}, {weights_of(config)}, {config['kv_cache_dtype']} keys and "
         "values, greedy answers. A cell is the score in per cent, and in brackets the bytes of "
         "keys, values and metadata read over those that exact attention reads. `A + B` is "
-        "attention B over policy A. A policy sees the question with the text."
+        "attention B over policy A. A policy sees the question with the text. A cell that is empty "
+        "was not measured; a score is the mean of a setting that has all, with its standard error."
         f"{shared_prompts.sentence(config)}"
     )
     head = ["setting", "score", "against exact", "bytes read"]

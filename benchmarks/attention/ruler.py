@@ -168,7 +168,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
-        error = math.hypot(*(c["error"] or 0.0 for c in found)) / len(found)
+        error = math.hypot(*(c.get("error") or 0.0 for c in found)) / len(found)
         means = [f"{score:.1f} ± {error:.1f}", f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
     return [f"`{setting}`", *means, *each, PUBLISHED.get(respelt(setting), "")]
 

@@ -150,7 +150,7 @@ def test_what_exact_attention_cannot_do_does_not_count(
     assert again["exact"] == cells["exact"], "not measured again"
     share = again["snapkv:ratio=0.5"]["kv_bytes_read"] / again["snapkv:ratio=0.5"]["kv_bytes_held"]
     assert 0.5 < share < 0.7, "half of the prompt and all that follows"
-    assert f"| `snapkv:ratio=0.5` | 0.0 | +0.0 | {share:.3f} | 0 ({share:.2f}) |" in drawn
+    assert f"| `snapkv:ratio=0.5` | 0.0 ± 0.0 | +0.0 | {share:.3f} | 0 ({share:.2f}) |" in drawn
     assert "| `h2o:ratio=0.2 + art:tau=1e-2` | refused: policy 'h2o' sums the weights" in drawn
     assert run(["exact"], 2) == 0
     _, drawn = told(tmp_path)

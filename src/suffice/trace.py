@@ -313,6 +313,11 @@ class Trace:
         made.audit = self.audit and self.audit.copy()
         return made
 
+    def add_audit(self, found: np.ndarray) -> None:
+        """Add the queries of an audited step, float32 [5, L, T, H]; see `Audit.add`."""
+        self.audit = self.audit or Audit(found.shape[1], found.shape[3])
+        self.audit.add(found)
+
     def since(self, before: Trace) -> Trace:
         """Return the totals added since the copy `before`."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}

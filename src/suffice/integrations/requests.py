@@ -24,7 +24,7 @@ from suffice.integrations.masks import Columns
 from suffice.native import core
 from suffice.policy import QueryObserver, Windows
 from suffice.policy.full import Full
-from suffice.trace import Audit, Trace, unaudited
+from suffice.trace import Trace, unaudited
 
 _STORED = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _SHOWN = 256  # queries of a prompt that a policy gets at a time
@@ -332,9 +332,7 @@ class Requests:
         elif self.trace:
             self.trace.steps += 1
             if now.audits:
-                found = np.stack(now.audits, 1)
-                self.trace.audit = self.trace.audit or Audit(self.layers, found.shape[3])
-                self.trace.audit.add(found)
+                self.trace.add_audit(np.stack(now.audits, 1))
         now.ended = True
 
     def _end_prompt(self) -> None:

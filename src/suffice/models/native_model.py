@@ -25,7 +25,7 @@ from suffice.models.routing import STEPS
 from suffice.models.step_rows import Piece, StepRows
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
-from suffice.trace import Audit, BoundSums, Reads, Trace, unaudited
+from suffice.trace import BoundSums, Reads, Trace, unaudited
 
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 
@@ -257,9 +257,7 @@ def _add_audit(
     trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
 ) -> None:
     """Add what the core's audit found [5, L, T, H] to the trace and to each request's reads."""
-    layers, heads = found.shape[1], found.shape[3]
-    trace.audit = trace.audit or Audit(layers, heads)
-    trace.audit.add(found[:, :, step_rows.counted_rows(batch)])
+    trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
     step_rows.note_audits(batch, reads, found)
 
 

@@ -54,6 +54,7 @@ SCRIPTS = (
         "attention.bounds", "bounds of tiers compared with the truth, softmax by softmax", "an hour"
     ),
     Script("attention.selection", "ways to select rows: Twilight, SparQ, ...", "an hour"),
+    Script("attention.selector_ruler", "RULER's needles by ways to select rows", "hours"),
     Script("attention.rivals", "AET next to SpAtten's cascade and Token-Picker", "10 minutes"),
     Script("attention.tasks", "a coded softmax: accuracy on four tasks", "hours"),
     Script("attention.exaq", "attention by a coded softmax, against exact", "a minute"),

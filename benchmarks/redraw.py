@@ -18,7 +18,8 @@ from benchmarks.attention import (
     prompts,
     quality_table,
     ruler,
-    selection,
+    selection_table,
+    selector_ruler,
 )
 from benchmarks.attention import tasks as softmax_tasks
 from benchmarks.engine import adapters, experts, left_out, sampling, step_parts
@@ -61,7 +62,8 @@ DRAWN: dict[str, Draw] = {
     "attention/results/policy_speed.json": lambda _, data: policy_speed.table(data),
     "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
-    "attention/results/selection*.json": of_cells(selection.table),
+    "attention/results/selection*.json": of_cells(selection_table.table),
+    "attention/results/selector_ruler*.json": of_cells(selector_ruler.table),
     "attention/results/tasks_*.json": of_cells(softmax_tasks.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/adapters.json": lambda _, data: adapters.table(data),

@@ -153,6 +153,13 @@ def same_samples(cells: dict[str, Cell], setting: str) -> Cell | None:
     return cell if cell and cell["samples"] == cells["exact"]["samples"] else None
 
 
+def mean_score(cells: list[Cell]) -> str:
+    """Return the mean score of a setting's cells with its standard error."""
+    score = statistics.fmean(cell["score"] for cell in cells)
+    error = math.hypot(*(cell.get("error") or 0.0 for cell in cells)) / len(cells)
+    return f"{score:.1f} ± {error:.1f}"
+
+
 def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     """Return a setting's row: mean score and bytes of the tasks that count, then each task."""
     if setting in store.refused:
@@ -168,8 +175,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
-        error = math.hypot(*(c.get("error") or 0.0 for c in found)) / len(found)
-        means = [f"{score:.1f} ± {error:.1f}", f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
+        means = [mean_score(found), f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
     return [f"`{setting}`", *means, *each, PUBLISHED.get(respelt(setting), "")]
 
 

@@ -11,43 +11,35 @@ it attend by a selector (see `selectors`) in every layer, and are compared with 
 the same rows. Tokens of a window are computed together: what each selects depends on no later one.
 Bytes are over those of exact attention. Channels of `double_sparsity` are chosen on Spec-Bench's
 longer prompts. Where the results of `quality --prompt` are of the same windows, the table has their
-rows, too: techniques of the engine.
+rows, too: techniques of the engine. It has the scores of `selector_ruler` and `ruler`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.attention import quality_table
-from benchmarks.attention.selectors import SELECTORS, Exact, Head, Selector
+from benchmarks.attention.selecting import SelectingDecoder, opened
+from benchmarks.attention.selection_table import COLUMN, table
+from benchmarks.attention.selectors import SELECTORS, Selector
 from benchmarks.harness import record, script, torch_device
-from benchmarks.harness.tables import CellStore, markdown
+from benchmarks.harness.tables import CellStore
 from benchmarks.quant.quality import calibration_text
 from suffice import native
-from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, windows_of
 from suffice.eval.texts import described, load_text
-from suffice.models.files import fingerprint, locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import visible
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
-from suffice.quant.none import NoQuant
 
-NAME, COLUMN, MODEL = "selection", "decode", "smollm2-135m"
+NAME, MODEL = "selection", "smollm2-135m"
 WINDOW, PROMPT, LIMIT = 2048, 1536, 8
 LEARNING = 1024  # tokens on which channels are chosen
 ROWS = 128  # of logits that are compared at a time
@@ -68,39 +60,6 @@ SETTINGS = (
     "looks:look=nested",
     "looks:look=boxes",
 )
-ENGINES = "quality_policies.json"  # results of the engine's techniques on such windows
-
-
-class SelectingDecoder(TorchDecoder):
-    """A decoder whose attention a selector can take over, in layers without a window.
-
-    It adds up the bytes that these layers read.
-    """
-
-    selector: Selector | None = None
-    channels: torch.Tensor | None = None  # [L, G, D], see `Head`
-    spread: torch.Tensor | None = None  # [L, G, D]: sums of |q k|, if they are wanted
-    read_bytes = held_bytes = 0.0
-
-    def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        groups, tokens = len(k), q.shape[1]
-        if self.spread is not None:
-            sizes = q.abs().sum(1).view(groups, -1, q.shape[-1]).sum(1)
-            self.spread[index] += sizes * k.abs().mean(1)
-        if self.selector is None or self.config.layers[index].window:
-            return super()._mixed(index, q, k, v)
-        sees = visible(tokens, k.shape[1], None, q.device)
-        of_groups = (q * self.config.attention_scale).view(groups, -1, *q.shape[1:])
-        outputs = []
-        assert self.channels is not None, "chosen before"
-        for group, own in enumerate(of_groups):
-            channels, seed = self.channels[index, group], index * groups + group
-            head = Head(own, k[group], v[group], sees, channels, seed)
-            found = self.selector.attend(head)
-            outputs.append(found.output)
-            self.read_bytes += float(found.bytes.sum())
-            self.held_bytes += float(Exact().attend(head).bytes.sum())
-        return torch.cat(outputs)
 
 
 @dataclass
@@ -122,15 +81,6 @@ class Bench:
     store: CellStore
     _ready: list[Window] = field(default_factory=list)
 
-    def choose_channels(self, tokens: list[int]) -> None:
-        """Order each key/value head's channels by their mean |q k| on a text."""
-        config = self.decoder.config
-        shape = len(config.layers), config.kv_heads, config.head_size
-        self.decoder.spread = torch.zeros(shape, device=self.decoder.device)
-        self.decoder.forward(torch.tensor(tokens), self._cache(len(tokens)), logits="none")
-        self.decoder.channels = self.decoder.spread.argsort(-1, descending=True)
-        self.decoder.spread = None
-
     def measure(self, settings: list[str]) -> None:
         """Measure the settings without a result, and store each."""
         missing = [each for each in settings if each not in self.store.cells]
@@ -146,95 +96,33 @@ class Bench:
                 cell = self._cell(SELECTORS.build(setting), partial(bar.update, line, advance=1))
                 self.store.keep(setting, COLUMN, cell)
 
-    def _cache(self, rows: int) -> KVCache:
-        config = self.decoder.config
-        shape = len(config.layers), config.kv_heads, config.head_size
-        return KVCache(*shape, growth=Upfront(), limit=rows)
-
     def _run_exactly(self, tokens: list[int]) -> Window:
-        cache = self._cache(len(tokens))
-        self.decoder.forward(torch.tensor(tokens[: self.prompt]), cache, logits="none")
-        return Window(tokens, cache, self._rest(tokens, cache))
-
-    def _rest(self, tokens: list[int], cache: KVCache) -> torch.Tensor:
-        """Return the logits of the tokens after the prompt; the cache is left as it was."""
-        logits = self.decoder.forward(torch.tensor(tokens[self.prompt :]), cache, logits="all")
+        cache = self.decoder.cache(len(tokens))
+        prompt, rest = tokens[: self.prompt], tokens[self.prompt :]
+        self.decoder.forward(torch.tensor(prompt), cache, logits="none")
+        logits = self.decoder.forward(torch.tensor(rest), cache, logits="all")
         assert logits is not None, "all were asked for"
-        cache.truncate(self.prompt)
-        return logits
+        return Window(tokens, cache, logits)
 
     def _cell(self, selector: Selector, report: Callable[[], None]) -> dict[str, Any]:
         """Return a selector's cell; `report` is called after each window."""
         decoder, tally = self.decoder, PerplexityTally(len(self.windows))
-        decoder.read_bytes = decoder.held_bytes = 0.0
+        read = held = 0.0
         for number, window in enumerate(self._ready):
-            decoder.selector = selector
-            try:
-                logits = self._rest(window.tokens, window.cache)
-            finally:
-                decoder.selector = None
+            window.cache.truncate(self.prompt)
+            found = decoder.select(window.tokens[self.prompt :], window.cache, selector)
+            read, held = read + float(found.read.sum()), held + float(found.held.sum())
             targets = window.tokens[self.prompt + 1 :]
             for at in range(0, len(targets), ROWS):
                 rows = slice(at, min(at + ROWS, len(targets)))
                 torch_device.compare(
-                    tally, number, targets[rows], logits[rows], window.logits[rows]
+                    tally, number, targets[rows], found.logits[rows], window.logits[rows]
                 )
             report()
         against = tally.result().against
         assert against is not None, "it was compared"
-        share = decoder.read_bytes / decoder.held_bytes
-        own = {"bytes": share} | torch_device.of_cell(decoder.device)
+        own = {"bytes": read / held} | torch_device.of_cell(decoder.device)
         return own | dataclasses.asdict(against)
-
-
-def of_engine(folder: Path, evaluated: dict[str, Any]) -> list[list[Any]]:
-    """Return the rows of the engine's techniques on the same windows; none without results."""
-    path = folder / ENGINES
-    if not path.exists():
-        return []
-    data = json.loads(path.read_text())
-    common = data["common"]
-    if (common["window"], common["prompt"]) != (evaluated["window"], evaluated["prompt"]):
-        return []
-    rows = []
-    for setting, found in data["records"].items():
-        same = found["asked"]["text_sha256"] == evaluated["sha256"]
-        if same and common["limit"] == evaluated["windows"]:
-            against = found["result"]["against"]
-            rows.append(shown(f"`{setting}` (engine)", quality_table.share(found), against))
-    return rows
-
-
-def shown(name: str, share: float, against: dict[str, Any]) -> list[Any]:
-    """Return a row of the table."""
-    return [
-        name,
-        share,
-        quality_table.change_with_error(against),
-        against["divergence"],
-        against["divergence_999"],
-        against["agreement"],
-    ]
-
-
-def table(store: CellStore) -> str:
-    """Return the table of a result, by bytes read."""
-    evaluated = store.config["evaluated"]
-    rows = [
-        shown(f"`{setting}`", cells[COLUMN]["bytes"], cells[COLUMN])
-        for setting, cells in store.cells.items()
-    ]
-    rows += of_engine(store.folder, evaluated)
-    head = ["setting", "bytes read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
-    about = (
-        f"{store.config['model']['name']}, WikiText-2, {evaluated['windows']} windows of "
-        f"{evaluated['window']} tokens; the first {evaluated['prompt']} are a prompt run by "
-        "exact attention; keys and values in bfloat16. Bytes are over those that exact attention "
-        "reads in layers without a window; what finds the rows is included. `oracle` finds them "
-        "for nothing; `looks` is `tiers` as the reference of `key_looks`, of a cache in "
-        f"planes.{torch_device.sentence(store.cells)}"
-    )
-    return f"## Selecting rows\n\n{about}\n\n{markdown(head, sorted(rows, key=lambda row: row[1]))}"
 
 
 def options() -> argparse.Namespace:
@@ -267,24 +155,16 @@ def prepared(flags: argparse.Namespace) -> Bench:
     for setting in flags.settings:
         SELECTORS.build(setting)
     device = torch_device.chosen(flags.device)
-    path = locate(flags.model)
     plan = PerplexityPlan(flags.window, flags.limit, prompt=flags.prompt)
     text, (_, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
-    checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
-    config = checkpoint.config
-    if config.score_cap or config.spare_logits:
-        raise InputError(f"{flags.model}: selectors know no score caps or spare logits")
-    windows = windows_of(tokenizer, text, plan, config.longest_prompt)
-    model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
+    decoder, tokenizer, model = opened(flags.model, device)
+    windows = windows_of(tokenizer, text, plan, decoder.config.longest_prompt)
     evaluated = described("wikitext2", text, windows) | {"prompt": flags.prompt}
     shown, name = {"model": model, "evaluated": evaluated}, _name(model["name"], flags.window)
     store = CellStore(flags.out, name, shown, record.facts(), table)
     store.read()
-    decoder = SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    decoder.device = device
-    bench = Bench(decoder, windows, flags.prompt, store)
-    bench.choose_channels(tokenizer.encode(other)[: min(LEARNING, flags.window)])
-    return bench
+    decoder.choose_channels(tokenizer.encode(other)[: min(LEARNING, flags.window)])
+    return Bench(decoder, windows, flags.prompt, store)
 
 
 def _name(model: str, window: int) -> str:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import tiny
-from benchmarks.attention import selection
+from benchmarks.attention import selecting, selection, selection_table
 from benchmarks.attention.selectors import SELECTORS, Head, in_four_bits, largest
 from sample_text import OWLS
+from suffice.models.quantize.torch_decoder import TorchDecoder
 
 ROWS, TOKENS, SIZE = 160, 40, 16
 TEXT = OWLS * 60
@@ -160,17 +161,17 @@ def test_a_smaller_error_asks_for_a_larger_sample() -> None:
     assert few < more < most
 
 
-def test_channels_are_those_with_the_largest_products(checkpoints: Any) -> None:
-    from suffice.models.open import open_checkpoint
-    from suffice.quant.none import NoQuant
+def opened(folder: Path, family: str) -> selecting.SelectingDecoder:
+    model = tiny.make(folder / "model", family, tokenizer=True)
+    return selecting.opened(str(model), torch.device("cpu")).decoder
 
-    checkpoint = open_checkpoint(checkpoints("llama"))
-    decoder = selection.SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    bench = selection.Bench(decoder, [], 1, None)  # type: ignore[arg-type]
+
+def test_channels_are_those_with_the_largest_products(tmp_path: Path) -> None:
+    decoder = opened(tmp_path, "llama")
     queries: dict[int, torch.Tensor] = {}
     tokens = [3, 1, 4, 1, 5, 9, 2, 6]
-    bench.choose_channels(tokens)
-    cache = bench._cache(len(tokens))
+    decoder.choose_channels(tokens)
+    cache = decoder.cache(len(tokens))
     watch = lambda index, q: queries.__setitem__(index, torch.from_numpy(q.copy()))  # noqa: E731
     decoder.forward(torch.tensor(tokens), cache, logits="none", watch=watch)
     keys = torch.from_numpy(cache.keys(0))
@@ -207,37 +208,55 @@ def test_a_run_stores_each_setting_and_goes_on(
     assert "has no option 'mas'" in error and error.count("\n") == 1
 
 
-def test_layers_with_a_window_stay_exact(checkpoints: Any) -> None:
-    from suffice.models.open import open_checkpoint
-    from suffice.quant.none import NoQuant
+def test_layers_with_a_window_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = opened(tmp_path, "gemma3")
+    config, tokens = decoder.config, list(range(3, 23))
+    windowed = [bool(layer.window) for layer in config.layers]
+    attended: dict[int, torch.Tensor] = {}
+    mixed = decoder._mixed
 
-    checkpoint = open_checkpoint(checkpoints("gemma3"))
-    decoder = selection.SelectingDecoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    config = decoder.config
-    windowed, free = (
-        next(i for i, layer in enumerate(config.layers) if bool(layer.window) == wanted)
-        for wanted in (True, False)
-    )
-    q, k, v = (torch.randn(n, 20, config.head_size) for n in (config.heads, *2 * [config.kv_heads]))
-    expected = [decoder._mixed(index, q, k, v) for index in (windowed, free)]
-    decoder.selector = SELECTORS.build("oracle:mass=0.2")
-    decoder.channels = torch.zeros(len(config.layers), config.kv_heads, config.head_size)
-    assert torch.equal(decoder._mixed(windowed, q, k, v), expected[0])
-    assert decoder.held_bytes == 0
-    assert not torch.allclose(decoder._mixed(free, q, k, v), expected[1])
-    assert 0 < decoder.read_bytes < decoder.held_bytes
+    def watched(index: int, *parts: torch.Tensor) -> torch.Tensor:
+        attended[index] = mixed(index, *parts)
+        exact = TorchDecoder._mixed(decoder, index, *parts)
+        assert torch.equal(attended[index], exact) == windowed[index]
+        return attended[index]
+
+    decoder.choose_channels(tokens)
+    monkeypatch.setattr(decoder, "_mixed", watched)
+    found = decoder.select(tokens, decoder.cache(len(tokens)), SELECTORS.build("oracle:mass=0.2"))
+    assert set(attended) == set(range(len(windowed))) and 0 < sum(windowed) < len(windowed)
+    free = (len(windowed) - sum(windowed)) * config.kv_heads
+    seen = torch.arange(1, len(tokens) + 1)
+    assert torch.equal(found.held, 4.0 * config.head_size * free * seen)
+    assert 0 < found.read.sum() < found.held.sum()
 
 
 def test_the_engine_s_rows_are_those_of_the_same_windows() -> None:
     folder = Path(selection.__file__).parent / "results"
-    stored = json.loads((folder / selection.ENGINES).read_text())
+    stored = json.loads((folder / selection_table.ENGINES).read_text())
     digest = stored["records"]["exact"]["asked"]["text_sha256"]
     common = {name: stored["common"][name] for name in ("window", "prompt")}
     evaluated = common | {"windows": stored["common"]["limit"], "sha256": digest}
-    rows = selection.of_engine(folder, evaluated)
+    rows = selection_table.of_engine(folder, evaluated, {"aet:keys=0.9": "7.0 ± 1.0"})
     assert len(rows) == len(stored["records"])
     assert next(row for row in rows if row[0] == "`exact` (engine)")[1] == 1
     assert all(0 < row[1] < 1.2 for row in rows)
-    assert not selection.of_engine(folder, evaluated | {"windows": 1})
-    assert not selection.of_engine(folder, evaluated | {"prompt": 1})
-    assert not selection.of_engine(folder, evaluated | {"sha256": ""})
+    assert [row[0] for row in rows if row[-1] == "7.0 ± 1.0"] == ["`aet:k=0.9` (engine)"]
+    for other in ({"windows": 1}, {"prompt": 1}, {"sha256": ""}):
+        assert not selection_table.of_engine(folder, evaluated | other, {})
+
+
+def test_needles_are_means_over_the_tasks_that_count(tmp_path: Path) -> None:
+    def cell(score: float, samples: int = 50) -> dict[str, Any]:
+        return {"score": score, "error": 3.0, "samples": samples}
+
+    one = {"exact": cell(100), "aet:k=0.9": cell(10), "sparq": cell(50), "h2o": cell(9, 20)}
+    two = {"exact": cell(90), "aet:k=0.9": cell(30), "h2o": cell(9)}
+    cells = {"a at 64": one, "b at 64": two, "c at 64": {"exact": cell(79)}, "a at 128": one}
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"engine": {"model": "owl"}, "cells": cells}))
+    scores = {"exact": "95.0 ± 2.1", "aet:keys=0.9": "20.0 ± 2.1"}
+    assert selection_table.needles(path, "owl", 64) == scores
+    assert selection_table.needles(path, "owl", 128)["sparq"] == "50.0 ± 3.0"
+    assert not selection_table.needles(path, "cat", 64)
+    assert not selection_table.needles(tmp_path / "other.json", "owl", 64)

@@ -122,6 +122,7 @@ void Attention::help(Scratch& scratch, const Team& team) {
 }
 
 void Attention::work(Scratch& scratch, Team& team, int thread) {
+  scratch.queries.forget();  // those of another layer may have been there
   searches_.work(scratch, team, thread);
   prompts_.work(scratch, team, thread);
   queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });

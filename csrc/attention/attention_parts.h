@@ -153,6 +153,15 @@ inline Audit audit_at(float* first, size_t part, int stride) {
   return {first, first + part, first + 2 * part, first + 3 * part, first + 4 * part, stride};
 }
 
+// Query rows in the form in which keys of one type are multiplied by them: see scores.inl.
+struct Queries {
+  const float* const* values;  // [count] -> [D]: float32, scaled
+  int16_t* codes;              // [count][D]; int8 rows have the same spacing as those of 16 bits
+  float* scales;               // [count]
+  int32_t* offsets;            // [count]: what their products with unsigned bytes have too much
+  float* means;                // [count]: their products with the mean key
+};
+
 // Destination of a traversal's scores unless `rows` is null: [query rows][stride].
 struct Scores {
   float* rows = nullptr;

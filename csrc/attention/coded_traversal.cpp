@@ -37,11 +37,11 @@ void CodedTraversal::work(int chunk, Scratch& scratch) {
   if (traversal_.max_blocks) return;
   const int first = traversal_.begin / kChunkBlocks * kChunkBlocks;
   const Range blocks = traversal_.chunk(chunk);
-  kernels().score_tiles(traversal_.head, traversal_.queries.data(), traversal_.visible.data(),
-                        count_, traversal_.list, blocks.begin, blocks.end,
+  const Queries& queries = scratch.queries.of(traversal_.head, traversal_.queries.data(), count_);
+  kernels().score_tiles(traversal_.head, queries, traversal_.visible.data(), count_,
+                        traversal_.list, blocks.begin, blocks.end,
                         tiles_ + static_cast<size_t>(blocks.begin - first) * kPanel * count_,
-                        peaks_ + static_cast<size_t>(chunk) * count_,
-                        scratch.at_least(attend_scratch(count_, traversal_.head.size)));
+                        peaks_ + static_cast<size_t>(chunk) * count_);
 }
 
 void CodedTraversal::finish(Scratch& scratch) {
@@ -90,8 +90,8 @@ void CodedTraversal::finish_chosen(int row, Scratch& scratch) {
   const int chosen = static_cast<int>(scratch.order.size());
   const Partial state = token_state(scratch);
   scratch.scores.resize(static_cast<size_t>(round_up(chosen, kTileBlocks)) * kPanel * group);
-  kernels().score_tiles(head, queries, &visible, group, scratch.order.data(), 0, chosen,
-                        scratch.scores.data(), state.peak, scratch.floats.data());
+  kernels().score_tiles(head, scratch.queries.of(head, queries, group), &visible, group,
+                        scratch.order.data(), 0, chosen, scratch.scores.data(), state.peak);
   int64_t keys = 0, seen = 0;
   for (const int32_t block : scratch.order)
     for (int i = block * kPanel; i < std::min((block + 1) * kPanel, length); i++) {

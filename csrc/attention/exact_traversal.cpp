@@ -33,8 +33,10 @@ Scores ExactTraversal::scores() const {
 void ExactTraversal::work(int chunk, Scratch& scratch) {
   const Range blocks = traversal_.chunk(chunk);
   float* const floats = scratch.at_least(attend_scratch(count_, traversal_.head.size));
-  kernels().attend(traversal_.head, traversal_.queries.data(), traversal_.visible.data(), count_,
-                   traversal_.list, blocks.begin, blocks.end, part(chunk), floats, scores());
+  const KVHead& head = traversal_.head;
+  const Queries& queries = scratch.queries.of(head, traversal_.queries.data(), count_);
+  kernels().attend(head, queries, traversal_.visible.data(), count_, traversal_.list, blocks.begin,
+                   blocks.end, part(chunk), floats, scores());
 }
 
 void ExactTraversal::finish(Scratch& scratch) {

@@ -74,9 +74,10 @@ void audit(const Traversal& traversal, int row, const std::vector<Partial>& part
   const int group = traversal.group, size = traversal.head.size, first = row * group;
   float* const floats = scratch.at_least(attend_scratch(group, size) + partial_floats(group, size));
   const Partial exact = partial_at(floats + attend_scratch(group, size), group, size);
-  kernels().attend(traversal.head, traversal.queries.data() + first,
-                   traversal.visible.data() + first, group, traversal.list, traversal.begin,
-                   traversal.end, exact, floats, {});
+  const Queries& queries =
+      scratch.queries.of(traversal.head, traversal.queries.data() + first, group);
+  kernels().attend(traversal.head, queries, traversal.visible.data() + first, group, traversal.list,
+                   traversal.begin, traversal.end, exact, floats, {});
   for (int q = 0; q < group; q++) {
     const size_t place = static_cast<size_t>(row) * to.stride + q;
     to.missing[place] = missing_share(parts, exact, q);

@@ -40,12 +40,12 @@ void PromptSearch::plan(const Traversal& traversal) {
 
 void PromptSearch::estimate(int chunk, Scratch& scratch) {
   const Range blocks = traversal_->chunk(chunk);
-  const int count = looks(), size = traversal_->head.size;
-  float* const floats = scratch.at_least(attend_scratch(count, size));
+  const int count = looks();
   scratch.scores.resize(static_cast<size_t>(kChunkBlocks) * kPanel * count);
   float* const peaks = peaks_.data() + static_cast<size_t>(chunk) * count;
-  kernels().score_tiles(traversal_->head, queries_.data(), visible_.data(), count, traversal_->list,
-                        blocks.begin, blocks.end, scratch.scores.data(), peaks, floats);
+  const Queries& queries = scratch.queries.of(traversal_->head, queries_.data(), count);
+  kernels().score_tiles(traversal_->head, queries, visible_.data(), count, traversal_->list,
+                        blocks.begin, blocks.end, scratch.scores.data(), peaks);
   const CodedTiles tiles{.scores = scratch.scores.data(),
                          .stride = count * kTileRows,
                          .begin = blocks.begin,
@@ -117,8 +117,9 @@ void PromptSearch::attend(int piece, Scratch& scratch) {
   const int end = std::min(begin + kChunkBlocks, static_cast<int>(chosen_.size()));
   if (begin >= end) return;
   const int count = static_cast<int>(traversal_->queries.size());
-  kernels().attend(traversal_->head, traversal_->queries.data(), traversal_->visible.data(), count,
-                   chosen_.data(), begin, end, part(piece),
+  const Queries& queries = scratch.queries.of(traversal_->head, traversal_->queries.data(), count);
+  kernels().attend(traversal_->head, queries, traversal_->visible.data(), count, chosen_.data(),
+                   begin, end, part(piece),
                    scratch.at_least(attend_scratch(count, traversal_->head.size)), {});
 }
 

@@ -10,14 +10,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "cache/kv_head.h"
+#include "attention/attention_parts.h"
 
 namespace suffice {
 
 // What is scored: the blocks list[0..blocks) for `count` query rows.
 struct BlocksToScore {
   const KVHead* head = nullptr;
-  const float* const* queries = nullptr;
+  Queries queries{};
   int count = 0;
   const int32_t* list = nullptr;
   int blocks = 0;

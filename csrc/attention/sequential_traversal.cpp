@@ -191,7 +191,8 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
                     .ranked = ranks(),
                     .by_rows = by_rows_,
                     .tables = rule_.softmax_tables.empty() ? nullptr : rule_.softmax_tables.data()};
-  const float* const* queries = traversal_.queries.data() + first;
+  const Queries& queries =
+      scratch.queries.of(traversal_.head, traversal_.queries.data() + first, group);
   float* const floats = scratch.at_least(traverse_scratch(group, size));
   if (!by_rows_)
     ahead_.open({.head = &traversal_.head,

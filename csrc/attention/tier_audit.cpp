@@ -70,10 +70,9 @@ void TierSearch::audit_token(Scratch& scratch) {
   const Audit& to = traversal_->audit;
   if (!to.missing) return;
   std::vector<float> scores(kept_.size() * group_ * kTileRows), peaks(group_);
-  kernels().score_tiles(traversal_->head, queries_,
+  kernels().score_tiles(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
                         traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
-                        tiles_.list, tiles_.begin, tiles_.end, scores.data(), peaks.data(),
-                        scratch.at_least(attend_scratch(group_, base_.size)));
+                        tiles_.list, tiles_.begin, tiles_.end, scores.data(), peaks.data());
   audit(*traversal_, row_, {}, NAN, scratch);
   std::vector<std::vector<double>> truth(group_), used(group_);
   const size_t place = static_cast<size_t>(row_) * to.stride;

@@ -80,10 +80,9 @@ void TierSearch::compare(const std::vector<int32_t>& chosen, float* more, float*
   }
   scratch.scores.resize(static_cast<size_t>(round_up(blocks, kTileBlocks)) * kPanel * group_);
   std::vector<float> peaks(group_);
-  kernels().score_tiles(traversal_->head, queries_,
+  kernels().score_tiles(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
                         traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
-                        list.data(), 0, blocks, scratch.scores.data(), peaks.data(),
-                        scratch.at_least(attend_scratch(group_, base_.size)));
+                        list.data(), 0, blocks, scratch.scores.data(), peaks.data());
   kernels().compare_blocks(tiles_, chosen.data(), blocks, group_, peaks_.data(), light_.data(),
                            known_.data(), scratch.scores.data(), more, less);
 }

@@ -47,10 +47,10 @@ void TierEstimates::work(int chunk, Scratch& scratch) const {
   const Range blocks = traversal_.chunk(chunk);
   float* const scores = scores_ + static_cast<size_t>(blocks.begin - first) * kPanel * count_;
   float* const peaks = peaks_ + static_cast<size_t>(chunk) * count_;
-  kernels().score_tiles(base_of(traversal_.head), traversal_.queries.data(),
+  const KVHead base = base_of(traversal_.head);
+  kernels().score_tiles(base, scratch.queries.of(base, traversal_.queries.data(), count_),
                         traversal_.visible.data(), count_, traversal_.list, blocks.begin,
-                        blocks.end, scores, peaks,
-                        scratch.at_least(attend_scratch(count_, traversal_.head.size)));
+                        blocks.end, scores, peaks);
   const CodedTiles tiles{
       .scores = scores, .stride = count_ * kTileRows, .begin = blocks.begin, .end = blocks.end};
   float* masses = masses_ + static_cast<size_t>(chunk) * count_ * kChunkBlocks;
@@ -247,8 +247,9 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   float* const floats =
       scratch.at_least(std::max(attend_scratch(group_, base_.size), coded_scratch(group_)));
   if (blocks > 0)
-    kernels().attend_kept(traversal_->head, queries_, traversal_->length(row_), group_, list, rows,
-                          blocks, part(2 * piece), floats);
+    kernels().attend_kept(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
+                          traversal_->length(row_), group_, list, rows, blocks, part(2 * piece),
+                          floats);
   if (reads.light == 0) return;
   const Partial to = part(2 * piece + 1);
   std::copy(peaks_.begin(), peaks_.end(), to.peak);

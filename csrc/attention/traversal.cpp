@@ -69,4 +69,20 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
   traversal.end = static_cast<int>(traversal.blocks.size());
 }
 
+const Queries& PreparedQueries::of(const KVHead& head, const float* const* queries, int count) {
+  if (queries == queries_.values && count == count_ && head.key_type == type_) return queries_;
+  const size_t padded = round_up(count, kPanel), codes = static_cast<size_t>(count) * head.size / 2;
+  if (memory_.size() < 3 * padded + codes) memory_.resize(3 * padded + codes);
+  float* const scales = memory_.data();
+  queries_ = {.values = queries,
+              .codes = reinterpret_cast<int16_t*>(scales + 3 * padded),
+              .scales = scales,
+              .offsets = reinterpret_cast<int32_t*>(scales + padded),
+              .means = scales + 2 * padded};
+  count_ = count;
+  type_ = head.key_type;
+  kernels().prepare_queries(head, queries_, count);
+  return queries_;
+}
+
 }  // namespace suffice

@@ -78,8 +78,24 @@ inline int parent_of(const Visible& visible, int row) {
   return before ? 31 - __builtin_clz(before) : -1;
 }
 
+// The query rows that a thread works on, in the form that keys take. The parts of a traversal that
+// a thread takes one after the other share it.
+class PreparedQueries {
+ public:
+  // Valid until the next call. Until `forget`, the rows at an address have to stay as they are.
+  const Queries& of(const KVHead& head, const float* const* queries, int count);
+  void forget() { queries_.values = nullptr; }
+
+ private:
+  Queries queries_{};
+  int count_ = 0;
+  Type type_{};
+  std::vector<float> memory_;
+};
+
 // A thread's buffers.
 struct Scratch {
+  PreparedQueries queries;
   std::vector<float> floats, masses, scores;
   std::vector<int32_t> order, rows;  // blocks, or rows, in reading order
   std::vector<uint8_t> block_state;  // of each block or row: whether and how it is in the order

@@ -68,7 +68,7 @@ struct SelectedBlocks {
   }
 };
 
-inline SelectedReads attend_selected(const KVHead& head, const float* const* queries,
+inline SelectedReads attend_selected(const KVHead& head, const Queries& queries,
                                      const Visible& visible, int count, const int32_t* list,
                                      int begin, int end, const Filter& filter, const Partial& state,
                                      float* scratch) {

@@ -211,7 +211,7 @@ struct Running {
   const KVHead& head;
   const int count, size;
   const Partial& state;
-  Queries queries;
+  const Queries& queries;
   Weights weights;
   Weights packed;    // of the values in `picked`
   Picked picked;     // values that are being fetched and still have to be added
@@ -219,24 +219,17 @@ struct Running {
   std::byte* lines;  // memory for a tile that many rows need unpacked
 
   // `scratch`: see attend_scratch.
-  Running(const KVHead& head, const float* const* query_rows, int count, const Partial& state,
+  Running(const KVHead& head, const Queries& queries, int count, const Partial& state,
           float* scratch)
-      : head(head), count(count), size(head.size), state(state) {
-    const int padded = round_up(count, 16);
-    float* const scales = scratch;
-    float* const units = scales + padded;
-    int32_t* const offsets = reinterpret_cast<int32_t*>(units + padded);
-    float* const means = units + 2 * padded;
-    sums = means + padded;
+      : head(head), count(count), size(head.size), state(state), queries(queries) {
+    float* const units = scratch;
+    sums = units + round_up(count, 16);
     float* const values = sums + count * W;
     float* const packed_values = values + count * kTileRows;
     int16_t* const codes = reinterpret_cast<int16_t*>(packed_values + count * kTileRows);
-    int16_t* const query_codes = codes + count * kTileRows;
-    queries = {query_rows, query_codes, scales, offsets, means};
     weights = {values, codes, units};
     packed = {packed_values, codes, units};
-    lines = whole_lines(query_codes + count * size);
-    queries.template quantize<KT>(head, count);
+    lines = whole_lines(codes + count * kTileRows);
     for (int q = 0; q < count; q++) state.peak[q] = kLowest;
     if (state.dropped) std::memset(state.dropped, 0, sizeof(float) * count);
     std::memset(sums, 0, sizeof(float) * count * W);
@@ -355,10 +348,10 @@ struct Running {
 };
 
 template <Type KT, Type VT>
-void attend_of(const KVHead& head, const float* const* query_rows, const Visible* visible,
-               int count, const int32_t* list, int begin, int end, const Partial& state,
-               float* scratch, const Scores& kept) {
-  Running<KT, VT> running(head, query_rows, count, state, scratch);
+void attend_of(const KVHead& head, const Queries& queries, const Visible* visible, int count,
+               const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+               const Scores& kept) {
+  Running<KT, VT> running(head, queries, count, state, scratch);
   const int end_row = rows_in_use(visible, count);
   const Visible all = seen_by_all(visible, count);
   for (int i = begin; i < end;) {
@@ -387,9 +380,13 @@ auto for_type(Type type, F f) {
   }
 }
 
-inline void attend(const KVHead& head, const float* const* queries, const Visible* visible,
-                   int count, const int32_t* list, int begin, int end, const Partial& state,
-                   float* scratch, const Scores& kept) {
+inline void prepare_queries(const KVHead& head, const Queries& queries, int count) {
+  for_type(head.key_type, [&]<Type KT>() { prepare<KT>(head, queries, count); });
+}
+
+inline void attend(const KVHead& head, const Queries& queries, const Visible* visible, int count,
+                   const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+                   const Scores& kept) {
   for_type(head.key_type, [&]<Type KT>() {
     for_type(head.value_type, [&]<Type VT>() {
       attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch, kept);

@@ -5,44 +5,40 @@
 // keys reach it in some head. Their scores are packed, compared with the other borders, weighted
 // and counted.
 
-// Updates, lane by lane, the greatest score of a query row so far.
-SUFFICE_INLINE void keep_greatest(int blocks, const float* scores, float* lanes) {
-  vf largest = load(lanes);
-  for (int i = 0; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
-  store(lanes, largest);
+// The greatest scores of a query row in some blocks of tiles that are `stride` apart.
+SUFFICE_INLINE float greatest_in_tiles(const float* scores, int stride, int blocks) {
+  vf largest[kTileBlocks];
+  for (vf& lanes : largest) lanes = splat(kLowest);
+  for (; blocks >= kTileBlocks; blocks -= kTileBlocks, scores += stride)
+    for (int b = 0; b < kTileBlocks; b++)
+      for (int i = b * kPanel; i < (b + 1) * kPanel; i += W)
+        largest[b] = max(largest[b], load(scores + i));
+  for (int i = 0; i < blocks * kPanel; i += W) largest[0] = max(largest[0], load(scores + i));
+  return max_of(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
 }
 
 // Scores of `count` query rows for the tiles from block `begin` to `end`, [tile][count][kTileRows].
 template <Type KT>
-void score_tiles_of(const KVHead& head, const float* const* query_rows, const Visible* visible,
-                    int count, const int32_t* list, int begin, int end, float* scores, float* peaks,
-                    float* scratch) {
-  int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + round_up(count, 16));
-  float* const means = scratch + 2 * round_up(count, 16);
-  float* const lanes = means + round_up(count, 16);
-  int16_t* const codes = reinterpret_cast<int16_t*>(lanes + count * kPanel);
-  const Queries queries{query_rows, codes, scratch, offsets, means};
-  queries.quantize<KT>(head, count);
-  const int end_row = rows_in_use(visible, count);
+void score_tiles_of(const KVHead& head, const Queries& queries, const Visible* visible, int count,
+                    const int32_t* list, int begin, int end, float* scores, float* peaks) {
+  const int end_row = rows_in_use(visible, count), stride = count * kTileRows;
   const Visible all = seen_by_all(visible, count);
-  for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
-  for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
+  float* to = scores;
+  for (int i = begin; i < end; i += kTileBlocks, to += stride) {
     const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
-    score<KT>(head, tile, queries, count, scores);
-    const bool whole = sees_tile(all, tile);
-    for (int q = 0; q < count; q++) {
-      if (!whole) hide(tile, visible[q], scores + q * kTileRows);
-      keep_greatest(tile.blocks, scores + q * kTileRows, lanes + q * W);
-    }
+    score<KT>(head, tile, queries, count, to);
+    if (sees_tile(all, tile)) continue;
+    for (int q = 0; q < count; q++) hide(tile, visible[q], to + q * kTileRows);
   }
-  for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
+  for (int q = 0; q < count; q++)
+    peaks[q] = greatest_in_tiles(scores + q * kTileRows, stride, end - begin);
 }
 
-inline void score_tiles(const KVHead& head, const float* const* queries, const Visible* visible,
+inline void score_tiles(const KVHead& head, const Queries& queries, const Visible* visible,
                         int count, const int32_t* list, int begin, int end, float* scores,
-                        float* peaks, float* scratch) {
+                        float* peaks) {
   for_type(head.key_type, [&]<Type KT>() {
-    score_tiles_of<KT>(head, queries, visible, count, list, begin, end, scores, peaks, scratch);
+    score_tiles_of<KT>(head, queries, visible, count, list, begin, end, scores, peaks);
   });
 }
 
@@ -263,16 +259,16 @@ inline void add_coded_masses(const KVHead& head, const SoftmaxTable* tables, int
 
 inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTable* tables,
                           float* scratch) {
-  const size_t stride = static_cast<size_t>(count) * kTileRows;
+  const int stride = count * kTileRows;
   float* const peaks = scratch;
   float* const lanes = peaks + round_up(count, 16);
   const CodedScratch room(lanes + count * kPanel, count);
   float total = 0;
-  for (int q = 0; q < count; q++) {
-    peaks[q] = kLowest;
-    store(lanes + q * W, tables ? splat(kLowest) : vf{});
-  }
   if (!tables) {
+    for (int q = 0; q < count; q++) {
+      peaks[q] = kLowest;
+      store(lanes + q * W, vf{});
+    }
     for (int i = 0; i < tiles; i++)
       for (int q = 0; q < count; q++)
         soften(kTileBlocks, scores + i * stride + q * kTileRows, 0, peaks + q, lanes + q * W,
@@ -280,10 +276,9 @@ inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTabl
     for (int q = 0; q < count; q++) total += sum_of(load(lanes + q * W));
     return total;
   }
-  for (int i = 0; i < tiles; i++)
-    for (int q = 0; q < count; q++)
-      keep_greatest(kTileBlocks, scores + i * stride + q * kTileRows, lanes + q * W);
-  for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
+  for (int q = 0; q < count; q++)
+    peaks[q] =
+        greatest_in_tiles(scores + q * kTileRows, static_cast<int>(stride), tiles * kTileBlocks);
   Codes codes(tables, peaks, count, true, room.packed.values, room.reached);
   for (int i = 0; i < tiles; i++) {
     const uint64_t rows = codes.select(scores + i * stride, kTileBlocks);

@@ -2,25 +2,17 @@
 
 // Scores of the blocks list[begin..end) for query rows, [tile][count][kTileRows].
 template <Type KT>
-void score_piece_of(const KVHead& head, const float* const* query_rows, int count,
-                    const int32_t* list, int begin, int end, int end_row, float* scores,
-                    float* scratch) {
-  const int padded = round_up(count, 16);
-  int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + padded);
-  float* const means = scratch + 2 * padded;
-  int16_t* const codes = reinterpret_cast<int16_t*>(means + padded);
-  const Queries queries{query_rows, codes, scratch, offsets, means};
-  queries.quantize<KT>(head, count);
-  std::byte* const lines = whole_lines(codes + count * head.size);
+void score_piece_of(const KVHead& head, const Queries& queries, int count, const int32_t* list,
+                    int begin, int end, int end_row, float* scores, float* scratch) {
+  std::byte* const lines = whole_lines(scratch);
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
     const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
     multiply_keys<KT>(head, tile, queries, count, scores, lines);
   }
 }
 
-inline void score_piece(const KVHead& head, const float* const* queries, int count,
-                        const int32_t* list, int begin, int end, int end_row, float* scores,
-                        float* scratch) {
+inline void score_piece(const KVHead& head, const Queries& queries, int count, const int32_t* list,
+                        int begin, int end, int end_row, float* scores, float* scratch) {
   for_type(head.key_type, [&]<Type KT>() {
     score_piece_of<KT>(head, queries, count, list, begin, end, end_row, scores, scratch);
   });

@@ -77,6 +77,7 @@ constexpr Kernels table{
     .normalize = normalize,
     .activate = activate,
     .soft_cap = soft_cap,
+    .prepare_queries = prepare_queries,
     .attend = attend,
     .traverse = traverse,
     .score_tiles = score_tiles,

@@ -92,10 +92,13 @@ struct Kernels {
   // values[i] = cap * tanh(values[i] / cap).
   void (*soft_cap)(float* values, int size, float cap);
 
+  // Sets what the products of `count` query rows with the keys of a head take.
+  void (*prepare_queries)(const KVHead&, const Queries&, int count);
+
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity); overwrites `state`. Queries are float32, already scaled. `kept` receives the
+  // the identity); overwrites `state`. `kept` receives the
   // scores of these rows, -infinity where hidden.
-  void (*attend)(const KVHead&, const float* const* queries, const Visible* visible, int count,
+  void (*attend)(const KVHead&, const Queries& queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch,
                  const Scores& kept);
 
@@ -103,20 +106,19 @@ struct Kernels {
   // leave out blocks and values. An order of blocks has to be open in `ahead`, which others may be
   // working on. `masses` [order.always][count], unless null: the sum of weights of
   // each block that is always read, in units of the final 2^peak.
-  Reads (*traverse)(const KVHead&, const float* const* queries, const Visible& visible, int count,
+  Reads (*traverse)(const KVHead&, const Queries& queries, const Visible& visible, int count,
                     const Order& order, const AttentionRule& rule, const Partial& state,
                     ScoresAhead& ahead, float* masses, float* scratch);
 
   // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), in
   // whole tiles except for the last: [tile][count][kTileRows], -infinity for keys that a row may
   // not see; `peaks`: the largest scores.
-  void (*score_tiles)(const KVHead&, const float* const* queries, const Visible* visible, int count,
-                      const int32_t* list, int begin, int end, float* scores, float* peaks,
-                      float* scratch);
+  void (*score_tiles)(const KVHead&, const Queries& queries, const Visible* visible, int count,
+                      const int32_t* list, int begin, int end, float* scores, float* peaks);
 
   // Scores as `traverse` needs them for the blocks list[begin..end), [tile][count][kTileRows]: none
   // is hidden. Row `end_row` - 1 is the last that exists.
-  void (*score_piece)(const KVHead&, const float* const* queries, int count, const int32_t* list,
+  void (*score_piece)(const KVHead&, const Queries& queries, int count, const int32_t* list,
                       int begin, int end, int end_row, float* scores, float* scratch);
 
   // Sums of weights and output of one token's `count` query rows, from such scores and the peaks in
@@ -152,10 +154,9 @@ struct Kernels {
   void (*combine)(const Estimates&, const float* peaks, float* totals, float* shares);
 
   // As `attend` for one token's query rows, but `filter` selects values to leave out.
-  SelectedReads (*attend_selected)(const KVHead&, const float* const* queries,
-                                   const Visible& visible, int count, const int32_t* list,
-                                   int begin, int end, const Filter& filter, const Partial& state,
-                                   float* scratch);
+  SelectedReads (*attend_selected)(const KVHead&, const Queries& queries, const Visible& visible,
+                                   int count, const int32_t* list, int begin, int end,
+                                   const Filter& filter, const Partial& state, float* scratch);
 
   // Of scores by bases: masses [count][stride], the sum of 2^(score - peak) of each block,
   // from the first of `tiles` on.
@@ -171,7 +172,7 @@ struct Kernels {
                        const Partial& state, float* scratch);
   // As `attend` for one token's query rows and `blocks` blocks of a list, but only for the rows in
   // `kept` [blocks]. Row `end_row` - 1 is the last that exists.
-  void (*attend_kept)(const KVHead&, const float* const* queries, int end_row, int count,
+  void (*attend_kept)(const KVHead&, const Queries& queries, int end_row, int count,
                       const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
                       float* scratch);
   // What bounds the errors of such scores, for each of `count` queries; of the exact head.
@@ -224,12 +225,11 @@ constexpr int kTileRows = kTileBlocks * kPanel;
 constexpr int kPieceTiles = 4;
 constexpr int kPieceBlocks = kPieceTiles * kTileBlocks;
 
-// Floats of scratch that `attend` needs. Per query row: scores, packed weights, int16 codes of
-// weights and queries, running sums, two scales, an offset and a product with the mean key. Then
-// the unpacked keys or values of a tile, from a whole line on.
+// Floats of scratch that `attend` needs. Per query row: scores, packed weights, their int16 codes
+// and scale, and running sums. Then the unpacked keys or values of a tile, from a whole line on.
 constexpr size_t attend_scratch(int count, int size) {
-  return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + size / 2 + kPanel) +
-         4 * round_up(count, 16) + static_cast<size_t>(kTileRows) * size + kPanel;
+  return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + kPanel) +
+         round_up(count, 16) + static_cast<size_t>(kTileRows) * size + kPanel;
 }
 
 // What stop tests may keep: integers, and for each query row outputs with their sums of weights.

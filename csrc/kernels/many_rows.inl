@@ -193,7 +193,7 @@ void score_unpacked(const KVHead& head, const Tile& tile, const Queries& queries
   };
   in_register_tiles(count, tile.blocks, unpack, [&]<int Q, int U>(int first, int block) {
     const std::byte* words[Q];
-    for (int q = 0; q < Q; q++) words[q] = queries.template row<T>(first + q, head.size);
+    for (int q = 0; q < Q; q++) words[q] = row_of<T>(queries, first + q, head.size);
     Sum total[Q][U][kVectors];
     clear(total);
     multiply_lines<T, true, Q, U>(lines, steps, words, total);

@@ -11,12 +11,9 @@ SUFFICE_INLINE vi pack_four(vi codes) {
 
 // Sum of the weights of one query row, which take the place of its scores, `stride` floats from
 // tile to tile. `byte_sums` [256]: the sum of the weights of a byte's four codes.
-inline float soften_packed_row(float* scores, int tiles, size_t stride, const SoftmaxTable& table,
+inline float soften_packed_row(float* scores, int tiles, int stride, const SoftmaxTable& table,
                                const float* byte_sums) {
-  alignas(kLineBytes) float lanes[kPanel];
-  store(lanes, splat(kLowest));
-  for (int i = 0; i < tiles; i++) keep_greatest(kTileBlocks, scores + i * stride, lanes);
-  const float peak = max_of(load(lanes));
+  const float peak = greatest_in_tiles(scores, stride, tiles * kTileBlocks);
   const float clip = std::log2(table.weights[0] / table.weights[3]);
   const float steps = 3.0f / -clip;  // of codes in a unit of the score
   vf weights;
@@ -43,7 +40,6 @@ inline float soften_packed_row(float* scores, int tiles, size_t stride, const So
 inline void soften_packed(float* scores, int tiles, int count, const SoftmaxTable* tables,
                           const float* byte_sums, float* sums) {
   for (int q = 0; q < count; q++)
-    sums[q] =
-        soften_packed_row(scores + q * kTileRows, tiles, static_cast<size_t>(count) * kTileRows,
-                          tables[q], byte_sums + q * 256);
+    sums[q] = soften_packed_row(scores + q * kTileRows, tiles, count * kTileRows, tables[q],
+                                byte_sums + q * 256);
 }

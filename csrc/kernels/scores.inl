@@ -35,50 +35,48 @@ inline float quantize_for_planes(const KVHead& head, const float* query, int16_t
   return scale;
 }
 
-// Query rows in the form that the products take: float32; pairs of int16 for int8 keys, rotated for
-// those in planes; rotated and in int8 for keys in codes; bfloat16 for keys multiplied in such
-// pairs.
-struct Queries {
-  const float* const* values;  // [count] -> [D]
-  int16_t* codes;              // [count][D]; int8 rows have the same spacing as those of 16 bits
-  float* scales;               // [count]
-  int32_t* offsets;            // [count], for rows of bytes
-  float* means;                // [count]: their products with the mean key
+// A query for keys in codes: rotated like the keys, in 8 bits. Returns the scale.
+inline float quantize_for_codes(const KVHead& head, const float* query, int8_t* codes, float* mean,
+                                int32_t* offset) {
+  int32_t sum;
+  const float scale = quantize_to_int8(head, query, codes, &sum);
+  vf product = {};
+  for (int i = 0; head.rounding && i < head.size; i += W)
+    product += load(head.rounding->mean + i) *
+               to_float(load_bytes<int8_t>(reinterpret_cast<const std::byte*>(codes + i)));
+  *mean = sum_of(product) * scale;
+  *offset = -kGreatestLevel * sum;
+  return scale;
+}
 
-  template <Type T>
-  const std::byte* row(int i, int size) const {
-    if constexpr (has_scales(T) || kBf16Pairs<T>)
-      return reinterpret_cast<const std::byte*>(codes + i * size);
-    return reinterpret_cast<const std::byte*>(values[i]);
+// Queries are float32; pairs of int16 for int8 keys, rotated for those in planes; rotated and in
+// int8 for keys in codes; bfloat16 for keys multiplied in such pairs.
+template <Type T>
+void prepare(const KVHead& head, const Queries& queries, int count) {
+  const int size = head.size;
+  for (int q = 0; q < count; q++) {
+    const float* const values = queries.values[q];
+    int16_t* const codes = queries.codes + q * size;
+    if constexpr (T == Type::i8)
+      queries.scales[q] = quantize_to_int16([&](int i) { return load(values + i * W); }, size / W,
+                                            max_magnitude(values, size), codes);
+    else if constexpr (T == Type::planes)
+      queries.scales[q] =
+          quantize_for_planes(head, values, codes, queries.means + q, queries.offsets + q);
+    else if constexpr (T == Type::kmeans4)
+      queries.scales[q] = quantize_for_codes(head, values, reinterpret_cast<int8_t*>(codes),
+                                             queries.means + q, queries.offsets + q);
+    else if constexpr (kBf16Pairs<T>)
+      for (int i = 0; i < size; i += W) store_bf16(load(values + i), codes + i);
   }
+}
 
-  template <Type T>
-  void quantize(const KVHead& head, int count) const {
-    const int size = head.size;
-    for (int q = 0; q < count; q++)
-      if constexpr (T == Type::i8)
-        scales[q] = quantize_to_int16([&](int i) { return load(values[q] + i * W); }, size / W,
-                                      max_magnitude(values[q], size), codes + q * size);
-      else if constexpr (T == Type::planes)
-        scales[q] = quantize_for_planes(head, values[q], codes + q * size, means + q, offsets + q);
-      else if constexpr (T == Type::kmeans4)
-        quantize_for_codes(head, q);
-      else if constexpr (kBf16Pairs<T>)
-        for (int i = 0; i < size; i += W) store_bf16(load(values[q] + i), codes + q * size + i);
-  }
-
-  void quantize_for_codes(const KVHead& head, int q) const {
-    int8_t* const query_codes = reinterpret_cast<int8_t*>(codes + q * head.size);
-    int32_t sum;
-    scales[q] = quantize_to_int8(head, values[q], query_codes, &sum);
-    offsets[q] = -kGreatestLevel * sum;
-    vf product = {};
-    for (int i = 0; head.rounding && i < head.size; i += W)
-      product += load(head.rounding->mean + i) *
-                 to_float(load_bytes<int8_t>(reinterpret_cast<const std::byte*>(query_codes + i)));
-    means[q] = sum_of(product) * scales[q];
-  }
-};
+template <Type T>
+SUFFICE_INLINE const std::byte* row_of(const Queries& queries, int q, int size) {
+  if constexpr (has_scales(T) || kBf16Pairs<T>)
+    return reinterpret_cast<const std::byte*>(queries.codes + q * size);
+  return reinterpret_cast<const std::byte*>(queries.values[q]);
+}
 
 // Adds one line of each of U blocks of keys times Q queries with their bytes at `query`.
 template <Type T, int Q, int U, class Sum>
@@ -208,7 +206,7 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
                                                  : 4 * kLineBytes / (kPanel * key_run(T));
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, head.size));
   const std::byte* query[Q];
-  for (int q = 0; q < Q; q++) query[q] = queries.template row<T>(first + q, head.size);
+  for (int q = 0; q < Q; q++) query[q] = row_of<T>(queries, first + q, head.size);
   const std::byte* keys[U];
   const std::byte* next[U];
   for (int u = 0; u < U; u++) {

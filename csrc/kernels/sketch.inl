@@ -6,16 +6,6 @@ constexpr float kRounding = 1e-4f;  // of scores, in base 2
 // for each pair.
 constexpr int kNarrowDimensions = 32;
 
-// to[i] = the sum of the lanes of of[i].
-SUFFICE_INLINE void sum_four(const vf* of, float* to) {
-#if SUFFICE_LEVEL == 3
-  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(of[0], of[1]), _mm256_hadd_ps(of[2], of[3]));
-  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
-#else
-  for (int i = 0; i < 4; i++) to[i] = sum_of(of[i]);
-#endif
-}
-
 struct Folded {  // a query times the scales of a chunk's channels
   alignas(64) int8_t codes[kMaxSize];
   float unit, bias, offset;

@@ -8,13 +8,17 @@ inline void sum_blocks(const CodedTiles& tiles, int count, const float* peaks, f
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
     const int blocks = tiles.end - i < kTileBlocks ? tiles.end - i : kTileBlocks;
-    for (int q = 0; q < count; q++)
-      for (int b = 0; b < blocks; b++) {
-        vf mass = {};
+    for (int q = 0; q < count; q++) {
+      vf sums[kTileBlocks] = {};
+      for (int b = 0; b < blocks; b++)
         for (int key = b * kPanel; key < (b + 1) * kPanel; key += W)
-          mass += exp2(load(scores + q * kTileRows + key) - splat(peaks[q]));
-        masses[static_cast<size_t>(q) * stride + i - tiles.begin + b] = sum_of(mass);
-      }
+          sums[b] += exp2(load(scores + q * kTileRows + key) - splat(peaks[q]));
+      float* const to = masses + static_cast<size_t>(q) * stride + i - tiles.begin;
+      if (blocks == kTileBlocks)
+        sum_four(sums, to);
+      else
+        for (int b = 0; b < blocks; b++) to[b] = sum_of(sums[b]);
+    }
   }
 }
 
@@ -111,7 +115,7 @@ inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint
 }
 
 template <Type KT, Type VT>
-void attend_kept_of(const KVHead& head, const float* const* queries, int end_row, int count,
+void attend_kept_of(const KVHead& head, const Queries& queries, int end_row, int count,
                     const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
                     float* scratch) {
   Running<KT, VT> running(head, queries, count, state, scratch);
@@ -142,7 +146,7 @@ void attend_kept_of(const KVHead& head, const float* const* queries, int end_row
 
 // As `attend` for one token's query rows and `blocks` of a list, but bit i of kept[block] says
 // whether row i of the block counts.
-inline void attend_kept(const KVHead& head, const float* const* queries, int end_row, int count,
+inline void attend_kept(const KVHead& head, const Queries& queries, int end_row, int count,
                         const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
                         float* scratch) {
   for_type(head.key_type, [&]<Type KT>() {

@@ -63,6 +63,12 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
     const int mask = _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order));
     bits |= static_cast<uint64_t>(static_cast<uint32_t>(mask)) << i;
   }
+#elif SUFFICE_LEVEL == 4  // masks are joined before they leave the mask registers
+  __mmask16 of[kTileBlocks];
+  for (int b = 0; b < kTileBlocks; b++)
+    of[b] = _mm512_cmp_ps_mask(load(values + b * kPanel), border, _CMP_GE_OQ);
+  const __mmask32 low = _mm512_kunpackw(of[1], of[0]), high = _mm512_kunpackw(of[3], of[2]);
+  bits = _cvtmask64_u64(_mm512_kunpackd(high, low));
 #else
   for (int i = 0; i < kTileRows; i += W)
     bits |= static_cast<uint64_t>(lane_bits(load(values + i) >= border)) << i;

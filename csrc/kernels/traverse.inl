@@ -51,7 +51,7 @@ struct Walk {
   const SoftmaxTable* tables = nullptr;  // [count], or null: weights are 2^x
   float* const spare;                    // [count][kTileRows]
 
-  Walk(const KVHead& head, const float* const* query_rows, const Visible& visible, int count,
+  Walk(const KVHead& head, const Queries& queries, const Visible& visible, int count,
        const AttentionRule& rule, const Partial& state, float* scratch)
       : visible(visible),
         rule(rule),
@@ -60,7 +60,7 @@ struct Walk {
         greatest_of_always(rule.greatest_of_always()),
         looks_after_more(rule.looks_after_more()),
         count(count),
-        running(head, query_rows, count, state, scratch),
+        running(head, queries, count, state, scratch),
         end_row(rows_in_use(&visible, 1)),
         spare(scratch + attend_scratch(count, head.size)) {
     int32_t* const numbers = reinterpret_cast<int32_t*>(spare + count * kTileRows);
@@ -279,9 +279,9 @@ struct Walk {
   }
 };
 
-inline Reads traverse(const KVHead& head, const float* const* queries, const Visible& visible,
-                      int count, const Order& order, const AttentionRule& rule,
-                      const Partial& state, ScoresAhead& ahead, float* masses, float* scratch) {
+inline Reads traverse(const KVHead& head, const Queries& queries, const Visible& visible, int count,
+                      const Order& order, const AttentionRule& rule, const Partial& state,
+                      ScoresAhead& ahead, float* masses, float* scratch) {
   return for_type(head.key_type, [&]<Type KT>() {
     return for_type(head.value_type, [&]<Type VT>() {
       Walk<KT, VT> walk(head, queries, visible, count, rule, state, scratch);

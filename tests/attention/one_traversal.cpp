@@ -62,6 +62,7 @@ extern "C" void attend_once(const char* technique, int parameters, const char* c
   const Filled filled(k, v, rows, size);
   std::vector<const float*> queries;
   for (int head = 0; head < heads; head++) queries.push_back(q + head * size);
+  const Queries prepared{.values = queries.data()};  // keys in float32 take no other form
   std::vector<int32_t> blocks;
   for (int block = (rows - 1) / kPanel; block >= 0; block--) blocks.push_back(block);
   const Order order{.blocks = blocks.data(), .count = static_cast<int>(blocks.size())};
@@ -70,13 +71,13 @@ extern "C" void attend_once(const char* technique, int parameters, const char* c
   state.dropped = nullptr;  // nothing is audited
   ScoresAhead ahead;
   ahead.open({.head = &filled.head,
-              .queries = queries.data(),
+              .queries = prepared,
               .count = heads,
               .list = order.blocks,
               .blocks = order.count,
               .end_row = rows});
-  const Reads found = traverse(filled.head, queries.data(), Visible{.committed = rows}, heads,
-                               order, rule, state, ahead, nullptr, scratch.data());
+  const Reads found = traverse(filled.head, prepared, Visible{.committed = rows}, heads, order,
+                               rule, state, ahead, nullptr, scratch.data());
   for (int i = 0; i < heads * size; i++) out[i] = state.output[i] / state.sum[i / size];
   reads[0] = found.key_rows;
   reads[1] = found.value_rows;

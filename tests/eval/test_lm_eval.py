@@ -75,6 +75,14 @@ def test_piqa_is_transformers(checkpoint: Path, theirs: Any, tmp_path: Path, mod
     assert_alike(ours, theirs, piqa_requests(PIQA, tmp_path))
 
 
+def test_prompts_refuse_a_technique_for_steps(checkpoint: Path, tmp_path: Path) -> None:
+    model = suffice_model(str(checkpoint), mode="prefill", attention="aet:keys=0.9")
+    with pytest.raises(InputError, match="attention='aet': is for decode steps"):
+        model.loglikelihood(piqa_requests(PIQA, tmp_path), disable_tqdm=True)
+    options = {"max_gen_toks": 3, "until": ["no such text"]}
+    assert model.generate_until(instances("generate_until", ("The owls", options)), True)[0]
+
+
 @pytest.mark.model
 def test_real_piqa_is_transformers(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")

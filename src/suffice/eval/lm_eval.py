@@ -41,6 +41,7 @@ from suffice.eval.likelihood import (
     prefix_token,
     score,
 )
+from suffice.eval.modes import check_mode
 from suffice.progress import progress_bar
 from suffice.sampling_params import SamplingParams
 
@@ -127,7 +128,12 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[Any], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
-        """Score requests: (texts, tokens of the context, tokens of the continuation)."""
+        """Score requests: (texts, tokens of the context, tokens of the continuation).
+
+        Raises:
+            InputError: Prompts would score them, to which a technique does not apply.
+        """
+        check_mode(self._plan.mode, self._llm.config)
         pairs = [fitted(Pair(*tokens), self.max_length) for _, *tokens in requests]
         found: dict[int, tuple[float, bool]] = {}
         with progress_bar(shown=not disable_tqdm) as bar:

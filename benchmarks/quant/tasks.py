@@ -3,14 +3,15 @@
     python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
     ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
     ... --task arc_easy,boolq                                          instead of PIQA
+    ... --mode prefill                                                 texts as prompts
     ... --device cuda --settings none kllm                             in PyTorch on a GPU
     ... --limit 8 --out build                                          a short trial
 
 A setting is weights and, after ` + `, the type of keys and values, by default the model's. Weights
 that need a calibration are those that quality.py stores in --cache; others are quantized as they
-are loaded. Decode steps compute the answers, as for a user. Questions are those in
-DIR, in the form of lm-evaluation-harness; each task has its own result. Cells are stored as they
-are done.
+are loaded. Decode steps compute the answers, as for a user; with --mode prefill, context and answer
+are one prompt, which is faster, into results of their own. Questions are those in DIR, in the form
+of lm-evaluation-harness; each task has its own result. Cells are stored as they are done.
 
 Without --device the engine answers. With it (cpu or cuda) PyTorch does: context and answer as one
 prompt, many texts at a time, keys and values in float32, into results of their own. A setting is
@@ -33,6 +34,7 @@ from benchmarks.quant.cells import FLOAT, kept_path
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval.likelihood import LikelihoodPlan, context_length
+from suffice.eval.modes import MODES
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.files import fingerprint, locate
@@ -45,7 +47,7 @@ from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.rtn import RTN
 
-NAME, PIQA, TORCH = "tasks", "piqa", "torch"
+NAME, PIQA, TORCH, PREFILL = "tasks", "piqa", "torch", "prefill"
 _KINDS = ("acc", "acc_norm")
 SETTINGS = (
     "none",
@@ -75,11 +77,11 @@ def engine(flags: argparse.Namespace, setting: str) -> LLM:
     return LLM(flags.model, quantization=weights, **options)
 
 
-def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell:
-    """Return the shares of right answers."""
+def answered(llm: LLM, task: Task, questions: list[Question], mode: str, name: str) -> Cell:
+    """Return the shares of right answers, by decode steps or prompts."""
     pairs = encoded(llm.tokenizer, questions, context_length(llm))
     with counting_bar() as bar:
-        tallies = measure(llm.runner, task, questions, pairs, LikelihoodPlan("decode", 8))
+        tallies = measure(llm.runner, task, questions, pairs, LikelihoodPlan(mode, 8))
         *_, tally = bar.track(tallies, total=len(questions), description=name)
     return dataclasses.asdict(tally.result())
 
@@ -92,7 +94,7 @@ def by_engine(flags: argparse.Namespace) -> Callable[[str], Answer]:
 
     def run(setting: str) -> Answer:
         llm = engine(flags, setting)
-        return lambda task, questions: answered(llm, task, questions, setting)
+        return lambda task, questions: answered(llm, task, questions, flags.mode, setting)
 
     return run
 
@@ -177,10 +179,11 @@ def loaded(checkpoint: Checkpoint, setting: str, kept: Path) -> TextsDecoder:
 def table(store: CellStore) -> str:
     """Return the results as a table."""
     text, torch_ran = f"## Right answers: {store.config['model']}", store.config.get("by") == TORCH
+    prompts = torch_ran or store.config.get("mode") == PREFILL
     about = (
         f"{store.config['model']}, {store.config['task']}, zero-shot, "
         f"{store.config['questions']} questions, "
-        f"{'context and answer as one prompt' if torch_ran else 'by decode steps'}, with standard "
+        f"{'context and answer as one prompt' if prompts else 'by decode steps'}, with standard "
         "errors. Weights are those of `quality`"
     )
     if torch_ran:
@@ -209,12 +212,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--task", default=PIQA, help="one, or several with commas")
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--mode", choices=MODES, default=MODES[0], help="of the engine")
     parser.add_argument("--threads", type=int)
     torch_device.add_option(parser, None)
     parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     if flags.limit is not None and flags.limit < 2:
         raise InputError(f"--limit={flags.limit}: must be at least 2 questions")
+    if flags.mode == PREFILL and flags.device is not None:
+        raise InputError("--mode=prefill: --device runs prompts alone; leave one of them out")
     return flags
 
 
@@ -230,6 +236,9 @@ def opened(flags: argparse.Namespace, task: Task, count: int) -> CellStore:
     if flags.device is not None:
         shown["by"] = TORCH
         parts.insert(1, TORCH)
+    elif flags.mode == PREFILL:
+        shown["mode"] = PREFILL
+        parts.insert(1, PREFILL)
     store = CellStore(flags.out, "_".join(parts), shown, record.facts(), table)
     store.read()
     return store

@@ -62,6 +62,26 @@ def test_it_goes_on_where_it_stopped(
     assert f"| `none` | {cells['none']['acc']:.3f} ±" in text
 
 
+def test_texts_as_prompts_have_their_own_result(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--settings", "none", "int8") == 0
+    assert run("--settings", "none", "int8", "--mode", "prefill") == 0
+    steps, prompts = (
+        json.loads((tmp_path / "out" / f"tasks_{name}.json").read_text())["cells"]["piqa"]
+        for name in ("model", "prefill_model")
+    )
+    assert prompts == steps and list(prompts) == ["none", "int8"]
+    texts = [
+        (tmp_path / "out" / f"tasks_{name}.md").read_text() for name in ("model", "prefill_model")
+    ]
+    assert ["by decode steps" in text for text in texts] == [True, False]
+    assert "context and answer as one prompt" in texts[1]
+    capsys.readouterr()
+    assert run("--settings", "none", "--mode", "prefill", "--device", "cpu") == 2
+    assert "--mode=prefill: --device runs prompts alone" in capsys.readouterr().err
+
+
 def write_winogrande(folder: Path) -> None:
     row = {"sentence": "The owls _ on.", "option1": "look", "option2": "sleep", "answer": "1"}
     lines = "\n".join(json.dumps(row | {"option2": f"sleep {at}"}) for at in range(4))

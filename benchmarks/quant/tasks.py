@@ -191,11 +191,11 @@ def table(store: CellStore) -> str:
     else:
         about += "; keys and values are the model's where none are named."
     rows = [
-        [f"`{setting}`", *(_shown(cell, each) for each in _KINDS)]
-        for cells in store.cells.values()
+        [task, f"`{setting}`", *(_shown(cell, each) for each in _KINDS)]
+        for task, cells in store.cells.items()
         for setting, cell in cells.items()
     ]
-    return "\n\n".join([text, about, markdown(["setting", *_KINDS], rows)])
+    return "\n\n".join([text, about, markdown(["task", "setting", *_KINDS], rows)])
 
 
 def _shown(cell: Cell, kind: str) -> str:

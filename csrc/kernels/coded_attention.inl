@@ -5,7 +5,7 @@
 // keys reach it in some head. Their scores are packed, compared with the other borders, weighted
 // and counted.
 
-// The greatest scores of a query row in some blocks of tiles that are `stride` apart.
+// The greatest score of a query row in some blocks, whose tiles are `stride` apart.
 SUFFICE_INLINE float greatest_in_tiles(const float* scores, int stride, int blocks) {
   vf largest[kTileBlocks];
   for (vf& lanes : largest) lanes = splat(kLowest);
@@ -277,8 +277,7 @@ inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTabl
     return total;
   }
   for (int q = 0; q < count; q++)
-    peaks[q] =
-        greatest_in_tiles(scores + q * kTileRows, static_cast<int>(stride), tiles * kTileBlocks);
+    peaks[q] = greatest_in_tiles(scores + q * kTileRows, stride, tiles * kTileBlocks);
   Codes codes(tables, peaks, count, true, room.packed.values, room.reached);
   for (int i = 0; i < tiles; i++) {
     const uint64_t rows = codes.select(scores + i * stride, kTileBlocks);

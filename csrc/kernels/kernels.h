@@ -92,12 +92,12 @@ struct Kernels {
   // values[i] = cap * tanh(values[i] / cap).
   void (*soft_cap)(float* values, int size, float cap);
 
-  // Sets what the products of `count` query rows with the keys of a head take.
+  // Sets all but the `values` of `count` query rows, for products with the keys of a head.
   void (*prepare_queries)(const KVHead&, const Queries&, int count);
 
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity); overwrites `state`. `kept` receives the
-  // scores of these rows, -infinity where hidden.
+  // the identity); overwrites `state`. `kept` receives the scores of these rows, -infinity where
+  // hidden.
   void (*attend)(const KVHead&, const Queries& queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch,
                  const Scores& kept);

@@ -264,18 +264,18 @@ def test_findings_have_cells_of_stored_tables(tmp_path: Path) -> None:
 
 
 def test_findings_are_of_benchmarks_that_exist() -> None:
-    named = {row[0] for row in findings.tomllib.loads(findings.SOURCE.read_text())["findings"]}
+    named = {row[0] for row in findings.cells.described(findings.SOURCE)["findings"]}
     assert len(named) > 40
     for name in named:
         assert (ROOT / "benchmarks" / f"{name.replace('.', '/')}.py").exists(), name
 
 
 def test_the_page_of_the_papers_is_up_to_date() -> None:
-    text = (ROOT / papers.SOURCE).read_text()
-    assert papers.page(text) == (ROOT / papers.PAGE).read_text(), "run python tools/papers.py"
-    items = [item for _, found in papers.papers(text) for item in found]
+    source = ROOT / papers.SOURCE
+    assert papers.page(source) == (ROOT / papers.PAGE).read_text(), "run python tools/papers.py"
+    items = [item for _, found in papers.papers(source) for item in found]
     assert papers.complaints(items, ROOT) == []
-    assert [papers.uncovered(paper, own) for paper, own in papers.papers(text)] == [[]] * 5
+    assert [papers.uncovered(paper, own) for paper, own in papers.papers(source)] == [[]] * 5
 
 
 def test_every_figure_and_table_of_a_paper_has_an_item() -> None:

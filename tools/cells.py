@@ -6,12 +6,24 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 BOTH = re.compile(r";(?![^(]*\))")
 CELL = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
+
+
+def described(source: Path) -> dict[str, Any]:
+    """Return what a file in TOML says, whose text may name cells."""
+    return tomllib.loads(source.read_text(encoding="utf-8"))
 
 
 def filled(text: str, pages: Iterable[Path]) -> str:

@@ -7,15 +7,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import cells
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "benchmarks/findings.toml"
@@ -29,7 +23,7 @@ def table(source: Path = SOURCE) -> str:
         KeyError: A finding names a cell that no stored table has.
     """
     lines = ["| `python -m benchmarks.` | finding | page |", "| --- | --- | --- |"]
-    for script, finding, page, results in tomllib.loads(source.read_text("utf-8"))["findings"]:
+    for script, finding, page, results in cells.described(source)["findings"]:
         pages = [source.parent / f"{result}.md" for result in results.split()]
         lines.append(f"| `{script}` | {cells.filled(finding, pages)} | {page} |")
     return "\n".join(lines) + "\n"

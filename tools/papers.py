@@ -15,11 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 import cells
 
 ROOT = Path(__file__).parent.parent
@@ -52,11 +47,10 @@ ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 
 PUBLISHED = re.compile(r"paper[^:]*: [^;]*\d")  # a value that has a figure of the paper
 
 
-def papers(text: str) -> list[tuple[dict[str, Any], list[Item]]]:
+def papers(source: Path) -> list[tuple[dict[str, Any], list[Item]]]:
     """Return each paper's facts and its items."""
-    return [
-        (paper, [Item(*row) for row in paper["items"]]) for paper in tomllib.loads(text)["paper"]
-    ]
+    found = cells.described(source)["paper"]
+    return [(paper, [Item(*row) for row in paper["items"]]) for paper in found]
 
 
 def complaints(items: list[Item], root: Path) -> list[str]:
@@ -123,7 +117,7 @@ def filled(text: str, item: Item, root: Path) -> str:
     return cells.filled(text, [(root / path).with_suffix(".md") for path in item.results.split()])
 
 
-def page(text: str, root: Path = ROOT) -> str:
+def page(source: Path, root: Path = ROOT) -> str:
     """Return the page in Markdown."""
     lines = ["# The papers, item by item", ""]
     lines += ["Generated from [papers.toml](papers.toml) by `python tools/papers.py`.", ""]
@@ -133,7 +127,7 @@ def page(text: str, root: Path = ROOT) -> str:
         "",
     ]
     lines += [f"* **{status}**: {meaning}" for status, meaning in STATUSES.items()]
-    for paper, items in papers(text):
+    for paper, items in papers(source):
         counts = Counter(item.status for item in items)
         summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
         names = ", ".join(f"`{name}`" for name in paper["techniques"].split())
@@ -164,15 +158,14 @@ def _links(paths: str) -> str:
 
 def main() -> int:
     """Write the page, or with `--check` return 1 if it would change."""
-    text = (ROOT / SOURCE).read_text(encoding="utf-8")
-    known = papers(text)
+    known = papers(ROOT / SOURCE)
     bad = complaints([item for _, items in known for item in items], ROOT)
     bad += [line for paper, items in known for line in uncovered(paper, items)]
     for line in bad:
         print(f"{SOURCE}: {line}")
     if bad:
         return 1
-    written, target = page(text), ROOT / PAGE
+    written, target = page(ROOT / SOURCE), ROOT / PAGE
     if "--check" not in sys.argv[1:]:
         target.write_text(written, encoding="utf-8")
     elif not target.exists() or target.read_text(encoding="utf-8") != written:

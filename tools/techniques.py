@@ -8,16 +8,10 @@ ends at `<!-- end -->`. `tools/readme.py` calls this.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import cells
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "docs/techniques.toml"
@@ -29,7 +23,7 @@ SECTION = re.compile(rf"^(?:{'|'.join((*LABELS, 'Example'))}) {{2,}}|^Options$",
 
 def entries() -> list[dict[str, Any]]:
     """Return the entries of docs/techniques.toml, in their order."""
-    found: list[dict[str, Any]] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["technique"]
+    found: list[dict[str, Any]] = cells.described(SOURCE)["technique"]
     return found
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.attention import ruler
 from benchmarks.catalog import respelt
-from benchmarks.harness import record, script, shared_prompts, torch_device
+from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
 from suffice.eval.answers import standard_error
@@ -149,7 +149,7 @@ def table(store: CellStore) -> str:
         "in per cent, with standard errors over samples; the error of a difference is that of the "
         "samples' differences. Bytes of keys, values and metadata are over those that exact "
         "attention reads. `A + B` is attention B over policy A. A policy sees the instruction at "
-        f"the prompt's end.{shared_prompts.sentence(config)}",
+        f"the prompt's end.{shared_prompts.sentence(store)}",
     ]
     tasks = dict.fromkeys(place.rpartition(" ")[0] for place in store.cells)
     settings = ruler.in_order(store, SETTINGS)
@@ -172,7 +172,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="of each task; default: all")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
-    torch_device.add_option(parser, None)
+    shared_prompts.add_options(parser)
     parser.add_argument("--quick", action="store_true", help="one sample, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

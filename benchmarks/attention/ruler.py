@@ -4,6 +4,7 @@
     python -m benchmarks.attention.ruler --model gemma3-270m the same of Gemma 3
     python -m benchmarks.attention.ruler --tasks niah_single_1 --lengths 4096 --settings exact art
     ... --lengths 4096 8192 --device cuda                    prompts by PyTorch on a GPU
+    ... --calibration FILE                                   of `suffice calibrate`, for exaq
     python -m benchmarks.attention.ruler --quick             a sample of one task, into build/
 
 For each task and length, exact attention answers first. If it scores below 80 %, the task does not
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalog import respelt
-from benchmarks.harness import record, script, shared_prompts, torch_device
+from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
 from suffice.errors import unknown
@@ -37,6 +38,8 @@ TOGETHER = 10  # samples that decode together
 LOOSE = "art:change=1e-2"  # with the paper's threshold, groups of these models' heads seldom stop
 POLICIES = ("snapkv", "pyramidkv", "streaming", "h2o", "quest")
 BUDGETS = tuple(f"{policy}:ratio={ratio}" for policy in POLICIES for ratio in (0.8, 0.5, 0.2))
+# They need a calibration.
+CODED = ("exaq:bits=3", "exaq:bits=3,clip=fit", "exaq_km:bits=3", "exaq:bits=2", "exaq_km:bits=2")
 SETTINGS = (
     "exact",
     "aet:keys=all,values=0.001",
@@ -48,6 +51,8 @@ SETTINGS = (
     f"{LOOSE},block=16,order=sketch",
     "certified:eps=0.05",
     "certified:bounded=false,eps=0.25,values=0.002",
+    "tiers:eps=0.5,skip=0.0002",
+    *CODED,
     *BUDGETS,
     "pyramidkv:ratio=0.5,window=32",  # a window of 128 is four times as long as the question
     "snapkv:ratio=0.5 + art",
@@ -202,7 +207,7 @@ def table(store: CellStore) -> str:
         "keys, values and metadata read over those that exact attention reads. `A + B` is "
         "attention B over policy A. A policy sees the question with the text. A cell that is empty "
         "was not measured; a score is the mean of a setting that has all, with its standard error."
-        f"{shared_prompts.sentence(config)}"
+        f"{shared_prompts.sentence(store)}"
     )
     head = ["setting", "score", "against exact", "bytes read"]
     sizes = {p: store.cells[p]["exact"]["samples"] for p in store.cells}
@@ -226,7 +231,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=10, help="of each task and length")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
-    torch_device.add_option(parser, None)
+    shared_prompts.add_options(parser)
     parser.add_argument("--quick", action="store_true", help="a sample of one task, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()

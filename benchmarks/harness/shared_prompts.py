@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.harness import record, torch_device
 from benchmarks.harness.settings import accepted
-from benchmarks.harness.tables import CellStore
+from benchmarks.harness.tables import Cell, CellStore
+from suffice.attention import ATTENTIONS, calibration
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
@@ -31,6 +32,7 @@ from suffice.engine.runner import Runner, shown_to
 from suffice.engine.runner import Sequence as Running
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
+from suffice.models.files import locate
 from suffice.models.quantize.torch_decoder import Logits, TorchDecoder
 from suffice.policy import Policy, QueryObserver, Windows
 from suffice.policy.choice import Budgeted, KeepAll
@@ -215,9 +217,39 @@ def runners(
     return found, prompts
 
 
-def sentence(config: dict[str, Any]) -> str:
-    """Return what a table says of who ran the prompts."""
-    return f" Prompts were run by {config['prompts']}." if "prompts" in config else ""
+def sentence(store: CellStore) -> str:
+    """Return what a table says of who ran the prompts, and of what settings were calibrated on."""
+    said = f" Prompts were run by {store.config['prompts']}." if "prompts" in store.config else ""
+    texts: dict[str, dict[str, None]] = {}
+    for cells in store.cells.values():
+        for setting, cell in cells.items():
+            if text := cell.get("calibrated_on"):
+                about = "{name}, {windows} windows of {window} tokens".format(**text)
+                texts.setdefault(about, {})[f"`{setting}`"] = None
+    for about, settings in texts.items():
+        said += f" Calibrated on a text ({about}): {', '.join(settings)}."
+    return said
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `opened`: the device of prompts, and a calibration."""
+    torch_device.add_option(parser, None)
+    parser.add_argument(
+        "--calibration", help="of the model, for techniques that need one; default: next to it"
+    )
+
+
+def calibrated_on(config: Config, path: str | None) -> Cell:
+    """Return the text that a setting was calibrated on, for its cells; nothing without one.
+
+    `path`: the calibration's file; None: next to the model.
+    """
+    if config.calibration is None:
+        return {}
+    stored = calibration.parts(path or calibration.default_path(locate(config.model)))
+    name = ATTENTIONS.name_of(config.attention)
+    part = stored["attention"][name] if config.attention.calibrated else stored["softmax"]
+    return {"calibrated_on": part["text"]}
 
 
 class Opened(NamedTuple):
@@ -252,7 +284,7 @@ def opened(
         torch_device.use_threads(flags.threads)
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys(("exact", *flags.settings)))
-    techniques = accepted(flags.model, asked, refused)
+    techniques = accepted(flags.model, asked, refused, calibration=flags.calibration)
     config = Config.create(flags.model, max_model_len=context, threads=flags.threads)
     config, base, tokenizer = load(config)
     whole = settings_of(config)
@@ -262,5 +294,9 @@ def opened(
     store.read()
     store.refused |= refused
     found, prompts = runners(config, base, techniques, device)
+    for setting, own in found.items():
+        if own.config.calibration is not None:
+            own.config.calibration.check(flags.model, base.stamp)
+        store.of_columns[setting] = calibrated_on(own.config, flags.calibration)
     llms = {each: LLM.from_parts(own.config, own, tokenizer) for each, own in found.items()}
     return Opened(store, llms, prompts)

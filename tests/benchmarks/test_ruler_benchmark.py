@@ -15,9 +15,11 @@ import tiny
 from benchmarks.attention import ruler
 from benchmarks.harness import settings, shared_prompts
 from suffice import LLM, SamplingParams
+from suffice.attention.calibration import write
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.load import load
+from suffice.models.files import fingerprint
 from suffice.trace import Trace
 
 # Not steps: how many of them two requests share depends on when the second prompt is done.
@@ -117,6 +119,39 @@ def test_a_table_says_who_ran_the_prompts(tmp_path: Path, monkeypatch: pytest.Mo
     assert ruler.main() == 2, "other prompts are not mixed with these"
     monkeypatch.setattr(sys, "argv", [*asked, "--device", "tpu"])
     assert ruler.main() == 2
+
+
+def test_a_table_says_what_settings_were_calibrated_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny.make(
+        tmp_path / "model", tokenizer=True, max_position_embeddings=1024, num_hidden_layers=1
+    )
+    text = {"name": "a.txt", "sha256": "12", "line_ends": "LF", "windows": 2, "window": 100}
+    heads = LLM(model, max_model_len=64).runner.decoder.config.kv_heads
+    stored: dict[str, Any] = {
+        "model": {"name": "model", "hash": fingerprint(model), "heads": 4},
+        "attention": {"aet": {"options": {}, "thresholds": [[0.5] * heads], "text": text}},
+    }
+    path = tmp_path / "found.json"
+    write(path, stored)
+    monkeypatch.setattr(ruler, "COUNTS", 0)
+    asked = ["ruler", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
+    asked += ["--tasks", "niah_single_1", "--lengths", "900", "--samples", "1"]
+    asked += ["--calibration", str(path), "--settings", "aet:calibrated", "snapkv:ratio=0.5"]
+    monkeypatch.setattr(sys, "argv", asked)
+    assert ruler.main() == 0, capsys.readouterr().err
+    found, drawn = told(tmp_path)
+    (cells,) = found["cells"].values()
+    assert {name: cell.get("calibrated_on") for name, cell in cells.items()} == {
+        "exact": None,
+        "aet:calibrated": text,
+        "snapkv:ratio=0.5": None,
+    }
+    assert "Calibrated on a text (a.txt, 2 windows of 100 tokens): `aet:calibrated`." in drawn
+    write(path, stored | {"model": {"name": "other", "hash": "ab", "heads": 4}})
+    (tmp_path / "ruler_model.json").unlink()
+    assert ruler.main() == 2, "of another model"
 
 
 def told(folder: Path) -> tuple[dict[str, Any], str]:

@@ -1,15 +1,16 @@
-"""Prompts whose tiles attend to their heaviest blocks (`tiers:prompt=`): time and what follows.
+"""Prompts by techniques that change them (`tiers:prompt=`, `exaq:prefill=true`): time and effect.
 
     python -m benchmarks.attention.prompts --data-dir DIR            times, two minutes
     python -m benchmarks.attention.prompts --data-dir DIR --quality  perplexity, half an hour
     ... --settings tiers:eps=0,skip=0,prompt=0.1                     only this one
+    ... --settings exaq:bits=2,prefill=true --calibration FILE       of `suffice calibrate`
     ... --quick                                                      tiny sizes, into build/
 
 Times: prompts of WikiText-2 are run by exact attention and by each setting in turn, ROUNDS times; a
 ratio is the median of exact attention's time over the setting's in the same round. Quality: all but
-the last tokens of a window are a prompt, run by the setting; the last are decoded by exact
-attention, and compared with those after a prompt run by exact attention. Each cell is stored as
-soon as it is measured.
+the last tokens of a window are a prompt; the setting runs it and decodes the last tokens, which are
+compared with those by exact attention. `tiers` decodes exactly with `eps=0,skip=0`. Each cell is
+stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from benchmarks.harness import record, script
+from benchmarks.harness.settings import accepted
 from benchmarks.harness.tables import CellStore, markdown
 from suffice import native
-from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.protocol import Tokenizer
 from suffice.engine.runner import Runner
+from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
 from suffice.eval.texts import described, load_text
 from suffice.progress import counting_bar
@@ -40,10 +42,24 @@ WINDOW, FOLLOWING, LIMIT = 8192, 512, 6
 SETTINGS = tuple(f"tiers:eps=0,skip=0,prompt={share}" for share in (0.01, 0.02, 0.03, 0.05))
 
 
-def with_attention(base: Runner, setting: str) -> Runner:
-    """Return a runner of the same weights with another technique."""
-    config = dataclasses.replace(base.config, attention=ATTENTIONS.build(setting))
-    return Runner(config, base.decoder, base.sample, stamp=base.stamp)
+def runners_of(base: Runner, flags: argparse.Namespace) -> dict[str, Runner]:
+    """Return a runner of the same weights for each setting, exact attention first.
+
+    Raises:
+        InputError: A setting that cannot be used, or a calibration of another model.
+    """
+    refused: dict[str, str] = {}
+    asked = list(dict.fromkeys([EXACT, *flags.settings]))
+    techniques = accepted(flags.model, asked, refused, calibration=flags.calibration)
+    for setting, reason in refused.items():
+        raise InputError(f"{setting}: {reason}")
+    found = {}
+    for setting, own in techniques.items():
+        config = dataclasses.replace(base.config, **own)
+        if config.calibration is not None:
+            config.calibration.check(flags.model, base.stamp)
+        found[setting] = Runner(config, base.decoder, base.sample, stamp=base.stamp)
+    return found
 
 
 def seconds_of(runner: Runner, tokens: list[int]) -> float:
@@ -105,6 +121,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
+    parser.add_argument("--calibration", help="of the model; default: next to it, if needed")
     parser.add_argument("--quality", action="store_true", help="measure perplexity, no times")
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--limit", type=int, default=LIMIT, help="windows of --quality")
@@ -130,7 +147,7 @@ def run(flags: argparse.Namespace) -> CellStore:
     longest = max(flags.window, *flags.lengths)
     config = Config.create(flags.model, max_model_len=longest, threads=flags.threads)
     _, base, tokenizer = load(config)
-    runners = {each: with_attention(base, each) for each in dict.fromkeys([EXACT, *flags.settings])}
+    runners = runners_of(base, flags)
     plan = PerplexityPlan(flags.window, flags.limit, prompt=flags.window - flags.following)
     windows = windows_of(tokenizer, text, plan, longest)
     shown = {"model": PurePath(flags.model).name, "window": flags.window, "prompt": plan.prompt}
@@ -179,13 +196,14 @@ def table(store: CellStore) -> str:
     own = store.config
     about = (
         f"{own['model']}, WikiText-2. Perplexity and KL are of the {own['window'] - own['prompt']} "
-        f"tokens after prompts of {own['prompt']}, {own['evaluated']['windows']} windows, decoded "
-        "by exact attention, and compared with those after prompts run by exact attention."
+        f"tokens after prompts of {own['prompt']}, {own['evaluated']['windows']} windows, and are "
+        "compared with exact attention's. A setting also decodes these tokens: `tiers` exactly, "
+        "because of `eps=0,skip=0`."
     )
     head = ["tokens", "setting", "keys read", "seconds", "exact / this"]
     second = ["setting", "keys read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
     times.sort(key=lambda row: row[0])
-    parts = ["## Prompts by tiles", about, markdown(head, times), markdown(second, changes)]
+    parts = ["## Prompts by techniques", about, markdown(head, times), markdown(second, changes)]
     return "\n\n".join(parts)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import tiny
 from benchmarks.attention import prompts
+from commands import Cli
 from sample_text import OWLS
 
 TEXT = OWLS * 120
@@ -43,3 +44,28 @@ def test_times_and_quality_are_stored_together(
     capsys.readouterr()
     assert run("--settings", "tiers:prompt=2") == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_softmax_by_codes_changes_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cli: Cli
+) -> None:
+    folder = tiny.make(tmp_path / "model", "llama", tokenizer=True, max_position_embeddings=512)
+    text, found = tmp_path / "text.txt", tmp_path / "found.json"
+    text.write_text(TEXT)
+    asked = ["--model", str(folder), "--text", str(text)]
+    assert cli("calibrate", *asked, "--window", "100", "--limit", "2", "-o", str(found)).code == 0
+    monkeypatch.setattr(prompts, "WINDOW", 300)
+    monkeypatch.setattr(prompts, "FOLLOWING", 12)
+    setting = "exaq:bits=2,prefill=true"
+    asked += ["--out", str(tmp_path), "--limit", "1", "--lengths", "200", "--threads", "1"]
+    asked += ["--settings", setting, "exaq:bits=2"]
+    monkeypatch.setattr(sys, "argv", ["prompts", *asked, "--quality"])
+    assert prompts.main() == 2
+    assert "needs a calibration" in capsys.readouterr().err
+    for more in ([], ["--quality"]):
+        given = [*asked, "--calibration", str(found), *more]
+        monkeypatch.setattr(sys, "argv", ["prompts", *given])
+        assert prompts.main() == 0, capsys.readouterr().err
+    cells = json.loads((tmp_path / "prompts.json").read_text())["cells"]
+    assert cells[setting]["200"]["read"] == 1
+    assert cells[setting]["quality"]["divergence"] != cells["exaq:bits=2"]["quality"]["divergence"]

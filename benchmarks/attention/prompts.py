@@ -23,8 +23,7 @@ import time
 from pathlib import Path, PurePath
 from typing import Any
 
-from benchmarks.harness import record, script
-from benchmarks.harness.settings import accepted
+from benchmarks.harness import record, script, settings
 from benchmarks.harness.tables import CellStore, markdown
 from suffice import native
 from suffice.engine.config import Config
@@ -50,16 +49,10 @@ def runners_of(base: Runner, flags: argparse.Namespace) -> dict[str, Runner]:
     """
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys([EXACT, *flags.settings]))
-    techniques = accepted(flags.model, asked, refused, calibration=flags.calibration)
+    techniques = settings.accepted(flags.model, asked, refused, calibration=flags.calibration)
     for setting, reason in refused.items():
         raise InputError(f"{setting}: {reason}")
-    found = {}
-    for setting, own in techniques.items():
-        config = dataclasses.replace(base.config, **own)
-        if config.calibration is not None:
-            config.calibration.check(flags.model, base.stamp)
-        found[setting] = Runner(config, base.decoder, base.sample, stamp=base.stamp)
-    return found
+    return settings.runners(base, techniques, flags.model)
 
 
 def seconds_of(runner: Runner, tokens: list[int]) -> float:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.engine.config import Config
+from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.policy import POLICIES
 
@@ -63,6 +65,23 @@ def accepted(
         else:
             names = (*SEAMS, "calibration", *own)
             found[setting] = {name: getattr(config, name) for name in names}
+    return found
+
+
+def runners(
+    base: Runner, techniques: dict[str, dict[str, Any]], model: str | os.PathLike[str]
+) -> dict[str, Runner]:
+    """Return a runner of the same weights for each setting; `techniques` are those of `accepted`.
+
+    Raises:
+        InputError: A calibration of another model.
+    """
+    found = {}
+    for setting, own in techniques.items():
+        config = dataclasses.replace(base.config, **own)
+        if config.calibration is not None:
+            config.calibration.check(os.fspath(model), base.stamp)
+        found[setting] = Runner(config, base.decoder, base.sample, stamp=base.stamp)
     return found
 
 

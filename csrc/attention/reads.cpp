@@ -52,6 +52,7 @@ void Counts::add_reads(const std::vector<ReadSums>& reads, int kv_heads, const K
     value_rows[head] += found.value_rows;
     dense_rows[head] += found.dense_rows;
     per_head_rows[head] += found.per_head_rows;
+    sketch_bytes_by_head[head] += found.sketch_bytes;
     const int64_t read =
         found.key_rows * cache.key_bytes() + found.value_rows * cache.value_bytes();
     const int64_t held = found.dense_rows * (cache.key_bytes() + cache.value_bytes());

@@ -41,12 +41,13 @@ struct RequestReads {
   int64_t tile_rows_read = 0, tile_rows_held = 0;  // see Counts
 };
 
-// Row counts by layer and key/value head, [layers][kv_heads] each.
+// Counts by layer and key/value head, [layers][kv_heads] each.
 struct Counts {
-  int64_t* key_rows = nullptr;  // added to, like the next three
+  int64_t* key_rows = nullptr;  // added to, like the next four
   int64_t* value_rows = nullptr;
   int64_t* dense_rows = nullptr;
   int64_t* per_head_rows = nullptr;
+  int64_t* sketch_bytes_by_head = nullptr;
   int64_t kv_bytes = 0;
   int64_t sketch_bytes = 0;
   float missing = 0;  // bound on the largest share of a sum of weights left out

@@ -167,7 +167,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 }
 
 // The same for several requests at once: q [rows, H, D] has counts[i] rows over cache i. `rules`:
-// one per key/value head; empty: everything is read. Adds to reads [4, layers, kv_heads]: see
+// one per key/value head; empty: everything is read. Adds to reads [5, layers, kv_heads]: see
 // py_step. `audit`: see py_attend.
 Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                       ConstFloats q, ConstInts visible, float scale, int window, Floats out,
@@ -182,9 +182,7 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   require(rules.empty() || rules.size() == static_cast<size_t>(kv_heads),
           "one rule for each key/value head");
   for (const AttentionRule* rule : rules) check_rule(*rule, heads / kv_heads);
-  const size_t all = static_cast<size_t>(first.layers()) * kv_heads;
-  require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.size() == 4 * all,
-          "reads must be [4, layers, kv_heads]");
+  Counts result = counts_into(reads, first.layers(), kv_heads, layer);
   const std::vector<float> queries = scaled(q, scale);
   Call call = call_of(layer, window, q, queries, out, visible, audit);
   call.rules = rules;
@@ -193,18 +191,27 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   for (size_t i = 0; i < requests.size(); i++)
     lay_out(call, requests[i], found.data() + i * kv_heads, traversals);
   run(traversals);
-  Counts result;
-  int64_t* const start = reads.data() + static_cast<size_t>(layer) * kv_heads;
-  result.key_rows = start;
-  result.value_rows = start + all;
-  result.dense_rows = start + 2 * all;
-  result.per_head_rows = start + 3 * all;
   std::vector<RequestReads> by_request(requests.size());
   result.add_reads(found, kv_heads, first, by_request);
   return result;
 }
 
 }  // namespace
+
+Counts counts_into(const Longs& reads, size_t layers, size_t kv_heads, size_t layer) {
+  const size_t heads = layers * kv_heads;
+  require(reads.ndim() == 3 && reads.shape(0) == 5 && reads.shape(1) == layers &&
+              reads.size() == 5 * heads,
+          "reads must be [5, layers, kv_heads]");
+  int64_t* const start = reads.data() + layer * kv_heads;
+  Counts counts;
+  counts.key_rows = start;
+  counts.value_rows = start + heads;
+  counts.dense_rows = start + 2 * heads;
+  counts.per_head_rows = start + 3 * heads;
+  counts.sketch_bytes_by_head = start + 4 * heads;
+  return counts;
+}
 
 void bind_attention(nb::module_& m, nb::class_<KVCache>& cache) {
   cache.def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attention/attention_rule.h"
+#include "attention/reads.h"
 #include "cache/cache.h"
 #include "linear/linear.h"
 #include "model/model.h"
@@ -44,6 +45,8 @@ void check_rows(const KVCache& cache, int layer, int first, int count);  // of a
 std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int layer,
                                      const ConstInts& lengths, const ConstInts& counts,
                                      size_t rows);
+// Counts that add to reads [5, layers, kv_heads], checked, from a layer on: see `Trace` in Python.
+Counts counts_into(const Longs& reads, size_t layers, size_t kv_heads, size_t layer = 0);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 constexpr const char* kNeedsBases = "the cache has no bases of its keys and values";
 

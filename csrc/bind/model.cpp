@@ -44,15 +44,6 @@ void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions, int 
   self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions, pairs});
 }
 
-Counts counts_into(const Longs& reads, size_t heads) {
-  Counts counts;
-  counts.key_rows = reads.data();
-  counts.value_rows = reads.data() + heads;
-  counts.dense_rows = reads.data() + 2 * heads;
-  counts.per_head_rows = reads.data() + 3 * heads;
-  return counts;
-}
-
 void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact,
                    int technique) {
   require(technique >= 0 && technique < static_cast<int>(spec.rules.size()),
@@ -136,10 +127,9 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
 // indices of the sets of rules; adapters [requests] indices, -1: none; visible [rows] bit masks
 // over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
-// reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
-// rows read, dense rows, and value rows that each query head alone would read; queries [layers,
-// watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h; maxima
-// [outputs, blocks of logits], filled. Returns the sums, and the reads of each request.
+// reads [5, layers, kv_heads], to which those of counted requests are added: see `Trace`; queries
+// [layers, watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h;
+// maxima [outputs, blocks of logits], filled. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
@@ -158,10 +148,6 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
               logits.shape(1) == static_cast<size_t>(padded),
           "logits must be [outputs, " + std::to_string(padded) + "]");
-  const size_t heads = spec.layers.size() * spec.kv_heads;
-  require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.shape(1) == spec.layers.size() &&
-              reads.size() == 4 * heads,
-          "reads must be [4, layers, kv_heads]");
   Step step;
   size_t first_row = 0;
   for (size_t i = 0; i < caches.size(); i++) {
@@ -187,7 +173,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
       data_of(audit, 5 * layers * rows * spec.heads, "audit must be [5, layers, rows, heads]");
   step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
                         "maxima must be [outputs, blocks of logits]");
-  Counts found = counts_into(reads, heads);
+  Counts found = counts_into(reads, spec.layers.size(), spec.kv_heads);
   std::vector<RequestReads> by_request;
   {
     nb::gil_scoped_release release;

@@ -55,11 +55,19 @@ class Table:
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
+        return self.load(text.partition(":")[0])(**self.given(text))
+
+    def given(self, text: str) -> dict[str, Any]:
+        """Return the options that `name:field=value,...` gives; see `build`.
+
+        Raises:
+            InputError: Unknown name or field, or a value of the wrong type.
+        """
         name, colon, options = text.partition(":")
         technique = self.load(name)
         if colon and not options:
             raise InputError(f"{self.kind} '{text}': no option follows the colon: leave it out")
-        return technique(**_parse(_Options(f"{self.kind} '{name}'", technique), options))
+        return _parse(_Options(f"{self.kind} '{name}'", technique), options)
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:
         """Build a technique from its name and a mapping of options, such as one from JSON.

@@ -205,12 +205,13 @@ class Trace:
     """Totals over the decode steps of a run; rows by layer and key/value head.
 
     A row is one token's key (or value) in one layer and one head. The native step adds to `rows`,
-    int64 [4, L, G]:
+    int64 [5, L, G]:
 
         0   key rows read
         1   value rows read
         2   dense rows: those that attention to all tokens so far would have read
         3   value rows that each of the `group` query heads would have read alone, summed
+        4   bytes read of sketches, bases and boxes, which are not rows
 
     Rows and bytes are counted for every token they are read for, even if tokens of a step share a
     read. Experts of all layers are counted once a step, those read and all, however many rows go to
@@ -228,7 +229,7 @@ class Trace:
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
-        self.rows = np.zeros((4, layers, kv_heads), np.int64)
+        self.rows = np.zeros((5, layers, kv_heads), np.int64)
         self.group = group
         self.steps = 0
         self.kv_bytes_read = 0
@@ -328,7 +329,7 @@ class Trace:
 
     def plain(self) -> dict[str, object]:
         """Return the totals as plain values, rows as lists [L][H]."""
-        keys, values, held, alone = self.rows.tolist()
+        keys, values, held, alone = self.rows[:4].tolist()
         means = self.bounds.means
         counts = {name: getattr(self, name) for name in _COUNTS}
         audit = {"audit": self.audit.plain()} if self.audit and self.audit.tokens else {}

@@ -50,7 +50,7 @@ def test_protected_heads_read_everything_and_others_do_not(
         calibration=path,
     )
     llm.generate([PROMPT], SAMPLING)
-    keys, _, held, _ = llm.runner.trace.rows
+    keys, _, held, *_ = llm.runner.trace.rows
     exact = np.array([[each is None for each in layer] for layer in THRESHOLDS])
     assert (keys == held)[exact].all()
     assert (keys < held)[~exact].all()
@@ -127,7 +127,12 @@ def test_thresholds_of_another_shape_or_out_of_range() -> None:
         "calibration c.json: has 1 layers of 2 key/value heads: the model has 3 of 2"
     )
     with pytest.raises(InputError, match=r"aet: keys=3: must be above 0 and at most 1"):
-        rules(technique, calibration(((3,),)), 1, 1)
+        rules(technique, calibration((((3,),),)), 1, 1)
+    with pytest.raises(InputError) as error:
+        rules(technique, calibration((((0.9, 0.5),),)), 1, 1)
+    assert str(error.value) == (
+        "calibration c.json: has 2 thresholds of a head, and must have 1: keys"
+    )
 
 
 def test_a_calibration_that_nothing_needs(checkpoint: Path, tmp_path: Path) -> None:

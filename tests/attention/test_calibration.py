@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from suffice.attention.calibration import Thresholds, read, write
+from suffice.attention.calibration import Thresholds, plain_level, read, write
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import EXAQKM
 from suffice.attention.levels import Levels
@@ -33,7 +33,10 @@ GOOD: dict[str, Any] = {
             for tail, clip in (("clip", 8.0), ("flush", 6.0))
         },
     },
-    "attention": {"aet": {"options": {"v": 0.01}, "thresholds": [[0.9], [None]]}},
+    "attention": {
+        "aet": {"options": {"v": 0.01}, "thresholds": [[0.9], [None]]},
+        "tiers": {"options": {}, "thresholds": [[[0.5, 0.001]], [[0.75, 0.0]]]},
+    },
     "policy": {"of": "a later version"},
 }
 
@@ -53,7 +56,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         fit = EXAQ(3, clip="fit", tail=tail)
         assert fit.levels(found)[1][0] == fit.levels_of_clip(clip)
     assert EXAQKM(2, tail="flush").levels(found)[0][0].weights == (0, 0.5, 0.75, 1)
-    assert found.attention["aet"] == Thresholds({"v": 0.01}, ((0.9,), (None,)))
+    assert found.attention["aet"] == Thresholds({"v": 0.01}, (((0.9,),), (None,)))
+    assert found.attention["tiers"] == Thresholds({}, (((0.5, 0.001),), ((0.75, 0.0),)))
+    plain = [[plain_level(each) for each in layer] for layer in found.attention["aet"].by_head]
+    assert plain == GOOD["attention"]["aet"]["thresholds"]
     found.check("m", "ab12")
     with pytest.raises(InputError) as error:
         found.check("other", "cd34")
@@ -107,6 +113,8 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         put([[0.9], [0.9, 0.8]], "attention", "aet", "thresholds"),
         put([[float("nan")]], "attention", "aet", "thresholds"),
         put([], "attention", "aet", "thresholds"),
+        put([[[0.5, 0.001]], [[0.5]]], "attention", "tiers", "thresholds"),
+        put([[[0.5, float("inf")]]], "attention", "tiers", "thresholds"),
         without("attention", "aet", "options"),
     ],
 )

@@ -297,6 +297,7 @@ def test_what_a_run_reads_is_counted(dtype: str, tmp_path: Path) -> None:
     row = trace.kv_bytes_held // (2 * trace.rows_held)
     exact = (trace.key_rows_read + trace.value_rows_read) * row
     assert trace.kv_bytes_read == exact + trace.sketch_bytes_read
+    assert trace.rows[4].sum() == trace.sketch_bytes_read
     size = llm.runner.decoder.config.head_size
     by_base = trace.rows_held - (trace.key_rows_read if dtype == "planes" else 0)
     assert trace.sketch_bytes_read > by_base * size // 2

@@ -109,11 +109,15 @@ def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) 
 
 
 @pytest.mark.parametrize("stored", [[], ["-ctk", "planes"], ["-ctk", "planes", "-ctv", "int8"]])
-def test_thresholds_of_tiers(cli: Cli, model: Path, tmp_path: Path, stored: list[str]) -> None:
-    """What follows is told with the types that were asked for, and runs."""
+@pytest.mark.parametrize("given", ["", "skip=0.001", "eps=0.5"])
+def test_thresholds_of_tiers(
+    cli: Cli, model: Path, tmp_path: Path, stored: list[str], given: str
+) -> None:
+    """Both are found, or the one that is not given; what follows has the types, and runs."""
     (tmp_path / "text.txt").write_text(TEXT)
     asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "120"]
-    asked += ["--limit", "2", "--budget", "30%", "--attention", "tiers:skip=0.001"]
+    technique = f"tiers:{given}" if given else "tiers"
+    asked += ["--limit", "2", "--budget", "30%", "--attention", technique]
     ran = cli("calibrate", *asked, *stored)
     assert ran.code == 0, ran.err
     *_, saved, following = ran.err.splitlines()
@@ -121,7 +125,15 @@ def test_thresholds_of_tiers(cli: Cli, model: Path, tmp_path: Path, stored: list
     use = ["-m", str(model), "--attention", "tiers:calibrated", *stored]
     assert following == f'next: suffice run {" ".join(use)} "your prompt"'
     part = json.loads((model / "suffice-calibration.json").read_text())["attention"]["tiers"]
-    assert part["options"]["skip"] == 0.001 and part["ratio"] <= 1.3
+    name, _, value = given.partition("=")
+    fixed = {name: float(value)} if given else {}
+    assert {each: part["options"].get(each) for each in ("eps", "skip")} == {
+        "eps": fixed.get("eps"),
+        "skip": fixed.get("skip"),
+    }
+    levels = [each for layer in part["thresholds"] for each in layer if each is not None]
+    assert levels and all(isinstance(each, float if given else list) for each in levels)
+    assert part["ratio"] <= 1.3
     ran = cli("run", *use, "-n", "2", "hello")
     assert ran.code == 0, ran.err
 
@@ -227,8 +239,13 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
             "as certified:bounded=false,values=0.002",
         ),
         (
-            ["--budget", "1%", "--attention", "tiers:eps=0.01"],
-            "--attention=tiers:eps=0.01: --budget finds eps for each head: leave out eps",
+            ["--budget", "1%", "--attention", "aet:k=0.9"],
+            "--attention=aet:k=0.9: --budget finds keys for each head: leave out keys",
+        ),
+        (
+            ["--budget", "1%", "--attention", "tiers:skip=0.0002,eps=0.5"],
+            "--attention=tiers:skip=0.0002,eps=0.5: --budget finds eps or skip for each head: "
+            "leave out eps or skip",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],

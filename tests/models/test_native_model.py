@@ -278,7 +278,7 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     cache, trace = new_cache(decoder), Trace(len(config.layers), config.kv_heads)
     run(model, cache, TOKENS[:16].tolist())
     model.step([StepRows(cache, [1])], trace)
-    keys, values, held, _ = trace.rows
+    keys, values, held, *_ = trace.rows
     assert trace.steps == 1
     assert (held == 17).all()
     assert (keys == values).all() and (keys > 0).all() and (keys <= held).all()

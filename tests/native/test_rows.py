@@ -68,7 +68,7 @@ def test_a_call_for_several_requests(
     together, *alone = (held_by(chosen, dtype, **kept) for _ in range(1 + GROUPS))
     starts, counts = numbers(HELD), numbers(NEW)
     visible = numbers([(2 << i) - 1 for new in NEW for i in range(new)])
-    reads, trace = np.zeros((2, 4, LAYERS, GROUPS), np.int64)
+    reads, trace = np.zeros((2, 5, LAYERS, GROUPS), np.int64)
     natives = [cache.native for cache in together]
     for layer in range(LAYERS):
         k, v = torch.randn(2, sum(NEW), GROUPS, SIZE).numpy()
@@ -105,7 +105,7 @@ def test_a_call_for_several_requests(
                 assert np.array_equal(out[own, of_head], expected.swapaxes(0, 1)[:, of_head])
                 read = counted[head]
                 rows = read.key_rows, read.value_rows, read.dense_rows, read.per_head_rows
-                trace[:, layer, head] += rows
+                trace[:, layer, head] += *rows, read.sketch_bytes
                 read_bytes += (read.key_rows + read.value_rows) * row_bytes(dtype, SIZE)
                 sketch_bytes += read.sketch_bytes
                 first += new
@@ -148,7 +148,7 @@ def test_boxes_are_made_once_and_follow_the_rows() -> None:
         ({"visible": numbers([1, 1])}, "visible needs one entry per query row"),
         ({"out": np.zeros((6, HEADS, 16), np.float32)}, "out must have the shape of q"),
         ({"rules": 1}, "one rule for each key/value head"),
-        ({"reads": np.zeros((3, 1, GROUPS), np.int64)}, r"reads must be \[4, layers, kv_heads\]"),
+        ({"reads": np.zeros((4, 1, GROUPS), np.int64)}, r"reads must be \[5, layers, kv_heads\]"),
     ],
 )
 def test_refused_calls(change: dict[str, Any], message: str) -> None:
@@ -165,7 +165,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
         "window": 0,
         "out": np.zeros(shape, np.float32),
         "rules": [core.AttentionRule("read_all", {}, 0.0)] * change.pop("rules", GROUPS),
-        "reads": np.zeros((4, LAYERS, GROUPS), np.int64),
+        "reads": np.zeros((5, LAYERS, GROUPS), np.int64),
     }
     with pytest.raises(ValueError, match=message):
         core.attend_rows(**(given | change))

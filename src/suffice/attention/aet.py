@@ -73,8 +73,7 @@ class AET(BlockByBlock):
     """
 
     stateless: ClassVar[bool] = False
-    threshold: ClassVar = "keys"
-    ladder: ClassVar = (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)
+    ladders: ClassVar = {"keys": (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)}
 
     keys: float = field(default=0.9, metadata=spelling(old="k", words={"all": NEVER_STOP}))
     values: float = field(default=0.001, metadata=spelling(old="v"))

@@ -72,8 +72,7 @@ class ART(BlockByBlock):
     key/value head, see `suffice.attention.by_head`.
     """
 
-    threshold: ClassVar = "change"
-    ladder: ClassVar = (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
+    ladders: ClassVar = {"change": (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)}
 
     change: float = field(default=1e-5, metadata=spelling(old="tau"))
     angle: float = field(default=1e-3, metadata=spelling(old="phi"))

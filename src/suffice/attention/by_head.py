@@ -1,4 +1,4 @@
-"""A technique with its own threshold in each layer and key/value head, from a calibration.
+"""A technique with its own thresholds in each layer and key/value head, from a calibration.
 
 Some heads are far more sensitive to unread rows than others. `suffice calibrate --budget` measures
 which; the most sensitive heads stay exact.
@@ -7,17 +7,17 @@ which; the most sensitive heads stay exact.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
-    from suffice.attention.calibration import Calibration
+    from suffice.attention.calibration import Calibration, Level
     from suffice.attention.rule import AttentionRule
 
-Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
+Levels = Sequence[Sequence["Level | None"]]  # [L][G], None: exact
 
 
 def check(attention: Attention, calibration: Calibration | None) -> None:
@@ -69,15 +69,28 @@ def rules(
             f"calibration {calibration.name}: has {len(found.by_head)} layers of "
             f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
         )
-    return rules_at(applied(attention, calibration), found.by_head)
+    names = open_thresholds(attention, found.options)
+    if size := {len(each) for layer in found.by_head for each in layer if each} - {len(names)}:
+        raise InputError(
+            f"calibration {calibration.name}: has {size.pop()} thresholds of a head, and must have "
+            f"{len(names)}: {', '.join(names)}"
+        )
+    return rules_at(applied(attention, calibration), names, found.by_head)
 
 
-def rules_at(technique: Any, thresholds: Thresholds) -> list[list[AttentionRule | None]]:
-    """Return the rules [L][G] of a technique at thresholds [L][G]."""
-    known: dict[float | None, AttentionRule | None] = {None: type(technique).exact_limit().rule()}
-    for layer in thresholds:
+def open_thresholds(technique: Any, given: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the thresholds that a technique has for each head: those not given."""
+    return tuple(name for name in technique.ladders if name not in given)
+
+
+def rules_at(
+    technique: Any, names: Sequence[str], levels: Levels
+) -> list[list[AttentionRule | None]]:
+    """Return the rules [L][G] of a technique whose thresholds `names` have the levels [L][G]."""
+    known: dict[Level | None, AttentionRule | None] = {None: type(technique).exact_limit().rule()}
+    for layer in levels:
         for each in layer:
-            if each not in known:
-                own = dataclasses.replace(technique, **{technique.threshold: each})
-                known[each] = own.rule()
-    return [[known[each] for each in layer] for layer in thresholds]
+            if each is not None and each not in known:
+                own = dict(zip(names, each, strict=True))
+                known[each] = dataclasses.replace(technique, **own).rule()
+    return [[known[each] for each in layer] for layer in levels]

@@ -6,8 +6,8 @@ part with the text that it comes from.
     softmax         sigma and the least value of its input, x = score - max, by layer; the levels of
                     `exaq_km` by number of bits, layer and query head; C of `exaq` with `clip=fit`,
                     by tail as well
-    attention       by technique: its options, and its threshold by layer and key/value head, null
-                    for heads that must stay exact
+    attention       by technique: its options, and its thresholds by layer and key/value head: a
+                    number, a list if there are several, null for heads that must stay exact
 
 Parts that this version does not know are left alone.
 """
@@ -38,12 +38,15 @@ class LayerInputs:
     least: float
 
 
+Level = tuple[float, ...]  # the thresholds of a head; see `by_head.open_thresholds`
+
+
 @dataclass(frozen=True)
 class Thresholds:
-    """A technique's options, and its threshold in each layer and key/value head; None: exact."""
+    """A technique's options, and its thresholds in each layer and key/value head; None: exact."""
 
     options: dict[str, Any]
-    by_head: tuple[tuple[float | None, ...], ...]
+    by_head: tuple[tuple[Level | None, ...], ...]
     window: int | None = None  # tokens of the windows that they were found on
 
 
@@ -163,15 +166,24 @@ def _window(part: dict[str, Any]) -> int | None:
     return None if window is None else int(window)
 
 
-def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:
+def _thresholds(stored: Any) -> tuple[tuple[Level | None, ...], ...]:
     """Return thresholds [L][G]; raise ValueError for anything else."""
-    found = tuple(
-        tuple(None if each is None else float(each) for each in layer) for layer in stored
-    )
-    numbers = [each for layer in found for each in layer if each is not None]
-    if len({len(layer) for layer in found}) != 1 or not all(map(math.isfinite, numbers)):
+    found = tuple(tuple(None if each is None else _level(each) for each in own) for own in stored)
+    levels = [each for layer in found for each in layer if each is not None]
+    sizes = {len(layer) for layer in found}, {len(level) for level in levels}
+    if len(sizes[0]) != 1 or len(sizes[1]) > 1 or not all(map(math.isfinite, sum(levels, ()))):
         raise ValueError
     return found
+
+
+def _level(stored: Any) -> Level:
+    """Return the thresholds of a head; a number is the only one."""
+    return tuple(map(float, stored)) if isinstance(stored, list) else (float(stored),)
+
+
+def plain_level(level: Level | None) -> Any:
+    """Return a head's thresholds as a calibration's file has them."""
+    return level[0] if level and len(level) == 1 else level
 
 
 def _levels(stored: dict[str, list[float]]) -> Levels:

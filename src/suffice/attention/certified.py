@@ -58,8 +58,7 @@ class Certified(Technique):
     """
 
     needs_exact_softmax: ClassVar[bool] = True
-    threshold: ClassVar = "eps"
-    ladder: ClassVar = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)
+    ladders: ClassVar = {"eps": (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)}
 
     eps: float = 0.05
     values: float = field(default=0.0, metadata=spelling(old="v"))

@@ -59,7 +59,7 @@ Options
                 token; 0: none
     delta       with `sample`, the probability with which the bound of one softmax is wrong; without
                 it, refused
-    calibrated  take eps by layer and head from `suffice calibrate --budget`
+    calibrated  take eps and skip by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -87,13 +87,16 @@ class Tiers(Technique):
     """Estimates at most the share `eps` of a softmax, and skips rows below the share `skip`.
 
     `bounded`: softmaxes are within the total variation distance `eps` of the exact ones.
-    `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
+    `calibrated`: with an `eps` and a `skip` for each layer and key/value head, see
+    `suffice.attention.by_head`.
     """
 
     needs_exact_softmax: ClassVar[bool] = True
     estimates: ClassVar[bool] = True
-    threshold: ClassVar = "eps"
-    ladder: ClassVar = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
+    ladders: ClassVar = {
+        "eps": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0),
+        "skip": (0.0, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005),
+    }
 
     eps: float = 0.5
     skip: float = 0.0002

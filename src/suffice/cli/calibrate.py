@@ -99,7 +99,8 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         stored |= {"softmax": _softmax(llm, windows) | told}
         said = _said_of_softmax(windows)
     else:
-        name, part = _thresholds(llm, windows, budget)
+        names = _found(str(model.options.attention))
+        name, part = _thresholds(llm, windows, names, budget)
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
@@ -174,12 +175,12 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     asked = model.options
     name = ATTENTION if asked.attention == "exact" else str(asked.attention)
     technique = ATTENTIONS.build(name)
-    _require_open(name, technique)
     if technique.calibrated:
         raise InputError(
             f"--attention={name}: give the options to calibrate its thresholds with, such as "
             f"{ATTENTION}"
         )
+    _found(name)
     for option, value, allowed in (
         ("--softmax", asked.softmax, "exact"),
         ("--policy", asked.policy, "full"),
@@ -189,18 +190,23 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
 
 
-def _require_open(name: str, technique: Any) -> None:
-    """Refuse an option that --budget finds itself.
+def _found(name: str) -> tuple[str, ...]:
+    """Return the thresholds of a technique that --budget finds for each head: those not given.
 
     Raises:
-        InputError: It is given.
+        InputError: All are given.
     """
-    found = technique.threshold
-    given, default = (dataclasses.asdict(each)[found] for each in (technique, type(technique)()))
-    if given != default:
+    from suffice.attention import ATTENTIONS
+    from suffice.attention.by_head import open_thresholds
+
+    technique = ATTENTIONS.build(name)
+    found = open_thresholds(technique, ATTENTIONS.given(name))
+    if not found:
+        all_names = " or ".join(technique.ladders)
         raise InputError(
-            f"--attention={name}: --budget finds {found} for each head: leave out {found}"
+            f"--attention={name}: --budget finds {all_names} for each head: leave out {all_names}"
         )
+    return found
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
@@ -253,13 +259,15 @@ def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:
     return calibrator.softmax(fits)
 
 
-def _thresholds(llm: LLM, windows: Windows, budget: float) -> tuple[str, dict[str, Any]]:
+def _thresholds(
+    llm: LLM, windows: Windows, names: tuple[str, ...], budget: float
+) -> tuple[str, dict[str, Any]]:
     """Return the technique's name and its part of the calibration."""
     from suffice.attention import ATTENTIONS
     from suffice.eval.thresholds import Allocator
 
     technique: Any = llm.config.attention
-    allocator = Allocator(llm.runner, technique, windows)  # type: ignore[arg-type]
+    allocator = Allocator(llm.runner, technique, names, windows)  # type: ignore[arg-type]
     looks, heads, trials = allocator.runs
     found: Found | None = None
 
@@ -277,6 +285,6 @@ def _thresholds(llm: LLM, windows: Windows, budget: float) -> tuple[str, dict[st
             found = best
     assert found is not None
     options = dataclasses.asdict(technique)
-    for name in (technique.threshold, "calibrated"):
+    for name in (*names, "calibrated"):
         del options[name]
     return ATTENTIONS.name_of(technique), {"options": options, "budget": budget} | found.plain()

@@ -169,7 +169,7 @@ class Loop:
         """Return the state now, and what was read by layer and head; waits for a step's end."""
         with self.lock.turn():
             trace = self.runner.trace
-            keys, values, held, _ = trace.rows.tolist()
+            keys, values, held = trace.rows[:3].tolist()
             running = self.scheduler.running
             missing = [request.all_reads.missing for request in running]
             known = {

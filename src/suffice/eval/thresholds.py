@@ -1,14 +1,16 @@
-"""Finds a threshold per layer and key/value head, with a limit on the rise of perplexity.
+"""Finds thresholds per layer and key/value head, with a limit on the rise of perplexity.
 
 Heads differ: an error that one head tolerates may harm the predictions in another. With u a
-key/value head of a layer, t a threshold, and exact attention everywhere else,
+key/value head of a layer, t its thresholds, and exact attention everywhere else,
 
-    b_u(t)      bytes of keys, values and sketches read
+    b_u(t)      bytes of keys, values, sketches and bases read
     e_u(t)      mean square of the relative error of the output of u's query heads
     w_u         sensitivity of the model: divergence of its predictions at one t, over e_u(t)
 
-b and e come from audited runs with all heads at t, w from one run per head. Small divergences add
-up. So for a given price per nat, each head takes the t with the smallest
+b and e come from audited runs with all heads at t, w from one run per head. If t is several
+numbers, one at a time is varied around the technique's own values, and the changes of b and e are
+added up: the errors of estimates and of skipped rows are nearly independent. Small divergences add
+up, too. So for a given price per nat, each head takes the t with the smallest
 
     b_u(t) + price * w_u e_u(t)
 
@@ -25,12 +27,14 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suffice.arrays import log_softmax
-from suffice.attention.by_head import Thresholds, rules_at
+from suffice.attention.by_head import Levels, rules_at
+from suffice.attention.calibration import Level, plain_level
 from suffice.errors import InputError
 from suffice.eval.perplexity import STEP_ROWS, PerplexityPlan, PerplexityTally, measure
 from suffice.trace import Audit
@@ -48,28 +52,38 @@ CLOSE = 0.9  # fraction of the budget that ends the search
 class Found:
     """Thresholds [L][G], and the perplexity and the reads that they give on the text."""
 
-    thresholds: Thresholds
+    thresholds: list[list[Level | None]]
     ratio: float  # of the perplexity to that of exact attention
     ratio_error: float | None
     bytes: float  # read, as a fraction of all keys and values
 
     def plain(self) -> dict[str, Any]:
-        """Return all fields as plain values."""
-        return dataclasses.asdict(self)
+        """Return all fields as plain values, as a calibration's file has them."""
+        levels = [[plain_level(each) for each in layer] for layer in self.thresholds]
+        return dataclasses.asdict(self) | {"thresholds": levels}
 
 
 class Allocator:
-    """Finds thresholds for a technique on windows of tokens.
+    """Finds the thresholds `names` of a technique on windows of tokens.
 
     Call its steps in this order: `look`, `weigh`, `search`.
     """
 
-    def __init__(self, runner: Runner, technique: Any, windows: Sequence[list[int]]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        technique: Any,
+        names: Sequence[str],
+        windows: Sequence[list[int]],
+    ) -> None:
         model = runner.decoder.config
-        self._runner, self._technique, self._windows = runner, technique, windows
+        self._runner, self._windows = runner, windows
+        self._technique, self._names = technique, names
         self._shape = len(model.layers), model.kv_heads
         self._group = model.heads // model.kv_heads
-        self._levels: tuple[float | None, ...] = (None, *technique.ladder)
+        self._ladders = [technique.ladders[name] for name in names]
+        self._centre: Level = tuple(getattr(technique, name) for name in names)
+        self._levels: tuple[Level | None, ...] = (None, *product(*self._ladders))
         size = len(self._levels), *self._shape
         self._bytes, self._errors = np.ones(size), np.zeros(size)  # exact: all bytes, no error
         self._weights = np.zeros(self._shape)
@@ -80,7 +94,7 @@ class Allocator:
     @property
     def runs(self) -> tuple[int, int, int]:
         """Numbers of runs of the three steps; the last may take fewer."""
-        return len(self._levels), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
+        return 1 + len(self._cross()), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
 
     def look(self) -> Iterator[int]:
         """Measure bytes and errors of all heads at each threshold; yield the number of runs done.
@@ -91,22 +105,41 @@ class Allocator:
         self._open()
         self._exact = [log_softmax(logits) for logits in self._run(self._everywhere(None))]
         yield 1
-        for i, level in enumerate(self._levels[1:], start=1):
-            self._runner.audit, self._runner.trace.audit = 1, None
-            before = self._runner.trace.copy()
-            for _ in self._run(self._everywhere(level)):
-                pass
-            self._runner.audit = None
-            read = self._runner.trace.since(before)
-            # The same in all heads, but for the light values of `tiers`, which are few bytes.
-            sketches = read.sketch_bytes_read / read.kv_bytes_held
-            self._bytes[i] = read.rows[:2].sum(0) / (2 * read.rows[2]) + sketches
-            self._errors[i] = self._by_head(read.audit)
-            yield i + 1
+        found: dict[Level, np.ndarray] = {}
+        for done, level in enumerate(self._cross(), start=2):
+            found[level] = self._looked(level)
+            yield done
+        for i, values in enumerate(product(*self._ladders), start=1):
+            alone = sum(found[self._varied(at, value)] for at, value in enumerate(values))
+            both = alone - (len(values) - 1) * found.get(self._centre, 0.0)
+            self._bytes[i], self._errors[i] = np.maximum(both, 0.0)
+
+    def _cross(self) -> list[Level]:
+        """Return the levels that are measured: one number at a time differs from the centre."""
+        centre = [self._centre] if len(self._ladders) > 1 else []
+        varied = [self._varied(at, value) for at, own in enumerate(self._ladders) for value in own]
+        return list(dict.fromkeys([*centre, *varied]))
+
+    def _varied(self, at: int, value: float) -> Level:
+        return (*self._centre[:at], value, *self._centre[at + 1 :])
+
+    def _looked(self, level: Level) -> np.ndarray:
+        """Return the bytes and the errors of all heads at a level, [2, L, G]."""
+        self._runner.audit, self._runner.trace.audit = 1, None
+        before = self._runner.trace.copy()
+        for _ in self._run(self._everywhere(level)):
+            pass
+        self._runner.audit = None
+        read = self._runner.trace.since(before)
+        keys, values, held, _, sketches = read.rows
+        of_row = read.kv_bytes_held / read.rows_held
+        share = ((keys + values) / 2 + sketches / of_row) / held
+        return np.stack([share, self._by_head(read.audit)])
 
     def weigh(self) -> Iterator[int]:
         """Measure the model's sensitivity to each head's error; yield the number of heads done."""
-        at = 2 * len(self._levels) // 3
+        several = len(self._ladders) > 1
+        at = self._levels.index(self._centre) if several else 2 * len(self._levels) // 3
         for done, head in enumerate(np.ndindex(*self._shape), start=1):
             if self._errors[at][head] > 0:
                 chosen = np.zeros(self._shape, np.int64)
@@ -178,9 +211,12 @@ class Allocator:
             for sequence in sequences:
                 runner.close(sequence)
 
-    def _everywhere(self, level: float | None) -> Any:
+    def _everywhere(self, level: Level | None) -> Any:
         layers, heads = self._shape
-        return rules_at(self._technique, [[level] * heads] * layers)
+        return self._rules([[level] * heads] * layers)
+
+    def _rules(self, levels: Levels) -> Any:
+        return rules_at(self._technique, self._names, levels)
 
     def _by_head(self, audit: Audit | None) -> np.ndarray:
         """Return the mean squares of an audit's errors, [L, G]."""
@@ -191,7 +227,7 @@ class Allocator:
     def _divergence(self, chosen: np.ndarray) -> float:
         """Return the mean divergence from exact attention in nats, with levels `chosen` [L, G]."""
         total, rows = 0.0, 0
-        found = self._run(rules_at(self._technique, self._thresholds(chosen)))
+        found = self._run(self._rules(self._thresholds(chosen)))
         for logits, exact in zip(found, self._exact, strict=True):
             change, p = logits - exact, np.exp(exact)
             mean = (p * change).sum(-1, keepdims=True)
@@ -199,7 +235,7 @@ class Allocator:
             rows += len(logits)
         return total / rows
 
-    def _thresholds(self, chosen: np.ndarray) -> list[list[float | None]]:
+    def _thresholds(self, chosen: np.ndarray) -> list[list[Level | None]]:
         return [[self._levels[level] for level in layer] for layer in chosen]
 
     def _cheapest(self, target: float) -> np.ndarray:
@@ -217,7 +253,7 @@ class Allocator:
         return best
 
     def _measured(self, chosen: np.ndarray) -> Iterator[PerplexityTally]:
-        self._runner.use(rules_at(self._technique, self._thresholds(chosen)))
+        self._runner.use(self._rules(self._thresholds(chosen)))
         return measure(self._runner, self._windows, PerplexityPlan(len(self._windows[0])))
 
     def _done(self, tally: PerplexityTally, trial: int) -> int:

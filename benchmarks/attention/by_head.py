@@ -1,0 +1,160 @@
+"""Thresholds of `tiers` by head, as calibrations have them, and the same for all heads: what they
+read and what they change.
+
+    suffice calibrate --text FILE --budget 1% --attention tiers -ctk planes -ctv planes -o both.json
+    suffice calibrate ... --attention tiers:skip=0.0002 ... -o eps.json
+    python -m benchmarks.attention.by_head --data-dir DIR both.json eps.json     SmolLM2, minutes
+    ... --quick                                                                  into build/
+
+All tokens of WikiText-2's windows are decoded, and compared with exact attention to keys and values
+in the model's own type. Each row is stored as soon as it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from benchmarks.attention.quality import bytes_of
+from benchmarks.attention.quality_table import change_with_error
+from benchmarks.harness import record, script, settings
+from benchmarks.harness.tables import CellStore, markdown
+from suffice.attention.calibration import parts
+from suffice.engine.config import Config
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
+from suffice.errors import InputError
+from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
+from suffice.eval.texts import described, load_text
+from suffice.progress import counting_bar
+
+NAME, EXACT, STORED, CALIBRATED = "by_head", "exact", " @ planes", "tiers:calibrated"
+WINDOW, LIMIT = 2048, 8
+SETTINGS = (
+    "tiers:eps=0.3,skip=0.0001",
+    "tiers:eps=0.5,skip=0.0002",
+    "tiers:eps=0.7,skip=0.0002",
+    "tiers:eps=0.7,skip=0.0005",
+    "tiers:eps=0.8,skip=0.0007",
+)
+
+
+def name_of(path: Path) -> str:
+    """Return what a calibration finds for each head, and what it has for all, as a row's name.
+
+    Raises:
+        InputError: The file is no calibration of `tiers`.
+    """
+    found = parts(path).get("attention", {}).get("tiers")
+    if found is None:
+        raise InputError(f"{path}: has no thresholds of tiers: `suffice calibrate --budget`")
+    own = {name: found["options"].get(name) for name in ("eps", "skip")}
+    by_head = " and ".join(name for name, value in own.items() if value is None)
+    for_all = "".join(f", {name}={value}" for name, value in own.items() if value is not None)
+    return f"{by_head} by head{for_all}, budget {100 * found['budget']:g} %"
+
+
+def asked(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the techniques of each row, exact attention first.
+
+    Raises:
+        InputError: A setting or a calibration that cannot be used.
+    """
+    refused: dict[str, str] = {}
+    names = [f"{setting}{STORED}" for setting in flags.settings]
+    found = settings.accepted(flags.model, [EXACT, *names], refused)
+    for path in flags.calibrations:
+        own = settings.accepted(flags.model, [f"{CALIBRATED}{STORED}"], refused, calibration=path)
+        found |= {name_of(path): techniques for techniques in own.values()}
+    for setting, reason in refused.items():
+        raise InputError(f"{setting}: {reason}")
+    return found
+
+
+def measured(
+    exact: Runner, runner: Runner, windows: list[list[int]], plan: PerplexityPlan
+) -> dict[str, Any]:
+    """Return what a runner reads of windows, over exact attention's bytes, and what it changes."""
+    tally, before = None, runner.trace.copy()
+    with counting_bar() as bar:
+        line = bar.add_task("tokens", total=len(windows) * plan.predictions)
+        for tally in measure(runner, windows, plan, exact):
+            bar.update(line, completed=tally.predictions)
+    assert tally is not None, "there are windows"
+    against, read = tally.result().against, runner.trace.since(before)
+    assert against is not None, "it was compared"
+    share = read.kv_bytes_read / read.kv_bytes_held
+    return dataclasses.asdict(against) | {"bytes": share * bytes_of(runner) / bytes_of(exact)}
+
+
+def table(store: CellStore) -> str:
+    """Return the results as a table."""
+    own = store.config
+    windows = "{windows} windows of {window} tokens".format(**own["evaluated"])
+    about = (
+        f"{own['model']}, WikiText-2, {windows}, keys and values in planes. Bytes are over those "
+        "that exact attention reads of bfloat16. Calibrations are of another text."
+    )
+    head = ["setting", "bytes read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
+    found = []
+    for name, cells in store.cells.items():
+        cell = cells["windows"]
+        shown = f"`{name}`" if name.endswith(STORED) else name
+        figures = [cell[each] for each in ("divergence", "divergence_999", "agreement")]
+        found.append([shown, cell["bytes"], change_with_error(cell), *figures])
+    return "\n\n".join(["## Thresholds by head", about, markdown(head, found)])
+
+
+def options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description="Thresholds of tiers by head and for all heads.")
+    parser.add_argument("calibrations", nargs="*", type=Path, help="files of suffice calibrate")
+    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
+    parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), help="of all heads")
+    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--limit", type=int, default=LIMIT, help="windows")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--quick", action="store_true", help="a short window, into build/")
+    parser.add_argument("--out", type=Path)
+    flags = parser.parse_args()
+    if flags.quick:
+        flags.window, flags.limit, flags.settings = 128, 1, flags.settings[:1]
+    flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
+    return flags
+
+
+def run(flags: argparse.Namespace) -> CellStore:
+    """Measure what has no result, storing each row; return all.
+
+    Raises:
+        InputError: A model, a text, a setting, a calibration or results that cannot be used.
+    """
+    techniques = asked(flags)
+    config = Config.create(flags.model, max_model_len=flags.window, threads=flags.threads)
+    _, base, tokenizer = load(config)
+    plan, text = PerplexityPlan(flags.window, flags.limit), load_text(flags.text, flags.data_dir)
+    windows = windows_of(tokenizer, text, plan, flags.window)
+    shown = {"model": PurePath(flags.model).name}
+    shown |= {"evaluated": described(Path(flags.text).name, text, windows)}
+    store = CellStore(flags.out, NAME, shown, record.facts(), table)
+    store.read()
+    runners = settings.runners(base, techniques, flags.model)
+    exact = runners.pop(EXACT)
+    for name, runner in runners.items():
+        if name not in store.cells:
+            store.keep(name, "windows", measured(exact, runner, windows, plan))
+    return store
+
+
+def main() -> int:
+    """Measure, store and print."""
+    return script.printed(NAME, lambda: table(run(options())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,13 +36,6 @@ struct Call {
   float* audit = nullptr;  // [5][rows][heads], see partial.h; null: nothing is audited
 };
 
-// q [rows, H, D] in the kernel's units.
-std::vector<float> scaled(const ConstFloats& q, float scale) {
-  std::vector<float> result(q.size());
-  for (size_t i = 0; i < q.size(); i++) result[i] = q.data()[i] * scale * 1.4426950408889634f;
-  return result;
-}
-
 // The call of q [rows, H, D], whose queries are `scaled`.
 Call call_of(int layer, int window, const ConstFloats& q, const std::vector<float>& queries,
              const Floats& out, const ConstInts& visible, const std::optional<Floats>& audit) {
@@ -197,6 +190,12 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
 }
 
 }  // namespace
+
+std::vector<float> scaled(const ConstFloats& q, float scale) {
+  std::vector<float> result(q.size());
+  for (size_t i = 0; i < q.size(); i++) result[i] = q.data()[i] * scale * 1.4426950408889634f;
+  return result;
+}
 
 Counts counts_into(const Longs& reads, size_t layers, size_t kv_heads, size_t layer) {
   const size_t heads = layers * kv_heads;

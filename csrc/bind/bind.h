@@ -47,6 +47,7 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
                                      size_t rows);
 // Counts that add to reads [5, layers, kv_heads], checked, from a layer on: see `Trace` in Python.
 Counts counts_into(const Longs& reads, size_t layers, size_t kv_heads, size_t layer = 0);
+std::vector<float> scaled(const ConstFloats& q, float scale);  // in the kernel's units
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 constexpr const char* kNeedsBases = "the cache has no bases of its keys and values";
 

@@ -1,6 +1,7 @@
 // Operations of policies on the rows of a cache.
 #include <algorithm>
 
+#include "attention/weight_sums.h"
 #include "bind/bind.h"
 
 namespace suffice::bind {
@@ -68,6 +69,27 @@ void py_masses(KVCache& cache, int layer, Masses masses, bool set) {
   }
 }
 
+// q [H, T, D] of the last T of `length` tokens; sums [kv_heads, length]: see weight_sums.h.
+void py_sum_weights(const KVCache& cache, int layer, int length, ConstFloats q, float scale,
+                    Masses sums) {
+  check_layer(cache, layer);
+  check_rows(cache, layer, 0, length);
+  require(cache.removed(layer) == 0, "rows are missing");
+  require(q.ndim() == 3 && q.shape(0) % cache.heads() == 0 && q.shape(1) >= 1 &&
+              q.shape(1) <= static_cast<size_t>(length) &&
+              q.shape(2) == static_cast<size_t>(cache.size()),
+          "q must be [H, 1.." + std::to_string(length) + ", " + std::to_string(cache.size()) +
+              "] with H a multiple of " + std::to_string(cache.heads()));
+  require(sums.shape(0) == static_cast<size_t>(cache.heads()) &&
+              sums.shape(1) == static_cast<size_t>(length),
+          "sums must be [kv_heads, length]");
+  const std::vector<float> queries = scaled(q, scale);
+  nb::gil_scoped_release release;
+  sum_weights(cache, layer,
+              {queries.data(), static_cast<int>(q.shape(0)), static_cast<int>(q.shape(1)), length},
+              sums.data());
+}
+
 }  // namespace
 
 void bind_policy(nb::class_<KVCache>& cache) {
@@ -90,6 +112,8 @@ void bind_policy(nb::class_<KVCache>& cache) {
           "store_masses",
           [](KVCache& self, int layer, Masses from) { py_masses(self, layer, from, true); },
           "layer"_a, "masses"_a.noconvert())
+      .def("sum_weights", &py_sum_weights, "layer"_a, "length"_a, "q"_a.noconvert(), "scale"_a,
+           "sums"_a.noconvert())
       .def("dead_rows", nb::overload_cast<int>(&KVCache::dead_rows, nb::const_), "length"_a)
       .def("compact", &KVCache::compact, "length"_a)
       .def("keep_heavy", &KVCache::keep_heavy, "length"_a);

@@ -14,7 +14,7 @@ Source   Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Infere
 Exact    a budget of at least the context.
 Cost     a second pass over a prompt's scores, quadratic in its length. Decoding reads one float32
          per row and moves one row per head and token.
-Native   csrc/cache/evict.cpp
+Native   csrc/attention/weight_sums.cpp, csrc/cache/evict.cpp
 Example  h2o:ratio=0.25
 """
 
@@ -34,13 +34,13 @@ from suffice.policy.choice import (
     evict_unseen,
     heaviest,
 )
-from suffice.policy.observation import attention_sums
+from suffice.policy.observation import weight_sums
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
     from suffice.policy import Windows
 
-WAITING = 256  # queries that are scored together, as each time the keys are copied
+WAITING = 256  # queries that are scored together
 
 
 class Accumulated:
@@ -73,8 +73,7 @@ class Accumulated:
 
     def _weigh(self, layer: int, q: np.ndarray, end: int) -> None:
         """Add the masses of the queries q [H, w, D] of the last w tokens before `end`."""
-        k = self._cache.keys(layer, end)
-        masses = attention_sums(q, k, self._scale)
+        masses = weight_sums(self._cache, layer, q, end, self._scale)
         if layer in self._masses:
             masses[:, : self._masses[layer].shape[1]] += self._masses[layer]
         self._masses[layer] = masses

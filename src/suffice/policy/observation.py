@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from suffice.cache.kv import KVCache
 
 QUERIES = 32  # that are scored together, so that their scores stay in the core's cache
 # NumPy's OpenBLAS computes a product of more multiplications than this on all cores. Its threads
@@ -26,6 +31,17 @@ class Observed:
     def queries(self, layer: int) -> np.ndarray:
         """Return a layer's last queries [H, w, D]; w is smaller if the prompt was shorter."""
         return self._queries[layer]
+
+
+def weight_sums(cache: KVCache, layer: int, q: np.ndarray, end: int, scale: float) -> np.ndarray:
+    """Return the softmax weights of the first `end` tokens of a layer, float32 [G, end].
+
+    They are summed over queries q [H, w, D], of the last w of these tokens, and over the heads that
+    share keys. No row may have been evicted. As `attention_sums`, on all cores.
+    """
+    out = np.empty((cache.kv_heads, end), np.float32)
+    cache.native.sum_weights(layer, end, np.ascontiguousarray(q, np.float32), scale, out)
+    return out
 
 
 def attention_sums(q: np.ndarray, k: np.ndarray, scale: float) -> np.ndarray:

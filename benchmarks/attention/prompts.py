@@ -191,7 +191,7 @@ def table(store: CellStore) -> str:
         f"{own['model']}, WikiText-2. Perplexity and KL are of the {own['window'] - own['prompt']} "
         f"tokens after prompts of {own['prompt']}, {own['evaluated']['windows']} windows, and are "
         "compared with exact attention's. A setting also decodes these tokens: `tiers` exactly, "
-        "because of `eps=0,skip=0`."
+        "because of `eps=0,skip=0`. A ratio is of one run; seconds may be of another."
     )
     head = ["tokens", "setting", "keys read", "seconds", "exact / this"]
     second = ["setting", "keys read", "perplexity", "KL mean", "KL 99.9 %", "same token"]

@@ -56,6 +56,18 @@ def test_protected_heads_read_everything_and_others_do_not(
     assert (keys < held)[~exact].all()
 
 
+def test_heads_skip_rows_by_their_own_share(checkpoint: Path, tmp_path: Path) -> None:
+    path, read = tmp_path / "found.json", {}
+    for name, skips in {"none": (0.0, 0.0), "one": (0.0, 0.02), "both": (0.02, 0.02)}.items():
+        write(path, stored(checkpoint, "tiers", {}, [[[0.9, skip] for skip in skips]] * 3))
+        asked = {"attention": "tiers:calibrated", "calibration": path, "max_model_len": 512}
+        llm = LLM(checkpoint, dtype="float32", **asked)
+        llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+        read[name] = llm.runner.trace.rows[4, 0].tolist()  # a step; later layers' queries differ
+    assert read["one"] == [read["none"][0], read["both"][1]]
+    assert read["both"][0] < read["none"][0] and read["both"][1] < read["none"][1]
+
+
 def test_a_calibration_sets_all_options(checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     options = {"skip": 0.001, "sample": 4, "delta": 0.1, "prompt": 0.25}

@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.attention.quality import bytes_of
 from benchmarks.attention.quality_table import change_with_error
 from benchmarks.harness import record, script, settings
+from benchmarks.harness.shared_prompts import of_calibrations, set_calibrations
 from benchmarks.harness.tables import CellStore, markdown
 from suffice.attention.calibration import parts
 from suffice.engine.config import Config
@@ -67,8 +68,12 @@ def asked(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
     names = [f"{setting}{STORED}" for setting in flags.settings]
     found = settings.accepted(flags.model, [EXACT, *names], refused)
     for path in flags.calibrations:
-        own = settings.accepted(flags.model, [f"{CALIBRATED}{STORED}"], refused, calibration=path)
-        found |= {name_of(path): techniques for techniques in own.values()}
+        setting = f"{CALIBRATED}{STORED}"
+        own = settings.accepted(flags.model, [setting], refused, calibration=path)
+        if (name := name_of(path)) in found:
+            raise InputError(f"{path}: another file has the same row, '{name}'")
+        if setting in own:
+            found[name] = own[setting]
     for setting, reason in refused.items():
         raise InputError(f"{setting}: {reason}")
     return found
@@ -94,9 +99,11 @@ def table(store: CellStore) -> str:
     """Return the results as a table."""
     own = store.config
     windows = "{windows} windows of {window} tokens".format(**own["evaluated"])
+    name = own["evaluated"]["name"]
+    text = "WikiText-2" if name == "wikitext2" else name
     about = (
-        f"{own['model']}, WikiText-2, {windows}, keys and values in planes. Bytes are over those "
-        "that exact attention reads of bfloat16. Calibrations are of another text."
+        f"{own['model']}, {text}, {windows}, keys and values in planes. Bytes are over those that "
+        f"exact attention reads of bfloat16.{of_calibrations(store, by_row=True)}"
     )
     head = ["setting", "bytes read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
     found = []
@@ -144,8 +151,9 @@ def run(flags: argparse.Namespace) -> CellStore:
     store = CellStore(flags.out, NAME, shown, record.facts(), table)
     store.read()
     runners = settings.runners(base, techniques, flags.model)
-    exact = runners.pop(EXACT)
+    exact, files = runners.pop(EXACT), {name_of(path): str(path) for path in flags.calibrations}
     for name, runner in runners.items():
+        set_calibrations(store, {name: runner.config}, files.get(name))
         if name not in store.cells:
             store.keep(name, "windows", measured(exact, runner, windows, plan))
     return store

@@ -3,6 +3,7 @@
     python -m benchmarks.attention.longbench --data-dir DIR           100 rows of multi_news, hours
     python -m benchmarks.attention.longbench --data-dir DIR --settings art "snapkv:ratio=0.5 + art"
     python -m benchmarks.attention.longbench --data-dir DIR --quick     a row, into build/
+    ... --calibration FILE                                            of `suffice calibrate`
 
 DIR has `longbench-<task>.jsonl`. All techniques answer the same prompts, which are run once. Each
 group of samples is stored as soon as it is answered, and is not answered again. A difference from

@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from benchmarks.harness import record, script, settings
+from benchmarks.harness.shared_prompts import of_calibrations, set_calibrations
 from benchmarks.harness.tables import CellStore, markdown
 from suffice import native
 from suffice.engine.config import Config
@@ -147,6 +148,8 @@ def run(flags: argparse.Namespace) -> CellStore:
     shown |= {"evaluated": described(Path(flags.text).name, text, windows)}
     store = CellStore(flags.out, NAME, shown, record.facts(), table)
     store.read()
+    configs = {setting: runner.config for setting, runner in runners.items()}
+    set_calibrations(store, configs, flags.calibration)
     if flags.quality:
         _store_quality(store, runners, windows, plan)
     else:
@@ -192,6 +195,7 @@ def table(store: CellStore) -> str:
         f"tokens after prompts of {own['prompt']}, {own['evaluated']['windows']} windows, and are "
         "compared with exact attention's. A setting also decodes these tokens: `tiers` exactly, "
         "because of `eps=0,skip=0`. A ratio is of one run; seconds may be of another."
+        f"{of_calibrations(store, by_row=True)}"
     )
     head = ["tokens", "setting", "keys read", "seconds", "exact / this"]
     second = ["setting", "keys read", "perplexity", "KL mean", "KL 99.9 %", "same token"]

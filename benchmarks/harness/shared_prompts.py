@@ -37,6 +37,7 @@ from suffice.models.quantize.torch_decoder import Logits, TorchDecoder
 from suffice.policy import Policy, QueryObserver, Windows
 from suffice.policy.choice import Budgeted, KeepAll
 
+CALIBRATED_ON = "calibrated_on"  # of a cell
 TORCH_ROWS = 2048  # of a prompt that PyTorch runs at a time
 
 
@@ -220,15 +221,21 @@ def runners(
 def sentence(store: CellStore) -> str:
     """Return what a table says of who ran the prompts, and of what settings were calibrated on."""
     said = f" Prompts were run by {store.config['prompts']}." if "prompts" in store.config else ""
+    return said + of_calibrations(store)
+
+
+def of_calibrations(store: CellStore, *, by_row: bool = False) -> str:
+    """Return what a table says of the texts that settings, its columns or rows, are made on."""
     texts: dict[str, dict[str, None]] = {}
-    for cells in store.cells.values():
-        for setting, cell in cells.items():
-            if text := cell.get("calibrated_on"):
+    for row, cells in store.cells.items():
+        for column, cell in cells.items():
+            if text := cell.get(CALIBRATED_ON):
                 about = "{name}, {windows} windows of {window} tokens".format(**text)
-                texts.setdefault(about, {})[f"`{setting}`"] = None
-    for about, settings in texts.items():
-        said += f" Calibrated on a text ({about}): {', '.join(settings)}."
-    return said
+                texts.setdefault(about, {})[row if by_row else f"`{column}`"] = None
+    return "".join(
+        f" Calibrated on a text ({about}): {', '.join(settings)}."
+        for about, settings in texts.items()
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -240,16 +247,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def calibrated_on(config: Config, path: str | None) -> Cell:
-    """Return the text that a setting was calibrated on, for its cells; nothing without one.
+    """Return what a setting was calibrated on, for its cells: a text, and a budget if there is one.
 
-    `path`: the calibration's file; None: next to the model.
+    `path`: the calibration's file; None: next to the model. Nothing without a calibration.
     """
     if config.calibration is None:
         return {}
     stored = calibration.parts(path or calibration.default_path(locate(config.model)))
     name = ATTENTIONS.name_of(config.attention)
     part = stored["attention"][name] if config.attention.calibrated else stored["softmax"]
-    return {"calibrated_on": part["text"]}
+    return {CALIBRATED_ON: part["text"] | {each: part[each] for each in part if each == "budget"}}
+
+
+def set_calibrations(store: CellStore, configs: dict[str, Config], path: str | None) -> None:
+    """Let new cells of settings, which are rows or columns, say what these were calibrated on.
+
+    Raises:
+        InputError: A stored cell of a setting has another calibration.
+    """
+    for setting, config in configs.items():
+        own = store.of_settings[setting] = calibrated_on(config, path)
+        for row, cells in store.cells.items():
+            for column, cell in cells.items():
+                if setting in (row, column) and own.get(CALIBRATED_ON) != cell.get(CALIBRATED_ON):
+                    raise InputError(
+                        f"{setting}: results are of another calibration, "
+                        f"{cell.get(CALIBRATED_ON)}: give another folder with --out"
+                    )
 
 
 class Opened(NamedTuple):
@@ -284,6 +308,8 @@ def opened(
         torch_device.use_threads(flags.threads)
     refused: dict[str, str] = {}
     asked = list(dict.fromkeys(("exact", *flags.settings)))
+    if flags.calibration is not None:
+        calibration.read(flags.calibration)  # refuses a file that is none for any setting
     techniques = accepted(flags.model, asked, refused, calibration=flags.calibration)
     config = Config.create(flags.model, max_model_len=context, threads=flags.threads)
     config, base, tokenizer = load(config)
@@ -292,11 +318,15 @@ def opened(
     facts = record.facts()
     store = CellStore(flags.out, f"{name}_{Path(flags.model).name}", shown | more, facts, table)
     store.read()
-    store.refused |= refused
+    measured = {setting for cells in store.cells.values() for setting in cells}
+    store.refused |= {each: why for each, why in refused.items() if each not in measured}
+    for setting in techniques:
+        store.refused.pop(setting, None)
     found, prompts = runners(config, base, techniques, device)
-    for setting, own in found.items():
+    for own in found.values():
         if own.config.calibration is not None:
             own.config.calibration.check(flags.model, base.stamp)
-        store.of_columns[setting] = calibrated_on(own.config, flags.calibration)
+    configs = {setting: own.config for setting, own in found.items()}
+    set_calibrations(store, configs, flags.calibration)
     llms = {each: LLM.from_parts(own.config, own, tokenizer) for each, own in found.items()}
     return Opened(store, llms, prompts)

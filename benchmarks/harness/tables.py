@@ -46,7 +46,9 @@ class CellStore:
     cells: Cells = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     details: Cells = field(default_factory=dict)  # parts of cells that `drawn` does not need
-    of_columns: dict[str, Cell] = field(default_factory=dict)  # what all new cells of one share
+    of_settings: dict[str, Cell] = field(
+        default_factory=dict
+    )  # what new cells of a row or column say
 
     def read(self) -> None:
         """Read the file's cells.
@@ -68,7 +70,11 @@ class CellStore:
 
     def keep(self, row: str, column: str, cell: Cell, details: Any = None) -> None:
         """Add a cell and write the files."""
-        self.cells.setdefault(row, {})[column] = cell | self.of_columns.get(column, {})
+        self.cells.setdefault(row, {})[column] = {
+            **cell,
+            **self.of_settings.get(row, {}),
+            **self.of_settings.get(column, {}),
+        }
         if details is not None:
             self.details.setdefault(row, {})[column] = details
             record.write_details(self.folder, self.name, self.details)

@@ -10,7 +10,8 @@
 namespace suffice {
 namespace {
 
-constexpr int kTogether = 8;  // tokens whose scores are in memory together: they stay in the cache
+// Tokens whose scores are in memory together; those of some thousand keys stay in a core's cache.
+constexpr int kTogether = 8;
 
 // The queries of some tokens in the heads that share keys, and what they give each key.
 struct Part {

@@ -143,7 +143,7 @@ def test_thresholds_of_another_shape_or_out_of_range() -> None:
     with pytest.raises(InputError) as error:
         rules(technique, calibration((((0.9, 0.5),),)), 1, 1)
     assert str(error.value) == (
-        "calibration c.json: has 2 thresholds of a head, and must have 1: keys"
+        "calibration c.json: a head has 2 thresholds of aet, and its options leave open: keys"
     )
 
 

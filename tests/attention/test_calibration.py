@@ -114,6 +114,7 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         put([[float("nan")]], "attention", "aet", "thresholds"),
         put([], "attention", "aet", "thresholds"),
         put([[[0.5, 0.001]], [[0.5]]], "attention", "tiers", "thresholds"),
+        put([[[], []]], "attention", "tiers", "thresholds"),
         put([[[0.5, float("inf")]]], "attention", "tiers", "thresholds"),
         without("attention", "aet", "options"),
     ],

@@ -149,9 +149,38 @@ def test_a_table_says_what_settings_were_calibrated_on(
         "snapkv:ratio=0.5": None,
     }
     assert "Calibrated on a text (a.txt, 2 windows of 100 tokens): `aet:calibrated`." in drawn
+    stored["attention"]["aet"]["text"] = text | {"name": "b.txt"}
+    write(path, stored)
+    assert ruler.main() == 2, "stored cells have another calibration"
+    assert "aet:calibrated: results are of another calibration" in capsys.readouterr().err
     write(path, stored | {"model": {"name": "other", "hash": "ab", "heads": 4}})
     (tmp_path / "ruler_model.json").unlink()
     assert ruler.main() == 2, "of another model"
+    path.unlink()
+    assert ruler.main() == 2 and not (tmp_path / "ruler_model.json").exists(), "there is none"
+
+
+def test_what_was_refused_is_measured_once_it_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.make(
+        tmp_path / "model", tokenizer=True, max_position_embeddings=1024, num_hidden_layers=1
+    )
+    heads = LLM(model, max_model_len=64).runner.decoder.config.kv_heads
+    text = {"name": "a.txt", "windows": 2, "window": 100}
+    part = {"options": {}, "thresholds": [[0.5] * heads], "text": text}
+    monkeypatch.setattr(ruler, "COUNTS", 0)
+    asked = ["ruler", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
+    asked += ["--tasks", "niah_single_1", "--lengths", "900", "--samples", "1"]
+    asked += ["--calibration", str(tmp_path / "found.json"), "--settings", "aet:calibrated"]
+    monkeypatch.setattr(sys, "argv", asked)
+    said = []
+    for technique in ("art", "aet", "art"):
+        stored = {"model": {"name": "model", "hash": fingerprint(model), "heads": 4}}
+        write(tmp_path / "found.json", stored | {"attention": {technique: part}})
+        assert ruler.main() == 0
+        said.append("refused: calibration found.json: has no thresholds" in told(tmp_path)[1])
+    assert said == [True, False, False]
 
 
 def told(folder: Path) -> tuple[dict[str, Any], str]:

@@ -70,10 +70,11 @@ def rules(
             f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
         )
     names = open_thresholds(attention, found.options)
-    if size := {len(each) for layer in found.by_head for each in layer if each} - {len(names)}:
+    sizes = {len(each) for layer in found.by_head for each in layer if each is not None}
+    if sizes - {len(names)}:
         raise InputError(
-            f"calibration {calibration.name}: has {size.pop()} thresholds of a head, and must have "
-            f"{len(names)}: {', '.join(names)}"
+            f"calibration {calibration.name}: a head has {max(sizes)} thresholds of {name}, and "
+            f"its options leave open: {', '.join(names) or 'none'}"
         )
     return rules_at(applied(attention, calibration), names, found.by_head)
 

@@ -171,7 +171,9 @@ def _thresholds(stored: Any) -> tuple[tuple[Level | None, ...], ...]:
     found = tuple(tuple(None if each is None else _level(each) for each in own) for own in stored)
     levels = [each for layer in found for each in layer if each is not None]
     sizes = {len(layer) for layer in found}, {len(level) for level in levels}
-    if len(sizes[0]) != 1 or len(sizes[1]) > 1 or not all(map(math.isfinite, sum(levels, ()))):
+    if len(sizes[0]) != 1 or len(sizes[1]) > 1 or 0 in sizes[1]:
+        raise ValueError
+    if not all(map(math.isfinite, sum(levels, ()))):
         raise ValueError
     return found
 

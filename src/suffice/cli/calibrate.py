@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # thresholds need the longer: what they skip grows with context
+LEAST_WINDOW = 8  # tokens, of which thresholds are compared on a quarter
 ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
@@ -71,6 +72,8 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
     budget = None if flags.budget is None else fraction("--budget", flags.budget)
     if flags.window is None:
         flags = dataclasses.replace(flags, window=LONG_WINDOW if budget else WINDOW)
+    if budget and flags.window is not None and flags.window < LEAST_WINDOW:
+        raise InputError(f"--window={flags.window}: must be at least {LEAST_WINDOW} with --budget")
     model.check_drafts("calibrate")
     model = _asked(model, budget)
     model.check_audit("calibrate audits by itself")
@@ -94,13 +97,15 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
     name = ""
-    stored = _before(output, identity["hash"]) | {"model": identity}
+    _before(output, identity["hash"])  # refuses another file before the work
     if budget is None:
-        stored |= {"softmax": _softmax(llm, windows) | told}
+        part = _softmax(llm, windows) | told
+        stored = _before(output, identity["hash"]) | {"model": identity, "softmax": part}
         said = _said_of_softmax(windows)
     else:
         names = _found(str(model.options.attention))
         name, part = _thresholds(llm, windows, names, budget)
+        stored = _before(output, identity["hash"]) | {"model": identity}
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
@@ -123,14 +128,14 @@ def _counted(windows: Windows) -> str:
 
 def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> list[str]:
     heads = [each for layer in part["thresholds"] for each in layer]
-    error = part["ratio_error"]
+    error, exact = part["ratio_error"], heads.count(None)
     spread = "" if error is None else f" ± {100 * error:.2f}"
     return [
         f"perplexity {100 * (part['ratio'] - 1):+.2f}{spread} % on {_counted(windows)} "
         f"(budget {100 * part['budget']:g} %), "
         f"{100 * part['bytes']:.0f} % of KV bytes read",
-        f"saved: thresholds of {name} for {len(heads) - heads.count(None)} of {len(heads)} heads; "
-        "the others stay exact",
+        f"saved: thresholds of {name} for {len(heads) - exact} of {len(heads)} heads"
+        + ("; the others stay exact" if exact else ""),
     ]
 
 
@@ -156,9 +161,9 @@ def fraction(name: str, text: str) -> float:
     Raises:
         InputError: The text is no fraction, or not above 0 and below 1.
     """
-    number, percent, _ = text.strip().partition("%")
+    number, percent, rest = text.strip().partition("%")
     try:
-        found = float(number) / (100 if percent else 1)
+        found = -1.0 if rest else float(number) / (100 if percent else 1)
     except ValueError:
         found = -1.0
     if not 0 < found < 1:
@@ -177,8 +182,8 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     technique = ATTENTIONS.build(name)
     if technique.calibrated:
         raise InputError(
-            f"--attention={name}: give the options to calibrate its thresholds with, such as "
-            f"{ATTENTION}"
+            f"--attention={name}: --budget finds the thresholds: leave out calibrated, and give "
+            "the other options, if any"
         )
     _found(name)
     for option, value, allowed in (

@@ -7,10 +7,11 @@ key/value head of a layer, t its thresholds, and exact attention everywhere else
     e_u(t)      mean square of the relative error of the output of u's query heads
     w_u         sensitivity of the model: divergence of its predictions at one t, over e_u(t)
 
-b and e come from audited runs with all heads at t, w from one run per head. If t is several
-numbers, one at a time is varied around the technique's own values, and the changes of b and e are
-added up: the errors of estimates and of skipped rows are nearly independent. Small divergences add
-up, too. So for a given price per nat, each head takes the t with the smallest
+b and e come from runs with all heads at t, those of e audited, w from one run per head. If t is
+several numbers, they are varied one at a time. Errors add up: each is measured where the other
+numbers leave nothing out. Bytes are those at the technique's own values, and what each number
+changes of them. Small divergences add up, too. So for a given price per nat, each head takes the t
+with the smallest
 
     b_u(t) + price * w_u e_u(t)
 
@@ -83,7 +84,10 @@ class Allocator:
         self._group = model.heads // model.kv_heads
         self._ladders = [technique.ladders[name] for name in names]
         self._centre: Level = tuple(getattr(technique, name) for name in names)
-        self._levels: tuple[Level | None, ...] = (None, *product(*self._ladders))
+        exact = type(technique).exact_limit()
+        self._nothing: Level = tuple(getattr(exact, name) for name in names)  # is left out
+        own = [each for each in product(*self._ladders) if not self._exact_at(each)]
+        self._levels: tuple[Level | None, ...] = (None, *own)
         size = len(self._levels), *self._shape
         self._bytes, self._errors = np.ones(size), np.zeros(size)  # exact: all bytes, no error
         self._weights = np.zeros(self._shape)
@@ -94,7 +98,7 @@ class Allocator:
     @property
     def runs(self) -> tuple[int, int, int]:
         """Numbers of runs of the three steps; the last may take fewer."""
-        return 1 + len(self._cross()), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
+        return 1 + len(self._looks()), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
 
     def look(self) -> Iterator[int]:
         """Measure bytes and errors of all heads at each threshold; yield the number of runs done.
@@ -105,27 +109,44 @@ class Allocator:
         self._open()
         self._exact = [log_softmax(logits) for logits in self._run(self._everywhere(None))]
         yield 1
-        found: dict[Level, np.ndarray] = {}
-        for done, level in enumerate(self._cross(), start=2):
-            found[level] = self._looked(level)
+        reads, errors = dict[Level, np.ndarray](), dict[Level, np.ndarray]()
+        for done, (level, audit) in enumerate(self._looks(), start=2):
+            share, error = self._looked(level, audit)
+            reads[level] = share
+            if error is not None:
+                errors[level] = error
             yield done
-        for i, values in enumerate(product(*self._ladders), start=1):
-            alone = sum(found[self._varied(at, value)] for at, value in enumerate(values))
-            both = alone - (len(values) - 1) * found.get(self._centre, 0.0)
-            self._bytes[i], self._errors[i] = np.maximum(both, 0.0)
+        for i, values in enumerate(self._levels[1:], start=1):
+            assert values is not None, "only the first level is exact"
+            numbers = [*enumerate(values)]
+            self._errors[i] = sum(
+                errors.get(_varied(self._nothing, *each), 0.0) for each in numbers
+            )
+            own = reads.get(self._centre, 0.0)  # not needed for a single number
+            self._bytes[i] = own + sum(
+                reads[_varied(self._centre, *each)] - own for each in numbers
+            )
 
-    def _cross(self) -> list[Level]:
-        """Return the levels that are measured: one number at a time differs from the centre."""
-        centre = [self._centre] if len(self._ladders) > 1 else []
-        varied = [self._varied(at, value) for at, own in enumerate(self._ladders) for value in own]
-        return list(dict.fromkeys([*centre, *varied]))
+    def _looks(self) -> list[tuple[Level, bool]]:
+        """Return the levels to look at, each with whether errors are wanted, too."""
+        varied = [(at, value) for at, own in enumerate(self._ladders) for value in own]
+        alone = dict.fromkeys(_varied(self._nothing, *each) for each in varied)
+        near = dict.fromkeys(_varied(self._centre, *each) for each in varied)
+        if len(self._ladders) > 1:
+            near[self._centre] = None
+        allowed = [each for each in (*alone, *near) if not self._exact_at(each)]
+        return [(each, each in alone) for each in dict.fromkeys(allowed)]
 
-    def _varied(self, at: int, value: float) -> Level:
-        return (*self._centre[:at], value, *self._centre[at + 1 :])
+    def _exact_at(self, level: Level) -> bool:
+        """Whether a level leaves nothing out."""
+        exact = type(self._technique).exact_limit()
+        own = {name: getattr(self._technique, name) for name in self._technique.ladders}
+        own |= zip(self._names, level, strict=True)
+        return all(value == getattr(exact, name) for name, value in own.items())
 
-    def _looked(self, level: Level) -> np.ndarray:
-        """Return the bytes and the errors of all heads at a level, [2, L, G]."""
-        self._runner.audit, self._runner.trace.audit = 1, None
+    def _looked(self, level: Level, audit: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the bytes of all heads at a level, and their errors if audited, [L, G]."""
+        self._runner.audit, self._runner.trace.audit = 1 if audit else None, None
         before = self._runner.trace.copy()
         for _ in self._run(self._everywhere(level)):
             pass
@@ -133,8 +154,8 @@ class Allocator:
         read = self._runner.trace.since(before)
         keys, values, held, _, sketches = read.rows
         of_row = read.kv_bytes_held / read.rows_held
-        share = ((keys + values) / 2 + sketches / of_row) / held
-        return np.stack([share, self._by_head(read.audit)])
+        share: np.ndarray = ((keys + values) / 2 + sketches / of_row) / held
+        return share, self._by_head(read.audit) if audit else None
 
     def weigh(self) -> Iterator[int]:
         """Measure the model's sensitivity to each head's error; yield the number of heads done."""
@@ -161,25 +182,29 @@ class Allocator:
             yield self._done(exact, 0), None
         assert exact is not None
         allowed, low, high = math.log1p(budget), 0.0, math.inf
-        target, best = allowed, None
+        target, best, rises = allowed, None, dict[bytes, float]()
         for trial in range(1, TRIALS + 1):
-            before = self._runner.trace.copy()
             chosen = self._cheapest(target)
-            tally = None
-            for tally in self._measured(chosen):
-                yield self._done(tally, trial), best
-            assert tally is not None
-            rise = math.log(tally.perplexity / exact.perplexity)
-            if rise <= allowed:
-                low = target
-                best = self._found(chosen, tally, exact, self._runner.trace.since(before))
-            else:
-                high = target
-            if low == target and (rise >= CLOSE * allowed or chosen.min() == len(self._levels) - 1):
+            key = chosen.tobytes()
+            if key not in rises:  # other targets may lead to the same levels
+                before, tally = self._runner.trace.copy(), None
+                for tally in self._measured(chosen):
+                    yield self._done(tally, trial), best
+                assert tally is not None
+                rises[key] = math.log(tally.perplexity / exact.perplexity)
+                if rises[key] <= allowed:
+                    best = self._found(chosen, tally, exact, self._runner.trace.since(before))
+            rise = rises[key]
+            low, high = (target, high) if rise <= allowed else (low, target)
+            least = bool((chosen == self._bytes.argmin(0)).all())
+            if rise <= allowed and (rise >= CLOSE * allowed or least):
                 break
             target = _next(low, high, allowed / max(rise, allowed / 4))
         if best is None:
-            raise InputError(f"--budget={budget:g}: perplexity rose by more in all settings tried")
+            raise InputError(
+                f"--budget={100 * budget:g}%: perplexity rose by more in all settings tried: give "
+                "a larger one, or a longer text"
+            )
         yield self.runs[2], best
 
     def close(self) -> None:
@@ -271,6 +296,11 @@ class Allocator:
             ratio_error=error,
             bytes=read.kv_bytes_read / read.kv_bytes_held,
         )
+
+
+def _varied(level: Level, at: int, value: float) -> Level:
+    """Return a level with another number at one place."""
+    return (*level[:at], value, *level[at + 1 :])
 
 
 def _next(low: float, high: float, room: float) -> float:

@@ -231,7 +231,8 @@ def of_calibrations(store: CellStore, *, by_row: bool = False) -> str:
         for column, cell in cells.items():
             if text := cell.get(CALIBRATED_ON):
                 about = "{name}, {windows} windows of {window} tokens".format(**text)
-                texts.setdefault(about, {})[row if by_row else f"`{column}`"] = None
+                name = row if by_row else column
+                texts.setdefault(about, {})[f"`{name}`" if ":" in name else name] = None
     return "".join(
         f" Calibrated on a text ({about}): {', '.join(settings)}."
         for about, settings in texts.items()

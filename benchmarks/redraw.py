@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.attention import (
     art,
     bounds,
+    by_head,
     longbench,
     policy_speed,
     prompts,
@@ -60,6 +61,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/bounds.json": of_cells(bounds.table),
     "attention/results/longbench_*.json": of_cells(longbench.table),
     "attention/results/policy_speed.json": lambda _, data: policy_speed.table(data),
+    "attention/results/by_head.json": of_cells(by_head.table),
     "attention/results/prompts.json": of_cells(prompts.table),
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/selection*.json": of_cells(selection_table.table),

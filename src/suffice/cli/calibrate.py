@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # thresholds need the longer: what they skip grows with context
-LEAST_WINDOW = 8  # tokens, of which thresholds are compared on a quarter
+LEAST_WINDOW = 8  # tokens: thresholds are compared on a quarter
 ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 

@@ -76,7 +76,10 @@ def rules(
             f"calibration {calibration.name}: a head has {max(sizes)} thresholds of {name}, and "
             f"its options leave open: {', '.join(names) or 'none'}"
         )
-    return rules_at(applied(attention, calibration), names, found.by_head)
+    try:
+        return rules_at(applied(attention, calibration), names, found.by_head)
+    except InputError as error:
+        raise InputError(f"calibration {calibration.name}: {error}") from None
 
 
 def open_thresholds(technique: Any, given: Iterable[str]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.trace import Trace
 
 SHAPES = ((32, 8, 128), (9, 3, 64))  # query heads, key/value heads, size
 DEPTHS = (1024, 4096)
@@ -135,7 +136,7 @@ def attention(
     out = np.empty_like(q)
     visible = np.array([(2 << row % MAX_TENTATIVE) - 1 for row in range(rows)], dtype=np.uint32)
     lengths = np.array([subject.depth + start for start in starts], dtype=np.int32)
-    reads = np.zeros((4, cache.layers, groups), dtype=np.int64)
+    reads = Trace(cache.layers, groups).rows
 
     def call(layer: int) -> object:
         return native.core.attend_rows(

@@ -32,6 +32,7 @@ from benchmarks.peers.report import spread
 from suffice import native
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
+from suffice.trace import Trace
 
 NAME = "paged"
 RING_BYTES = 512 << 20
@@ -83,7 +84,7 @@ def contiguous(case: Case, layers: int) -> tuple[Callable[[int], object], np.nda
     counts = np.ones(case.batch, dtype=np.int32)
     lengths = np.full(case.batch, case.length - 1, dtype=np.int32)
     visible, out = counts.copy(), np.empty_like(queries)
-    reads = np.zeros((4, layers, case.heads), dtype=np.int64)
+    reads = Trace(layers, case.heads).rows
 
     def call(layer: int) -> object:
         return native.core.attend_rows(

@@ -1,7 +1,7 @@
 """Thresholds of `tiers` by head, as calibrations have them, and the same for all heads: what they
 read and what they change.
 
-    suffice calibrate --text FILE --budget 1% --attention tiers -ctk planes -ctv planes -o both.json
+    suffice calibrate --text FILE --budget 0.3% --attention tiers -ctk planes ... -o both.json
     suffice calibrate ... --attention tiers:skip=0.0002 ... -o eps.json
     python -m benchmarks.attention.by_head --data-dir DIR both.json eps.json     SmolLM2, minutes
     ... --quick                                                                  into build/
@@ -35,6 +35,8 @@ from suffice.progress import counting_bar
 NAME, EXACT, STORED, CALIBRATED = "by_head", "exact", " @ planes", "tiers:calibrated"
 WINDOW, LIMIT = 2048, 8
 SETTINGS = (
+    "tiers:eps=0.2,skip=0.0001",
+    "tiers:eps=0.3,skip=0.00005",
     "tiers:eps=0.3,skip=0.0001",
     "tiers:eps=0.5,skip=0.0002",
     "tiers:eps=0.7,skip=0.0002",
@@ -64,18 +66,12 @@ def asked(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: A setting or a calibration that cannot be used.
     """
-    refused: dict[str, str] = {}
     names = [f"{setting}{STORED}" for setting in flags.settings]
-    found = settings.accepted(flags.model, [EXACT, *names], refused)
+    found, setting = settings.required(flags.model, [EXACT, *names]), f"{CALIBRATED}{STORED}"
     for path in flags.calibrations:
-        setting = f"{CALIBRATED}{STORED}"
-        own = settings.accepted(flags.model, [setting], refused, calibration=path)
         if (name := name_of(path)) in found:
             raise InputError(f"{path}: another file has the same row, '{name}'")
-        if setting in own:
-            found[name] = own[setting]
-    for setting, reason in refused.items():
-        raise InputError(f"{setting}: {reason}")
+        found[name] = settings.required(flags.model, [setting], calibration=path)[setting]
     return found
 
 

@@ -31,7 +31,6 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.protocol import Tokenizer
 from suffice.engine.runner import Runner
-from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
 from suffice.eval.texts import described, load_text
 from suffice.progress import counting_bar
@@ -48,11 +47,8 @@ def runners_of(base: Runner, flags: argparse.Namespace) -> dict[str, Runner]:
     Raises:
         InputError: A setting that cannot be used, or a calibration of another model.
     """
-    refused: dict[str, str] = {}
     asked = list(dict.fromkeys([EXACT, *flags.settings]))
-    techniques = settings.accepted(flags.model, asked, refused, calibration=flags.calibration)
-    for setting, reason in refused.items():
-        raise InputError(f"{setting}: {reason}")
+    techniques = settings.required(flags.model, asked, calibration=flags.calibration)
     return settings.runners(base, techniques, flags.model)
 
 

@@ -68,6 +68,21 @@ def accepted(
     return found
 
 
+def required(
+    model: str | os.PathLike[str], settings: list[str], **options: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the techniques of settings, as `accepted` does.
+
+    Raises:
+        InputError: A setting that cannot be used.
+    """
+    refused: dict[str, str] = {}
+    found = accepted(model, settings, refused, **options)
+    for setting, reason in refused.items():
+        raise InputError(f"{setting}: {reason}")
+    return found
+
+
 def runners(
     base: Runner, techniques: dict[str, dict[str, Any]], model: str | os.PathLike[str]
 ) -> dict[str, Runner]:

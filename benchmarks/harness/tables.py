@@ -46,9 +46,7 @@ class CellStore:
     cells: Cells = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     details: Cells = field(default_factory=dict)  # parts of cells that `drawn` does not need
-    of_settings: dict[str, Cell] = field(
-        default_factory=dict
-    )  # what new cells of a row or column say
+    of_settings: dict[str, Cell] = field(default_factory=dict)  # for new cells of a row or column
 
     def read(self) -> None:
         """Read the file's cells.

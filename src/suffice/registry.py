@@ -13,6 +13,7 @@ from typing import Any
 from suffice.errors import InputError, unknown, unknown_option
 
 MOST = 2**31 - 1  # largest integer of the core
+CALIBRATED = "calibrated"  # the option of techniques whose others are in a calibration
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
 
 
@@ -61,13 +62,20 @@ class Table:
         """Return the options that `name:field=value,...` gives; see `build`.
 
         Raises:
-            InputError: Unknown name or field, or a value of the wrong type.
+            InputError: Unknown name or field, a value of the wrong type, or options next to
+                `calibrated`, which a calibration sets.
         """
         name, colon, options = text.partition(":")
         technique = self.load(name)
         if colon and not options:
             raise InputError(f"{self.kind} '{text}': no option follows the colon: leave it out")
-        return _parse(_Options(f"{self.kind} '{name}'", technique), options)
+        found = _parse(_Options(f"{self.kind} '{name}'", technique), options)
+        if found.get(CALIBRATED) and len(found) > 1:
+            other, value = next(each for each in found.items() if each[0] != CALIBRATED)
+            raise InputError(
+                f"{name}: {other}={value} contradicts {CALIBRATED}: the calibration sets all options"
+            )
+        return found
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:
         """Build a technique from its name and a mapping of options, such as one from JSON.

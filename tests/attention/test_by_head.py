@@ -10,8 +10,9 @@ import pytest
 
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS
-from suffice.attention.by_head import check, rules
-from suffice.attention.calibration import Calibration, default_path, write
+from suffice.attention.aet import AET
+from suffice.attention.by_head import applied, check, rules
+from suffice.attention.calibration import Calibration, Thresholds, default_path, write
 from suffice.errors import InputError
 from suffice.models.files import fingerprint
 
@@ -98,8 +99,6 @@ def test_it_is_found_next_to_the_model(checkpoint: Path) -> None:
 
 
 def calibration(thresholds: Any) -> Calibration:
-    from suffice.attention.calibration import Thresholds
-
     return Calibration("c.json", "m", "ab", 4, (), {}, {}, {"aet": Thresholds({}, thresholds)})
 
 
@@ -123,12 +122,22 @@ def calibration(thresholds: Any) -> Calibration:
             calibration(((0.9,),)),
             "aet: values=0.5 contradicts calibrated: the calibration sets all options",
         ),
+        (  # as without it, but asked for
+            "tiers:skip=0.0002,calibrated",
+            calibration(((0.9,),)),
+            "tiers: skip=0.0002 contradicts calibrated: the calibration sets all options",
+        ),
     ],
 )
 def test_what_a_calibration_lacks(spec: str, found: Calibration | None, message: str) -> None:
     with pytest.raises(InputError) as error:
         check(ATTENTIONS.build(spec), found)
     assert str(error.value) == message
+
+
+def test_objects_have_the_options_of_their_calibration() -> None:
+    with pytest.raises(InputError, match=r"^aet: values=0\.5 contradicts calibrated"):
+        check(AET(values=0.5, calibrated=True), calibration(((0.9,),)))
 
 
 def test_thresholds_of_another_shape_or_out_of_range() -> None:
@@ -140,11 +149,31 @@ def test_thresholds_of_another_shape_or_out_of_range() -> None:
     )
     with pytest.raises(InputError, match=r"^calibration c\.json: aet: keys=3: must be above 0"):
         rules(technique, calibration((((3,),),)), 1, 1)
+    of_later = Calibration(
+        "c.json", "m", "ab", 4, (), {}, {}, {"aet": Thresholds({"colour": 1}, ((None,),))}
+    )
+    with pytest.raises(InputError, match=r"^calibration c\.json: attention 'aet' has no option"):
+        applied(technique, of_later)
     with pytest.raises(InputError) as error:
         rules(technique, calibration((((0.9, 0.5),),)), 1, 1)
     assert str(error.value) == (
         "calibration c.json: a head has 2 thresholds of aet, and its options leave open: keys"
     )
+
+
+def test_an_allowed_technique_has_a_calibration_of_the_model(checkpoint: Path) -> None:
+    """Requests cannot choose thresholds of another model, which the engine itself would refuse."""
+    path = default_path(checkpoint)
+    llm = LLM(checkpoint, dtype="float32", max_model_len=512)
+    own = stored(checkpoint, "aet", {}, [[0.9] * 2] * 3)
+    try:
+        write(path, own)
+        assert llm.runner.allow(llm.config.with_attention("aet:calibrated")) == 1
+        write(path, own | {"model": own["model"] | {"hash": "deadbeef"}})
+        with pytest.raises(InputError, match="with hash deadbeef, but"):
+            llm.runner.allow(llm.config.with_attention("aet:calibrated"))
+    finally:
+        path.unlink()
 
 
 def test_a_calibration_that_nothing_needs(checkpoint: Path, tmp_path: Path) -> None:

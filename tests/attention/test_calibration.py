@@ -67,6 +67,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         "calibration m.json: is of m with hash ab12, but other has hash cd34: calibrate it with "
         "`suffice calibrate -m other`"
     )
+    with pytest.raises(InputError, match=r"`suffice calibrate -m other --merge-adapter own`$"):
+        found.check("other", "cd34", "own")
 
 
 def without(*path: Any) -> Callable[[dict[str, Any]], None]:
@@ -117,6 +119,9 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         put([[[], []]], "attention", "tiers", "thresholds"),
         put([[[0.5, float("inf")]]], "attention", "tiers", "thresholds"),
         without("attention", "aet", "options"),
+        put(float("inf"), "model", "heads"),
+        put({"window": float("inf")}, "softmax", "text"),
+        put([[10**400]], "attention", "aet", "thresholds"),
     ],
 )
 def test_what_is_no_calibration(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     with pytest.raises(InputError, match=r"m\.json: cannot be read: No such file"):
         read(path)
-    for content in (b"{", b"[]", b"\xff\xfe"):
+    for content in (b"{", b"[]", b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
         with pytest.raises(InputError, match="is no JSON of"):
             read(path)

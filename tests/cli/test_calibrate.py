@@ -171,16 +171,31 @@ def test_default_thresholds_are_in_their_ladders() -> None:
 def test_what_follows_has_the_weights_of_the_calibration(
     cli: Cli, model: Path, tmp_path: Path
 ) -> None:
+    """With a merged adapter it is of both, in a file of its own; what follows runs."""
     own = adapters.write(tmp_path / "own", model, adapters.TARGETS["llama"], rank=4, seed=1)
     (tmp_path / "text.txt").write_text(TEXT)
     asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "120"]
     weights = ["--merge-adapter", str(own)]
-    ran = cli("calibrate", *asked, *weights, "--limit", "1", "--budget", "30%", "--quant", "int8")
-    use = f"-m {model} --merge-adapter {own} --attention certified:calibrated --quant int8"
-    assert ran.err.splitlines()[-1] == f'next: suffice run {use} "your prompt"'
     ran = cli("calibrate", *asked, *weights, "--limit", "1")
-    use = f"-m {model} --merge-adapter {own} --softmax exaq_km:bits=3"
-    assert ran.err.splitlines()[-1] == f"next: suffice eval perplexity {use} --against exact"
+    assert ran.code == 2 and ran.err.endswith(
+        f"--merge-adapter={own}: a calibration with it needs a file of its own: give -o; the one "
+        "next to the model is of the model alone\n"
+    )
+    path = tmp_path / "own.json"
+    asked += [*weights, "-o", str(path), "--limit", "1"]
+    ran = cli("calibrate", *asked, "--budget", "30%", "--quant", "int8")
+    use = f"-m {model} --merge-adapter {own} --attention certified:calibrated --quant int8"
+    assert ran.err.splitlines()[-1] == (
+        f'next: suffice run {use} "your prompt" --calibration {path}'
+    )
+    use = [*use.split(), "-n", "2", "hello", "--calibration", str(path)]
+    assert cli("run", *use).code == 0
+    del use[2:4]
+    ran = cli("run", *use)
+    assert ran.code == 2 and "calibration own.json: is of model with hash" in ran.err
+    ran = cli("calibrate", *asked)
+    use = f"-m {model} --merge-adapter {own} --softmax exaq_km:bits=3 --against exact"
+    assert ran.err.splitlines()[-1] == f"next: suffice eval perplexity {use} --calibration {path}"
 
 
 def test_a_window_of_nothing_is_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
@@ -246,6 +261,11 @@ def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> 
     asked = ["--softmax", "exaq", "--calibration", str(calibrated)]
     ran = cli("run", "-m", str(model), *asked, "hello")
     assert ran.code == 2 and "calibration found.json: is of model with hash" in ran.err
+    before = calibrated.read_text()
+    text = ["--text", str(calibrated.with_name("text.txt")), "--window", "40"]
+    ran = cli("calibrate", "-m", str(model), *text, "-o", str(calibrated))
+    assert ran.code == 2 and ran.err.endswith(": give another -o, or remove it\n")
+    assert calibrated.read_text() == before
 
 
 def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
@@ -281,6 +301,11 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
             ["--budget", "1%", "--attention", "tiers:skip=0.0002,eps=0.5"],
             "--attention=tiers:skip=0.0002,eps=0.5: --budget finds eps or skip for each head: "
             "leave out eps or skip",
+        ),
+        (
+            ["--budget", "1%", "--attention", "tiers:prompt=0.1"],
+            "--attention=tiers:prompt=0.1: --budget decodes every token, so it does not measure "
+            "what prompts leave out: leave out prompt",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],

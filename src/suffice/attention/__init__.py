@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from suffice.registry import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -69,6 +69,11 @@ class Attention(Protocol):
     @property
     def calibrated(self) -> bool:
         """Whether a calibration sets its thresholds, one for each layer and key/value head."""
+        ...
+
+    @property
+    def ladders(self) -> Mapping[str, tuple[float, ...]]:
+        """The thresholds that `suffice calibrate --budget` finds, and the values that it tries."""
         ...
 
     @classmethod

@@ -44,11 +44,18 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
 
 
 def applied(attention: Attention, calibration: Calibration | None) -> Attention:
-    """Return a technique with the options that its calibration sets, if it has one."""
+    """Return a technique with the options that its calibration sets, if it has one.
+
+    Raises:
+        InputError: The technique has no such option, or the value is out of its range.
+    """
     if calibration is None or not attention.calibrated:
         return attention
     name = ATTENTIONS.name_of(attention)
-    made: Attention = ATTENTIONS.make(name, calibration.attention[name].options)
+    try:
+        made: Attention = ATTENTIONS.make(name, calibration.attention[name].options)
+    except InputError as error:
+        raise InputError(f"calibration {calibration.name}: {error}") from None
     return made
 
 
@@ -76,8 +83,9 @@ def rules(
             f"calibration {calibration.name}: a head has {max(sizes)} thresholds of {name}, and "
             f"its options leave open: {', '.join(names) or 'none'}"
         )
+    technique = applied(attention, calibration)
     try:
-        return rules_at(applied(attention, calibration), names, found.by_head)
+        return rules_at(technique, names, found.by_head)
     except InputError as error:
         raise InputError(f"calibration {calibration.name}: {error}") from None
 

@@ -64,16 +64,20 @@ class Calibration:
     attention: dict[str, Thresholds] = field(default_factory=dict, repr=False)
     window: int | None = None  # tokens of the windows that the softmax was calibrated on
 
-    def check(self, model: str, found: str) -> None:
+    def check(self, model: str, found: str, adapter: str | None = None) -> None:
         """Refuse a model other than the one that was calibrated.
+
+        `found` is its hash, and `adapter` one that is merged into it.
 
         Raises:
             InputError: The hash of the model is another.
         """
         if found != self.model_hash:
+            merged = "" if adapter is None else f" --merge-adapter {adapter}"
             raise InputError(
                 f"calibration {self.name}: is of {self.model} with hash {self.model_hash}, but "
-                f"{model} has hash {found}: calibrate it with `suffice calibrate -m {model}`"
+                f"{model}{merged} has hash {found}: calibrate it with `suffice calibrate "
+                f"-m {model}{merged}`"
             )
 
 
@@ -120,7 +124,7 @@ def _parsed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Calibration |
         stored: dict[str, Any] = json.loads(text)
         known = stored["schema"] == SCHEMA
         return stored, _read(Path(path).name, stored) if known else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
 
 

@@ -28,6 +28,7 @@ class Technique(ABC):
     applies_to_prompts: ClassVar[bool] = False
     stateless: ClassVar[bool] = True
     calibrated: bool = False
+    ladders: ClassVar[dict[str, tuple[float, ...]]] = {}  # of what `calibrate --budget` finds
     estimates: ClassVar[bool] = False
 
     @property

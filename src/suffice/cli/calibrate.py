@@ -70,30 +70,37 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         InputError: A text, flag or model that cannot be used, or a file that cannot be written.
     """
     budget = None if flags.budget is None else fraction("--budget", flags.budget)
-    if flags.window is None:
+    window = flags.window
+    if window is None:
         flags = dataclasses.replace(flags, window=LONG_WINDOW if budget else WINDOW)
-    if budget and flags.window is not None and flags.window < LEAST_WINDOW:
-        raise InputError(f"--window={flags.window}: must be at least {LEAST_WINDOW} with --budget")
+    elif budget and window < LEAST_WINDOW:
+        raise InputError(f"--window={window}: must be at least {LEAST_WINDOW} with --budget")
     model.check_drafts("calibrate")
     model = _asked(model, budget)
     model.check_audit("calibrate audits by itself")
     if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
+    adapter = model.options.merge_adapter
+    if flags.output is None and adapter is not None:
+        raise InputError(
+            f"--merge-adapter={adapter}: a calibration with it needs a file of its own: give -o; "
+            "the one next to the model is of the model alone"
+        )
     from suffice.attention.calibration import default_path, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
-    from suffice.models.files import fingerprint, locate
+    from suffice.models.files import locate
 
     text = load_text(flags.text, flags.data_dir)
-    path = locate(model.model)
-    output = flags.output or default_path(path)
+    default = default_path(locate(model.model))
+    output = flags.output or default
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     windows = _windows(llm, text, flags)
     told = {"text": described(flags.text, text, windows), "made": facts("suffice", sys.argv[1:])}
     identity = {
         "name": PurePath(model.model).name,
-        "hash": fingerprint(path),
+        "hash": llm.runner.stamp,  # type: ignore[attr-defined]
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
     name = ""
@@ -110,7 +117,7 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
     print(output)
-    given = "" if output == default_path(path) else f" --calibration {shlex.quote(str(output))}"
+    given = "" if output == default else f" --calibration {shlex.quote(str(output))}"
     for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
         print(line, file=sys.stderr)
 
@@ -186,6 +193,11 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
             "the other options, if any"
         )
     _found(name)
+    if technique.unread_in_prompts:
+        raise InputError(
+            f"--attention={name}: --budget decodes every token, so it does not measure what "
+            "prompts leave out: leave out prompt"
+        )
     for option, value, allowed in (
         ("--softmax", asked.softmax, "exact"),
         ("--policy", asked.policy, "full"),
@@ -206,6 +218,8 @@ def _found(name: str) -> tuple[str, ...]:
 
     technique = ATTENTIONS.build(name)
     found = open_thresholds(technique, ATTENTIONS.given(name))
+    if not technique.ladders:
+        raise InputError(f"--attention={name}: has no thresholds that --budget could find")
     if not found:
         all_names = " or ".join(technique.ladders)
         raise InputError(
@@ -238,12 +252,22 @@ def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
 
 
 def _before(path: Path, model_hash: str) -> dict[str, Any]:
-    """Return the parts of an existing calibration of the same model and schema."""
+    """Return the parts of an existing calibration of the same model and schema.
+
+    Raises:
+        InputError: The file is no calibration, or of another model, which would be lost.
+    """
     from suffice.attention.calibration import SCHEMA, parts
 
     stored = parts(path) if path.exists() else {}
-    if stored.get("schema") != SCHEMA or stored["model"]["hash"] != model_hash:
+    if stored.get("schema") != SCHEMA:
         return {}
+    if stored["model"]["hash"] != model_hash:
+        raise InputError(
+            f"calibration {path}: is of {stored['model']['name']} with hash "
+            f"{stored['model']['hash']}, not of this model, which has hash {model_hash}: give "
+            "another -o, or remove it"
+        )
     return stored
 
 

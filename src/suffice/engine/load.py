@@ -78,7 +78,7 @@ def _resolved(
         InputError: Options that do not suit the model.
     """
     if config.calibration is not None:
-        config.calibration.check(config.model, stamp)
+        config.calibration.check(config.model, stamp, config.merge_adapter)
     if method is not None and config.quantization is not None:
         raise InputError(
             f"{config.model} is quantized already, by {method}: leave out quantization"

@@ -102,6 +102,8 @@ class ModelWithTechniques(ModelFacts):
         Raises:
             InputError: It is not for this model, or its prompts differ from the other requests'.
         """
+        if config.calibration is not None and self.stamp:
+            config.calibration.check(config.model, self.stamp, config.merge_adapter)
         config.check_model(self.decoder.config)
         if config.technique.unread_in_prompts != self.config.technique.unread_in_prompts:
             raise InputError(

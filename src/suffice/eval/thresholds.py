@@ -36,6 +36,7 @@ import numpy as np
 from suffice.arrays import log_softmax
 from suffice.attention.by_head import Levels, rules_at
 from suffice.attention.calibration import Level, plain_level
+from suffice.cache import row_bytes, types_of
 from suffice.errors import InputError
 from suffice.eval.perplexity import STEP_ROWS, PerplexityPlan, PerplexityTally, measure
 from suffice.trace import Audit
@@ -82,6 +83,8 @@ class Allocator:
         self._technique, self._names = technique, names
         self._shape = len(model.layers), model.kv_heads
         self._group = model.heads // model.kv_heads
+        types = types_of(runner.config.kv_cache_dtype)
+        self._row_bytes = [row_bytes(each, model.head_size) for each in types]
         self._ladders = [technique.ladders[name] for name in names]
         self._centre: Level = tuple(getattr(technique, name) for name in names)
         exact = type(technique).exact_limit()
@@ -153,8 +156,8 @@ class Allocator:
         self._runner.audit = None
         read = self._runner.trace.since(before)
         keys, values, held, _, sketches = read.rows
-        of_row = read.kv_bytes_held / read.rows_held
-        share: np.ndarray = ((keys + values) / 2 + sketches / of_row) / held
+        key, value = self._row_bytes
+        share: np.ndarray = (keys * key + values * value + sketches) / (held * (key + value))
         return share, self._by_head(read.audit) if audit else None
 
     def weigh(self) -> Iterator[int]:

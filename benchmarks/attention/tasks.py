@@ -53,7 +53,7 @@ SETTINGS = (
     *(f"exaq:bits={bits},clip=fit" for bits in (2, 3)),
     *(f"exaq_km:bits={bits}" for bits in (2, 3)),
 )
-# EXAQ, Table 2, LLaMA-1-13B: the mean of seven tasks, in per cent.
+# EXAQ, Table 5 (a), LLaMA-1-13B: the mean of seven tasks, in per cent.
 PUBLISHED = {
     EXACT: "68.2",
     "exaq:bits=2": "66.7",
@@ -157,8 +157,8 @@ def table(store: CellStore) -> str:
     about = (
         f"{store.config['model']}, zero-shot, {questions}; "
         "context and answer as one prompt, every softmax by codes. In per cent, with "
-        "standard errors; the change is in points, question by question. Published: EXAQ, Table 2, "
-        "LLaMA-1-13B, the mean of seven tasks."
+        "standard errors; the change is in points, question by question. Published: EXAQ, Table 5 "
+        "(a), LLaMA-1-13B, the mean of seven tasks."
     )
     if "device" in store.config:
         about += torch_texts.ABOUT + torch_device.sentence(store.cells)

@@ -27,7 +27,7 @@ def tool(name: str) -> ModuleType:
 
 readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
 papers, techniques, words = tool("papers"), tool("techniques"), tool("words")
-findings = tool("findings")
+cells, findings = tool("cells"), tool("findings")
 bits_models = tool("bits_models")
 
 
@@ -236,17 +236,19 @@ def test_the_value_of_an_item_is_from_a_stored_table(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("| x | y |\n| --- | --- |\n| bmc | 9 |\n\n" + table)
     item = papers.Item("Growth", "V", "measured", "", "", "a.json", "", "")
     assert papers.complaints([item], tmp_path) == ["Growth: measured, but has no value"]
-    item = item._replace(value="{8; bmc | over}x, alone {bmc | over}x; paper: 4x")
+    item = item._replace(value="{8; bmc | over}x, alone {1; bmc | over}x; paper: 4x")
     reason = "Growth: differs from the paper's figure, but has no reason"
     assert papers.complaints([item], tmp_path) == [reason]
-    assert papers.complaints([item._replace(value="{bmc | over}x; paper: none")], tmp_path) == []
+    assert papers.complaints([item._replace(value="{8; bmc | over}x; paper: none")], tmp_path) == []
     item = item._replace(difference="a batch of {8; bmc | B}")
     assert papers.complaints([item], tmp_path) == []
     assert papers.filled(item.value, item, tmp_path) == "3x, alone 2.5x; paper: 4x"
     assert papers.filled(item.difference, item, tmp_path) == "a batch of 8"
     for missing in ("{8; bmc | under}", "{9; bmc | over}"):
         [complaint] = papers.complaints([item._replace(value=missing)], tmp_path)
-        assert complaint == f"Growth: no stored table has '{missing}'"
+        assert complaint == f"Growth: no stored table has {missing}"
+    [complaint] = papers.complaints([item._replace(value="{bmc | over}")], tmp_path)
+    assert complaint == "Growth: several rows of stored tables have {bmc | over}"
 
 
 def test_findings_have_cells_of_stored_tables(tmp_path: Path) -> None:
@@ -261,6 +263,23 @@ def test_findings_have_cells_of_stored_tables(tmp_path: Path) -> None:
     source.write_text('findings = [["serve.x", "{y | got}", "[page](page.md)", "a"]]')
     with pytest.raises(KeyError, match=re.escape("{y | got}")):
         findings.table(source)
+
+
+def test_a_cell_is_of_one_row(tmp_path: Path) -> None:
+    """A reference that fits rows with several values is refused; columns and lines above tell."""
+    page = tmp_path / "a.md"
+    page.write_text(
+        "## Cold\n\n| T | s | times |\n| --- | --- | --- |\n| 1 | 16 | 2 |\n| 16 | 9 | 3 |\n"
+        "\nWarm:\n\n| T | ms | times |\n| --- | --- | --- |\n| 16 | 16 | 4 |\n"
+    )
+    with pytest.raises(
+        KeyError, match=re.escape("several rows of stored tables have {16 | times}")
+    ):
+        cells.filled("{16 | times}", [page])
+    found = (
+        "{16; 9 | times} {16; ms | times} {16; Warm: | times} {16; 16 | times} {1; Cold | times}"
+    )
+    assert cells.filled(found, [page]) == "3 4 4 4 2"
 
 
 def test_findings_are_of_benchmarks_that_exist() -> None:

@@ -1,16 +1,18 @@
 """Text with cells of stored tables: `{row | column}` is replaced by that cell of a page's tables.
 
-`{row; cell | column}` is in the row that has both cells. A `;` in round brackets separates nothing.
+`{row; cell | column}` is in the row that has both cells; one of them may also be another column of
+its table, or the line above the table. A `;` in round brackets separates nothing.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,31 +32,50 @@ def filled(text: str, pages: Iterable[Path]) -> str:
     """Return a text with the cells of the tables of some pages; those that do not exist have none.
 
     Raises:
-        KeyError: No table has such a cell.
+        KeyError: No table has such a cell, or rows with several values match.
     """
-    tables = [page.read_text(encoding="utf-8") for page in pages if page.exists()]
+    found = [row for page in pages if page.exists() for row in rows(page.read_text("utf-8"))]
 
     def cell(match: re.Match[str]) -> str:
-        row, column = ([each.strip() for each in BOTH.split(part)] for part in match.groups())
-        for table in tables:
-            for named, cells in rows(table):
-                if column[0] in named and set(row) <= {each.strip("`") for each in cells}:
-                    return cells[named.index(column[0])].strip("*")
-        raise KeyError(match.group())
+        asked, column = Counter(each.strip() for each in BOTH.split(match[1])), match[2].strip()
+        values = {
+            row.cells[row.heading.index(column)].strip("*")
+            for row in found
+            if column in row.heading and row.has(asked)
+        }
+        if len(values) != 1:
+            found_in = "several rows of stored tables have" if values else "no stored table has"
+            raise KeyError(f"{found_in} {match.group()}")
+        return values.pop()
 
     return CELL.sub(cell, text)
 
 
-def rows(page: str) -> list[tuple[list[str], list[str]]]:
-    """Return the rows of the tables of a page in Markdown, each with the headings of its table."""
+class Row(NamedTuple):
+    """A row of a table in Markdown: its cells, the table's heading, and the line above that."""
+
+    heading: list[str]
+    cells: list[str]
+    above: str
+
+    def has(self, asked: Counter[str]) -> bool:
+        """Return whether each text is a cell of the row as often, a column, or the line above."""
+        own = Counter(each.strip("`") for each in self.cells)
+        rest = asked - own
+        return set(rest) <= {*self.heading, self.above}
+
+
+def rows(page: str) -> list[Row]:
+    """Return the rows of the tables of a page in Markdown."""
     heading: list[str] = []
-    found = []
+    above, found = "", []
     for line, below in pairwise([*page.splitlines(), ""]):
         if not line.startswith("|"):
+            above = line.strip("# ") or above
             continue
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if below and set(below) <= set("|-: "):
             heading = cells
         elif not set(line) <= set("|-: "):
-            found.append((heading, cells))
+            found.append(Row(heading, cells, above))
     return found

@@ -77,7 +77,7 @@ def complaints(items: list[Item], root: Path) -> list[str]:
             filled(item.value, item, root)
             filled(item.difference, item, root)
         except KeyError as missing:
-            bad.append(f"{item.what}: no stored table has {missing}")
+            bad.append(f"{item.what}: {missing.args[0]}")
     return bad
 
 

@@ -33,9 +33,9 @@ def row_of(page: str, row: str) -> dict[str, str]:
     Raises:
         KeyError: No table of the page has such a row.
     """
-    for heading, own in cells.rows(page):
-        if own[0].strip("`") == row:
-            return dict(zip(heading, own, strict=True))
+    for found in cells.rows(page):
+        if found.cells[0].strip("`") == row:
+            return dict(zip(found.heading, found.cells, strict=True))
     raise KeyError(row)
 
 

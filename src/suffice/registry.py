@@ -73,7 +73,8 @@ class Table:
         if found.get(CALIBRATED) and len(found) > 1:
             other, value = next(each for each in found.items() if each[0] != CALIBRATED)
             raise InputError(
-                f"{name}: {other}={value} contradicts {CALIBRATED}: the calibration sets all options"
+                f"{name}: {other}={value} contradicts {CALIBRATED}: the calibration sets all "
+                "options"
             )
         return found
 

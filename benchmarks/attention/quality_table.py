@@ -161,8 +161,8 @@ def reached(records: dict[str, dict[str, Any]]) -> list[str]:
     head = ["perplexity, at most", "Scrooge, Fig. 6", "reached", "its technique here", "best here"]
     note = (
         "Times fewer bytes than exact attention reads. The published savings are means of six "
-        "models of 1.3 to 13 billion parameters; 1.97x and 2.13x at 1 and 2 % (Fig. 9, four models) "
-        "are times of their accelerator."
+        "models of 1.3 to 13 billion parameters; 1.97x and 2.13x at 1 and 2 % (Fig. 9, four of "
+        "them) are times of their accelerator."
     )
     return [note, markdown(head, lines)]
 

@@ -48,7 +48,7 @@ SCRIPTS = (
     Script("attention.deep", "attention alone over 32,768 keys of a model", "3 minutes"),
     Script("attention.art", "ART's probe against the oracle, ablations, thresholds", "5 minutes"),
     Script("attention.by_layer", "ART with a threshold for each layer", "5 minutes"),
-    Script("attention.by_head", "thresholds of tiers by head and for all heads", "half an hour"),
+    Script("attention.by_head", "thresholds by head and for all heads", "an hour"),
     Script("attention.mass", "attention's spread over tokens, and the best clips", "2 minutes"),
     Script("attention.prompts", "prompts by techniques: times, and what follows", "half an hour"),
     Script(

@@ -1,13 +1,15 @@
-"""Thresholds of `tiers` by head, as calibrations have them, and the same for all heads: what they
-read and what they change.
+"""Thresholds by head, as calibrations have them, and the same for all heads: what they read and
+what they change.
 
     suffice calibrate --text FILE --budget 0.3% --attention tiers -ctk planes ... -o both.json
     suffice calibrate ... --attention tiers:skip=0.0002 ... -o eps.json
-    python -m benchmarks.attention.by_head --data-dir DIR both.json eps.json     SmolLM2, minutes
-    ... --quick                                                                  into build/
+    suffice calibrate --text FILE --budget 0.3% --attention art:block=16,order=sketch -o art.json
+    python -m benchmarks.attention.by_head --data-dir DIR both.json eps.json art.json    an hour
+    ... --quick                                                                     into build/
 
-All tokens of WikiText-2's windows are decoded, and compared with exact attention to keys and values
-in the model's own type. Each row is stored as soon as it is measured.
+Keys and values are in planes for `tiers`, and in the model's own type for others. All tokens of
+WikiText-2's windows are decoded, and compared with exact attention to keys and values in the
+model's own type. Each row is stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from benchmarks.attention.quality_table import change_with_error
 from benchmarks.harness import record, script, settings
 from benchmarks.harness.shared_prompts import of_calibrations, set_calibrations
 from benchmarks.harness.tables import CellStore, markdown
-from suffice.attention.calibration import parts
+from suffice.attention import ATTENTIONS
+from suffice.attention.calibration import parts, read
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
@@ -32,7 +35,7 @@ from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
 from suffice.eval.texts import described, load_text
 from suffice.progress import counting_bar
 
-NAME, EXACT, STORED, CALIBRATED = "by_head", "exact", " @ planes", "tiers:calibrated"
+NAME, EXACT, PLANES = "by_head", "exact", " @ planes"
 WINDOW, LIMIT = 2048, 8
 SETTINGS = (
     "tiers:eps=0.2,skip=0.0001",
@@ -42,22 +45,48 @@ SETTINGS = (
     "tiers:eps=0.7,skip=0.0002",
     "tiers:eps=0.7,skip=0.0005",
     "tiers:eps=0.8,skip=0.0007",
+    "art:change=5e-3,block=16,order=sketch",
+    "art:change=1e-2,block=16,order=sketch",
+    "art:change=2e-2,block=16,order=sketch",
 )
+
+
+def technique_of(path: Path) -> str:
+    """Return the technique whose thresholds a calibration has.
+
+    Raises:
+        InputError: The file is no calibration, or not of one technique.
+    """
+    found = list(read(path).attention)
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: has thresholds of {' and '.join(found) or 'no technique'}, one is compared: "
+            "make it with `suffice calibrate --budget -o`"
+        )
+    return found[0]
 
 
 def name_of(path: Path) -> str:
     """Return what a calibration finds for each head, and what it has for all, as a row's name.
 
     Raises:
-        InputError: The file is no calibration of `tiers`.
+        InputError: The file is no calibration, or not of one technique.
     """
-    found = parts(path).get("attention", {}).get("tiers")
-    if found is None:
-        raise InputError(f"{path}: has no thresholds of tiers: `suffice calibrate --budget`")
-    own = {name: found["options"].get(name) for name in ("eps", "skip")}
-    by_head = " and ".join(name for name, value in own.items() if value is None)
-    for_all = "".join(f", {name}={value}" for name, value in own.items() if value is not None)
-    return f"{by_head} by head{for_all}, budget {100 * found['budget']:g} %"
+    name = technique_of(path)
+    own, budget = read(path).attention[name].options, parts(path)["attention"][name]["budget"]
+    technique = ATTENTIONS.load(name)
+    by_head = " and ".join(each for each in technique.ladders if each not in own)
+    for_all = "".join(
+        f", {each}={value}"
+        for each, value in own.items()
+        if each in technique.ladders or value != getattr(technique, each)
+    )
+    return f"{by_head} of {name} by head{for_all}, budget {100 * budget:g} %"
+
+
+def stored(setting: str) -> str:
+    """Return a setting with the type of its keys and values."""
+    return setting + (PLANES if setting.startswith("tiers:") else "")
 
 
 def asked(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -66,9 +95,9 @@ def asked(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: A setting or a calibration that cannot be used.
     """
-    names = [f"{setting}{STORED}" for setting in flags.settings]
-    found, setting = settings.required(flags.model, [EXACT, *names]), f"{CALIBRATED}{STORED}"
+    found = settings.required(flags.model, [EXACT, *map(stored, flags.settings)])
     for path in flags.calibrations:
+        setting = stored(f"{technique_of(path)}:calibrated")
         if (name := name_of(path)) in found:
             raise InputError(f"{path}: another file has the same row, '{name}'")
         found[name] = settings.required(flags.model, [setting], calibration=path)[setting]
@@ -98,14 +127,15 @@ def table(store: CellStore) -> str:
     name = own["evaluated"]["name"]
     text = "WikiText-2" if name == "wikitext2" else name
     about = (
-        f"{own['model']}, {text}, {windows}, keys and values in planes. Bytes are over those that "
-        f"exact attention reads of bfloat16.{of_calibrations(store, by_row=True)}"
+        f"{own['model']}, {text}, {windows}, keys and values of tiers in planes, of others in "
+        "bfloat16. Bytes are over those that exact attention reads of bfloat16."
+        f"{of_calibrations(store, by_row=True)}"
     )
     head = ["setting", "bytes read", "perplexity", "KL mean", "KL 99.9 %", "same token"]
     found = []
     for name, cells in store.cells.items():
         cell = cells["windows"]
-        shown = f"`{name}`" if name.endswith(STORED) else name
+        shown = name if " by head" in name else f"`{name}`"
         figures = [cell[each] for each in ("divergence", "divergence_999", "agreement")]
         found.append([shown, cell["bytes"], change_with_error(cell), *figures])
     return "\n\n".join(["## Thresholds by head", about, markdown(head, found)])
@@ -113,7 +143,7 @@ def table(store: CellStore) -> str:
 
 def options() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description="Thresholds of tiers by head and for all heads.")
+    parser = argparse.ArgumentParser(description="Thresholds by head and for all heads.")
     parser.add_argument("calibrations", nargs="*", type=Path, help="files of suffice calibrate")
     parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
     parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")

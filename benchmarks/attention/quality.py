@@ -250,12 +250,12 @@ def run(flags: argparse.Namespace) -> str:
     path = flags.out / f"{name_of(flags)}.json"
     data = before(path, flags)
     missing = [setting for setting in flags.settings if setting not in data["records"]]
-    given = {"threads": flags.threads, "calibration": flags.calibration}
-    techniques = accepted(flags.model, missing, data["refused"], **given)
+    common = {"threads": flags.threads, "calibration": flags.calibration}
+    techniques = accepted(flags.model, missing, data["refused"], **common)
     if techniques:
         data |= record.facts()
     details = record.read_details(flags.out, path.stem)
-    for setting, found in measured(flags, given, techniques):
+    for setting, found in measured(flags, techniques):
         details[setting], found["reads"] = by_head(found["reads"])
         data["records"][setting] = found
         record.write_details(flags.out, path.stem, details)
@@ -277,26 +277,14 @@ def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return counts, reads | means
 
 
-def needed(given: dict[str, Any], techniques: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return `given` with a technique that needs the calibration, so that it is checked.
-
-    If no setting needs it, it is left out.
-    """
-    for each in techniques.values():
-        if each["calibration"] is not None:
-            if each["softmax"].coded:
-                return {**given, "softmax": "exaq"}
-            return {**given, "attention": each["attention"]}
-    return {**given, "calibration": None}
-
-
 def measured(
-    flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
+    flags: argparse.Namespace, techniques: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the record of each setting; `given` has the facts common to all.
+    """Yield the record of each setting.
 
     Raises:
-        InputError: A text or a model that cannot be used, or policies without a prompt.
+        InputError: A text, a model or a calibration that cannot be used, or policies without a
+            prompt.
     """
     if not techniques:
         return
@@ -305,7 +293,7 @@ def measured(
         plan.check(each["policy"])
     text = load_text("wikitext2", flags.data_dir)
     config, base, tokenizer = load(
-        Config.create(flags.model, **needed(given, techniques), max_model_len=flags.window)
+        Config.create(flags.model, threads=flags.threads, max_model_len=flags.window)
     )
     windows, facts = windows_of(tokenizer, text, plan, flags.window), record.facts()
     whole = accepted(flags.model, ["exact"], {}) | techniques

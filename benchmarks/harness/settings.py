@@ -74,12 +74,15 @@ def required(
     """Return the techniques of settings, as `accepted` does.
 
     Raises:
-        InputError: A setting that cannot be used.
+        InputError: A setting that cannot be used, or a calibration that none needs.
     """
     refused: dict[str, str] = {}
     found = accepted(model, settings, refused, **options)
     for setting, reason in refused.items():
         raise InputError(f"{setting}: {reason}")
+    given = options.get("calibration")
+    if given is not None and not any(calibrated(parts(setting)) for setting in settings):
+        raise InputError(f"--calibration={given}: no setting needs one: leave it out")
     return found
 
 

@@ -141,7 +141,7 @@ class Sharing(Runner):
     shares_prompts = False  # a prompt is known by all of its tokens
 
     def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
-        super().__init__(config, base.decoder, base.sample)
+        super().__init__(config, base.decoder, base.sample, stamp=base.stamp)
         self._prompts = prompts
         self._parts: dict[int, list[int]] = {}  # tokens of prompts so far, by cache
 
@@ -205,16 +205,19 @@ def runners(
     must be resolved. `device`: where PyTorch runs prompts; None: the engine runs them.
 
     Raises:
-        InputError: A setting that changes prompts, when PyTorch is to run them.
+        InputError: A calibration of another model, or a setting that changes prompts, when PyTorch
+            is to run them.
     """
     prompts = Prompts(base, [setting["policy"] for setting in settings.values()], device)
-    found: dict[str, Runner] = {
-        name: Sharing(dataclasses.replace(config, **setting), base, prompts)
-        for name, setting in settings.items()
-    }
-    own = [name for name, runner in found.items() if runner.tiled]
-    if own and device is not None:
-        raise InputError(f"{own[0]}: the engine runs its prompts, so PyTorch cannot: no --device")
+    found: dict[str, Runner] = {}
+    for name, setting in settings.items():
+        own = dataclasses.replace(config, **setting)
+        if own.calibration is not None:
+            own.calibration.check(config.model, base.stamp)
+        found[name] = Sharing(own, base, prompts)
+    tiled = [name for name, runner in found.items() if runner.tiled]
+    if tiled and device is not None:
+        raise InputError(f"{tiled[0]}: the engine runs its prompts, so PyTorch cannot: no --device")
     return found, prompts
 
 
@@ -324,9 +327,6 @@ def opened(
     for setting in techniques:
         store.refused.pop(setting, None)
     found, prompts = runners(config, base, techniques, device)
-    for own in found.values():
-        if own.config.calibration is not None:
-            own.config.calibration.check(flags.model, base.stamp)
     configs = {setting: own.config for setting, own in found.items()}
     set_calibrations(store, configs, flags.calibration)
     llms = {each: LLM.from_parts(own.config, own, tokenizer) for each, own in found.items()}

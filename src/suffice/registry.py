@@ -198,7 +198,10 @@ class _Options:
 
 def _parse(options: _Options, text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for at, item in enumerate(filter(None, _COMMA.split(text))):
+    items: list[str] = _COMMA.split(text) if text else []
+    for at, item in enumerate(items):
+        if not item:
+            raise InputError(f"{options.owner}: '{text}' has a comma with no option next to it")
         key, equals, value = item.partition("=")
         if not equals and options.hints.get(options.old.get(item, item)) is bool:
             value = "true"

@@ -13,7 +13,7 @@ from benchmarks.attention import by_head
 from commands import Cli
 from sample_text import OWLS
 
-UNIFORM = "tiers:eps=0.5,skip=0.001"
+SETTINGS = "tiers:eps=0.5,skip=0.001", "art:change=1e-2,angle=2,patience=1,block=16,order=sketch"
 
 
 def test_rows_are_named_by_what_is_found_for_heads(
@@ -23,22 +23,25 @@ def test_rows_are_named_by_what_is_found_for_heads(
     text, files = tmp_path / "text.txt", []
     text.write_text(OWLS * 40)
     asked = ["--model", str(folder), "--text", str(text)]
-    for technique in ("tiers", "tiers:skip=0.001"):
+    planes = ["-ctk", "planes", "-ctv", "planes"]
+    art = "art:angle=2,patience=1,block=16,order=sketch"
+    for technique, types in (("tiers", planes), ("tiers:skip=0.001", planes), (art, [])):
         files.append(str(tmp_path / f"{len(files)}.json"))
-        more = ["--window", "120", "--limit", "1", "--budget", "30%", "-ctk", "planes"]
-        more += ["-ctv", "planes", "--attention", technique, "-o", files[-1]]
-        assert cli("calibrate", *asked, *more).code == 0
+        more = ["--window", "120", "--limit", "1", "--budget", "30%", "--attention", technique]
+        assert cli("calibrate", *asked, *more, *types, "-o", files[-1]).code == 0
     asked += ["--out", str(tmp_path), "--window", "150", "--limit", "1", "--threads", "1"]
-    monkeypatch.setattr(sys, "argv", ["by_head", *files, *asked, "--settings", UNIFORM])
+    monkeypatch.setattr(sys, "argv", ["by_head", *files, *asked, "--settings", *SETTINGS])
     assert by_head.main() == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "by_head.json").read_text())
-    names = [f"{UNIFORM} @ planes", "eps and skip by head, budget 30 %"]
-    assert list(found["cells"]) == [*names, "eps by head, skip=0.001, budget 30 %"]
+    names = [f"{SETTINGS[0]} @ planes", SETTINGS[1], "eps and skip of tiers by head, budget 30 %"]
+    names += ["eps of tiers by head, skip=0.001, budget 30 %"]
+    names += ["change of art by head, angle=2.0, patience=1, block=16, order=sketch, budget 30 %"]
+    assert list(found["cells"]) == names
     cells = [each["windows"] for each in found["cells"].values()]
-    assert all(0 < cell["bytes"] < 0.7 and cell["divergence"] > 0 for cell in cells)
-    assert len({cell["bytes"] for cell in cells}) == 3
+    assert all(0 < cell["bytes"] < 1.2 and cell["divergence"] > 0 for cell in cells)
+    assert len({cell["bytes"] for cell in cells}) == 5
     drawn = (tmp_path / "by_head.md").read_text()
-    assert f"| `{names[0]}` |" in drawn and f"| {names[1]} |" in drawn
+    assert f"| `{names[0]}` |" in drawn and f"| {names[2]} |" in drawn
     monkeypatch.setattr(by_head, "measured", lambda *_: pytest.fail("it is measured"))
     assert by_head.main() == 0
 
@@ -48,6 +51,12 @@ def test_rows_are_named_by_what_is_found_for_heads(
     [
         ('{"schema": 2, "model": {"name": "m", "hash": "ab", "heads": 2}}', "is no JSON of"),
         (None, "cannot be read"),
+        (
+            '{"schema": 2, "model": {"name": "m", "hash": "ab", "heads": 2}, "attention": {'
+            '"aet": {"options": {}, "thresholds": [[0.9]]}, '
+            '"art": {"options": {}, "thresholds": [[0.1]]}}}',
+            "has thresholds of aet and art, one is compared",
+        ),
     ],
 )
 def test_a_file_that_is_no_calibration(

@@ -62,6 +62,10 @@ def test_a_softmax_by_codes_changes_prompts(
     monkeypatch.setattr(sys, "argv", ["prompts", *asked, "--quality"])
     assert prompts.main() == 2
     assert "needs a calibration" in capsys.readouterr().err
+    unneeded = [*asked[:-3], "--settings", "aet", "--calibration", str(found)]
+    monkeypatch.setattr(sys, "argv", ["prompts", *unneeded])
+    assert prompts.main() == 2
+    assert "no setting needs one: leave it out" in capsys.readouterr().err
     for more in ([], ["--quality"]):
         given = [*asked, "--calibration", str(found), *more]
         monkeypatch.setattr(sys, "argv", ["prompts", *given])

@@ -15,10 +15,12 @@ import tiny
 from benchmarks.attention import ruler
 from benchmarks.harness import settings, shared_prompts
 from suffice import LLM, SamplingParams
-from suffice.attention.calibration import write
+from suffice.attention.aet import AET
+from suffice.attention.calibration import Calibration, Thresholds, write
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.load import load
+from suffice.errors import InputError
 from suffice.models.files import fingerprint
 from suffice.trace import Trace
 
@@ -57,6 +59,15 @@ def test_a_shared_prompt_is_as_good_as_ones_own(
     greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     config, base, tokenizer = load(whole)
     techniques = settings.accepted(model, list(SHARED), {})
+    of_another = Calibration(
+        "c.json", "m", "ab", 4, (), {}, {}, {"aet": Thresholds({}, ((None,),))}
+    )
+    calibrated = techniques["exact"] | {
+        "attention": AET(calibrated=True),
+        "calibration": of_another,
+    }
+    with pytest.raises(InputError, match=r"calibration c\.json: is of m with hash ab, but"):
+        shared_prompts.runners(config, base, {"aet:calibrated": calibrated})
     runners, shared = shared_prompts.runners(config, base, techniques)
     run, ran = shared._runner.prefill, []
     monkeypatch.setattr(

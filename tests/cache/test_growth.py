@@ -119,6 +119,11 @@ def test_a_single_field_may_be_given_bare() -> None:
         ("step:many", "growth 'step': rows='many' must be a whole number"),
         ("step:3000000000", "growth 'step': rows='3000000000' must be between -2147483647 and"),
         ("step:1,2", "growth 'step': option 'rows' is given twice"),
+        (
+            "bmc:rows=8,,ratio=1",
+            "growth 'bmc': 'rows=8,,ratio=1' has a comma with no option next to",
+        ),
+        ("step:8,", "growth 'step': '8,' has a comma with no option next to it"),
         ("bmc:rows=0", "growth 'bmc': rows=0 must be at least 1"),
         ("bmc:ratio=-1", "growth 'bmc': ratio=-1.0 must be positive and finite"),
         ("bmc:ratio=nan", "growth 'bmc': ratio=nan must be positive and finite"),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,33 +253,53 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def calibrated_on(config: Config, path: str | None) -> Cell:
-    """Return what a setting was calibrated on, for its cells: a text, and a budget if there is one.
+    """Return what a setting was calibrated on, for its cells: a text, a digest, a budget if any.
 
-    `path`: the calibration's file; None: next to the model. Nothing without a calibration.
+    The digest is of the parts of the calibration that the setting uses. `path`: the calibration's
+    file; None: next to the model. Nothing without a calibration.
+
+    Raises:
+        InputError: The calibration does not say which text it is of.
     """
     if config.calibration is None:
         return {}
-    stored = calibration.parts(path or calibration.default_path(locate(config.model)))
-    name = ATTENTIONS.name_of(config.attention)
-    part = stored["attention"][name] if config.attention.calibrated else stored["softmax"]
-    return {CALIBRATED_ON: part["text"] | {each: part[each] for each in part if each == "budget"}}
+    where = path or calibration.default_path(locate(config.model))
+    stored, used = calibration.parts(where), list[dict[str, Any]]()
+    if config.attention.calibrated:
+        used.append(stored["attention"][ATTENTIONS.name_of(config.attention)])
+    if config.softmax.coded:
+        used.append(stored["softmax"])
+    if not all("text" in part for part in used):
+        raise InputError(f"calibration {where}: does not say which text it is of: calibrate again")
+    plain = [{name: part[name] for name in part if name != "made"} for part in used]
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    own = {name: part[name] for part in used for name in part if name == "budget"}
+    return {CALIBRATED_ON: used[0]["text"] | own | {"digest": digest}}
 
 
 def set_calibrations(store: CellStore, configs: dict[str, Config], path: str | None) -> None:
     """Let new cells of settings, which are rows or columns, say what these were calibrated on.
 
     Raises:
-        InputError: A stored cell of a setting has another calibration.
+        InputError: A stored cell of a setting has another calibration, or none says its text.
     """
     for setting, config in configs.items():
         own = store.of_settings[setting] = calibrated_on(config, path)
         for row, cells in store.cells.items():
             for column, cell in cells.items():
-                if setting in (row, column) and own.get(CALIBRATED_ON) != cell.get(CALIBRATED_ON):
+                if setting in (row, column) and not _alike(own, cell):
                     raise InputError(
                         f"{setting}: results are of another calibration, "
                         f"{cell.get(CALIBRATED_ON)}: give another folder with --out"
                     )
+
+
+def _alike(own: Cell, cell: Cell) -> bool:
+    """Whether a cell has this calibration, as far as it says; the first ones had no digest."""
+    found, before = own.get(CALIBRATED_ON), cell.get(CALIBRATED_ON)
+    if found is None or before is None:
+        return found == before
+    return {name: found[name] for name in found if name in before or name != "digest"} == before
 
 
 class Opened(NamedTuple):

@@ -154,16 +154,22 @@ def test_a_table_says_what_settings_were_calibrated_on(
     assert ruler.main() == 0, capsys.readouterr().err
     found, drawn = told(tmp_path)
     (cells,) = found["cells"].values()
-    assert {name: cell.get("calibrated_on") for name, cell in cells.items()} == {
-        "exact": None,
-        "aet:calibrated": text,
-        "snapkv:ratio=0.5": None,
-    }
+    own = {name: cell.get("calibrated_on") for name, cell in cells.items()}
+    assert [own["exact"], own["snapkv:ratio=0.5"]] == [None, None]
+    digest = own["aet:calibrated"].pop("digest")
+    assert len(digest) == 16 and own["aet:calibrated"] == text
     assert "Calibrated on a text (a.txt, 2 windows of 100 tokens): `aet:calibrated`." in drawn
-    stored["attention"]["aet"]["text"] = text | {"name": "b.txt"}
+    for change in ({"thresholds": [[0.6] * heads]}, {"text": text | {"name": "b.txt"}}):
+        part = stored["attention"]["aet"] | change
+        write(path, stored | {"attention": {"aet": part}})
+        assert ruler.main() == 2, "stored cells have another calibration"
+        assert "aet:calibrated: results are of another calibration" in capsys.readouterr().err
     write(path, stored)
-    assert ruler.main() == 2, "stored cells have another calibration"
-    assert "aet:calibrated: results are of another calibration" in capsys.readouterr().err
+    (tmp_path / "ruler_model.json").write_text(json.dumps(found))
+    assert ruler.main() == 0, "the first results had no digest"
+    write(path, stored | {"attention": {"aet": {"options": {}, "thresholds": [[0.5] * heads]}}})
+    assert ruler.main() == 2, "the text is not known"
+    assert "does not say which text it is of: calibrate again" in capsys.readouterr().err
     write(path, stored | {"model": {"name": "other", "hash": "ab", "heads": 4}})
     (tmp_path / "ruler_model.json").unlink()
     assert ruler.main() == 2, "of another model"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # thresholds need the longer: what they skip grows with context
-LEAST_WINDOW = 8  # tokens: thresholds are compared on a quarter
 ATTENTION = "certified:bounded=false,values=0.002"
+LEAST_WINDOW = 8  # tokens: thresholds are compared on a quarter
 Windows = list[list[int]]
 
 
@@ -48,7 +48,7 @@ class CalibrateFlags:
         str | None,
         flag(
             "--budget",
-            help="Calibrate thresholds of --attention (default: certified) by layer and head, so "
+            help=f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, so "
             "that perplexity rises by at most this, such as 0.5%; default: calibrate codebooks of "
             "exaq and exaq_km.",
         ),

@@ -48,8 +48,8 @@ class CalibrateFlags:
         str | None,
         flag(
             "--budget",
-            help=f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, so "
-            "that perplexity rises by at most this, such as 0.5%; default: calibrate codebooks of "
+            help=f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, "
+            "so that perplexity rises by at most this, such as 0.5%; default: calibrate codebooks of "
             "exaq and exaq_km.",
         ),
     ] = None

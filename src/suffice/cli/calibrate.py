@@ -49,8 +49,8 @@ class CalibrateFlags:
         flag(
             "--budget",
             help=f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, "
-            "so that perplexity rises by at most this, such as 0.5%; default: calibrate codebooks of "
-            "exaq and exaq_km.",
+            "so that perplexity rises by at most this, such as 0.5%; without it: codebooks of exaq "
+            "and exaq_km.",
         ),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None

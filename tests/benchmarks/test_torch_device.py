@@ -93,7 +93,8 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
             other = there["cells"][row][column]
             assert "gpu" not in cell and other["gpu"] == "a GPU"
             jumps = " + a=" in column or ":a=3" in column  # codes of inputs
-            near = 0.1 if jumps else 1e-2 if column == "decode" else 1e-3  # selected rows, too
+            # Selected rows may jump, too, and codes of weights, which depend on sums over a text.
+            near = 0.1 if jumps else 1e-3 if row == "none" else 1e-2
             for figure in ("perplexity", "ratio", "divergence"):
                 expected = pytest.approx(cell[figure], rel=near, abs=1e-6)
                 assert other[figure] == expected, (row, column, figure)

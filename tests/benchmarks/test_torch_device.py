@@ -98,7 +98,8 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
             for figure in ("perplexity", "ratio", "divergence"):
                 expected = pytest.approx(cell[figure], rel=near, abs=1e-6)
                 assert other[figure] == expected, (row, column, figure)
-            assert abs(cell["agreement"] - other["agreement"]) < 0.5 * near, (row, column)
+            apart = near if near == 1e-2 else 0.5 * near
+            assert abs(cell["agreement"] - other["agreement"]) < apart, (row, column)
 
 
 def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

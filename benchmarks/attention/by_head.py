@@ -176,7 +176,7 @@ def run(flags: argparse.Namespace) -> CellStore:
     shown |= {"evaluated": described(Path(flags.text).name, text, windows)}
     store = CellStore(flags.out, NAME, shown, record.facts(), table)
     store.read()
-    runners = settings.runners(base, techniques, flags.model)
+    runners = settings.runners(base, techniques)
     exact, files = runners.pop(EXACT), {name_of(path): str(path) for path in flags.calibrations}
     for name, runner in runners.items():
         set_calibrations(store, {name: runner.config}, files.get(name))

@@ -49,7 +49,7 @@ def runners_of(base: Runner, flags: argparse.Namespace) -> dict[str, Runner]:
     """
     asked = list(dict.fromkeys([EXACT, *flags.settings]))
     techniques = settings.required(flags.model, asked, calibration=flags.calibration)
-    return settings.runners(base, techniques, flags.model)
+    return settings.runners(base, techniques)
 
 
 def seconds_of(runner: Runner, tokens: list[int]) -> float:

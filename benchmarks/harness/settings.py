@@ -81,14 +81,24 @@ def required(
     for setting, reason in refused.items():
         raise InputError(f"{setting}: {reason}")
     given = options.get("calibration")
-    if given is not None and not any(calibrated(parts(setting)) for setting in settings):
+    if given is not None and not any(each["calibration"] for each in found.values()):
         raise InputError(f"--calibration={given}: no setting needs one: leave it out")
     return found
 
 
-def runners(
-    base: Runner, techniques: dict[str, dict[str, Any]], model: str | os.PathLike[str]
-) -> dict[str, Runner]:
+def with_techniques(config: Config, own: dict[str, Any], stamp: str) -> Config:
+    """Return a config with the techniques of a setting, on weights with this fingerprint.
+
+    Raises:
+        InputError: A calibration of another model.
+    """
+    found = dataclasses.replace(config, **own)
+    if found.calibration is not None:
+        found.calibration.check(found.model, stamp, found.merge_adapter)
+    return found
+
+
+def runners(base: Runner, techniques: dict[str, dict[str, Any]]) -> dict[str, Runner]:
     """Return a runner of the same weights for each setting; `techniques` are those of `accepted`.
 
     Raises:
@@ -96,9 +106,7 @@ def runners(
     """
     found = {}
     for setting, own in techniques.items():
-        config = dataclasses.replace(base.config, **own)
-        if config.calibration is not None:
-            config.calibration.check(os.fspath(model), base.stamp)
+        config = with_techniques(base.config, own, base.stamp)
         found[setting] = Runner(config, base.decoder, base.sample, stamp=base.stamp)
     return found
 

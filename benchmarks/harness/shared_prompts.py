@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import record, torch_device
-from benchmarks.harness.settings import accepted
+from benchmarks.harness.settings import accepted, with_techniques
 from benchmarks.harness.tables import Cell, CellStore
 from suffice.attention import ATTENTIONS, calibration
 from suffice.cache.kv import KVCache
@@ -211,12 +211,10 @@ def runners(
             is to run them.
     """
     prompts = Prompts(base, [setting["policy"] for setting in settings.values()], device)
-    found: dict[str, Runner] = {}
-    for name, setting in settings.items():
-        own = dataclasses.replace(config, **setting)
-        if own.calibration is not None:
-            own.calibration.check(config.model, base.stamp)
-        found[name] = Sharing(own, base, prompts)
+    found: dict[str, Runner] = {
+        name: Sharing(with_techniques(config, setting, base.stamp), base, prompts)
+        for name, setting in settings.items()
+    }
     tiled = [name for name, runner in found.items() if runner.tiled]
     if tiled and device is not None:
         raise InputError(f"{tiled[0]}: the engine runs its prompts, so PyTorch cannot: no --device")

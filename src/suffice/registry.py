@@ -71,11 +71,7 @@ class Table:
             raise InputError(f"{self.kind} '{text}': no option follows the colon: leave it out")
         found = _parse(_Options(f"{self.kind} '{name}'", technique), options)
         if found.get(CALIBRATED) and len(found) > 1:
-            other, value = next(each for each in found.items() if each[0] != CALIBRATED)
-            raise InputError(
-                f"{name}: {other}={value} contradicts {CALIBRATED}: the calibration sets all "
-                "options"
-            )
+            raise next_to_calibrated(name, *next(x for x in found.items() if x[0] != CALIBRATED))
         return found
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:
@@ -146,6 +142,13 @@ def spelling(
         words: Values that have a name of their own.
     """
     return {"old": old, "alone": alone, "words": words or {}}
+
+
+def next_to_calibrated(name: str, option: str, value: Any) -> InputError:
+    """Return the error of an option that is given together with `calibrated`."""
+    return InputError(
+        f"{name}: {option}={value} contradicts {CALIBRATED}: the calibration sets all options"
+    )
 
 
 class _Options:

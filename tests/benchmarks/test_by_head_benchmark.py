@@ -38,7 +38,11 @@ def test_rows_are_named_by_what_is_found_for_heads(
     names += ["change of art by head, angle=2.0, patience=1, block=16, order=sketch, budget 30 %"]
     assert list(found["cells"]) == names
     cells = [each["windows"] for each in found["cells"].values()]
-    assert all(0 < cell["bytes"] < 1.2 and cell["divergence"] > 0 for cell in cells)
+    assert all(cell["divergence"] > 0 for cell in cells)
+    for name, cell in zip(names, cells, strict=True):
+        assert 0 < cell["bytes"] < (0.7 if "tiers" in name else 1.2), (
+            name
+        )  # art reads sketches, too
     assert len({cell["bytes"] for cell in cells}) == 5
     drawn = (tmp_path / "by_head.md").read_text()
     assert f"| `{names[0]}` |" in drawn and f"| {names[2]} |" in drawn

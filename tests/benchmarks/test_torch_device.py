@@ -94,11 +94,12 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
             assert "gpu" not in cell and other["gpu"] == "a GPU"
             jumps = " + a=" in column or ":a=3" in column  # codes of inputs
             # Selected rows may jump, too, and codes of weights, which depend on sums over a text.
-            near = 0.1 if jumps else 1e-3 if row == "none" else 1e-2
+            fitted = row.startswith(("kmeans", "kllm", "quarot", "squeezellm"))
+            near = 0.1 if jumps else 1e-2 if fitted or column == "decode" else 1e-3
             for figure in ("perplexity", "ratio", "divergence"):
                 expected = pytest.approx(cell[figure], rel=near, abs=1e-6)
                 assert other[figure] == expected, (row, column, figure)
-            apart = near if near == 1e-2 else 0.5 * near
+            apart = near if fitted and not jumps else 0.5 * near  # a token of 189
             assert abs(cell["agreement"] - other["agreement"]) < apart, (row, column)
 
 

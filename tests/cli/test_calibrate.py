@@ -266,6 +266,10 @@ def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> 
     ran = cli("calibrate", "-m", str(model), *text, "-o", str(calibrated))
     assert ran.code == 2 and ran.err.endswith(": give another -o, or remove it\n")
     assert calibrated.read_text() == before
+    own = model / "suffice-calibration.json"
+    own.write_text(before)
+    ran = cli("calibrate", "-m", str(model), *text)
+    assert ran.code == 0 and own.read_text() != before, "of the model as it was: replaced"
 
 
 def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
+from suffice.registry import CALIBRATED, next_to_calibrated
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration, Level
@@ -29,11 +30,8 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
     name = ATTENTIONS.name_of(attention)
     own: Any = attention
     for each in dataclasses.fields(own):
-        if each.name != "calibrated" and getattr(own, each.name) != each.default:
-            raise InputError(
-                f"{name}: {each.name}={getattr(own, each.name)} contradicts calibrated: the "
-                "calibration sets all options"
-            )
+        if each.name != CALIBRATED and getattr(own, each.name) != each.default:
+            raise next_to_calibrated(name, each.name, getattr(own, each.name))
     again = f"make one with `suffice calibrate --text FILE --budget 0.5% --attention {name}`"
     if calibration is None:
         raise InputError(f"attention={name}:calibrated: needs a calibration of the model: {again}")

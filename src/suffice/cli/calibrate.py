@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # thresholds need the longer: what they skip grows with context
-ATTENTION = "certified:bounded=false,values=0.002"
 LEAST_WINDOW = 8  # tokens: thresholds are compared on a quarter
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 
@@ -104,15 +105,16 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
     name = ""
-    _before(output, identity["hash"])  # refuses another file before the work
+    before = partial(_before, output, identity["hash"], named=flags.output is not None)
+    before()  # refuses another file before the work
     if budget is None:
         part = _softmax(llm, windows) | told
-        stored = _before(output, identity["hash"]) | {"model": identity, "softmax": part}
+        stored = before() | {"model": identity, "softmax": part}
         said = _said_of_softmax(windows)
     else:
         names = _found(str(model.options.attention))
         name, part = _thresholds(llm, windows, names, budget)
-        stored = _before(output, identity["hash"]) | {"model": identity}
+        stored = before() | {"model": identity}
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
@@ -251,24 +253,28 @@ def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
 
 
-def _before(path: Path, model_hash: str) -> dict[str, Any]:
+def _before(path: Path, model_hash: str, *, named: bool) -> dict[str, Any]:
     """Return the parts of an existing calibration of the same model and schema.
 
+    A file next to the model is replaced if the model has changed; one that the user `named` is not.
+
     Raises:
-        InputError: The file is no calibration, or of another model, which would be lost.
+        InputError: The file is no calibration, or one of another model that would be lost.
     """
     from suffice.attention.calibration import SCHEMA, parts
 
     stored = parts(path) if path.exists() else {}
     if stored.get("schema") != SCHEMA:
         return {}
-    if stored["model"]["hash"] != model_hash:
+    own = stored["model"]
+    if own["hash"] == model_hash:
+        return stored
+    if named:
         raise InputError(
-            f"calibration {path}: is of {stored['model']['name']} with hash "
-            f"{stored['model']['hash']}, not of this model, which has hash {model_hash}: give "
-            "another -o, or remove it"
+            f"calibration {path}: is of {own['name']} with hash {own['hash']}, not of this model, "
+            f"which has hash {model_hash}: give another -o, or remove it"
         )
-    return stored
+    return {}
 
 
 def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
+from benchmarks.quant import files_table, tasks
 from benchmarks.quant import quality_table as quant_table
-from benchmarks.quant import tasks
 from benchmarks.serve import bars, disconnects, division, exactness, nodes, simulated, soak
 from benchmarks.speculate import speed, trees_report
 
@@ -79,6 +79,7 @@ DRAWN: dict[str, Draw] = {
     "growth/results/varied.json": lambda _, data: varied.report(data),
     "peers/results/speed.json": lambda _, data: report.report(data),
     "peers/results/start.json": lambda _, data: start_report.report(data),
+    "quant/results/files.json": lambda _, data: files_table.tables(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),
     "quant/results/tasks_*.json": of_cells(tasks.table),
     "serve/results/speed.json": lambda _, data: bars.report(data),

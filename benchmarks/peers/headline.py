@@ -6,13 +6,12 @@ python -m benchmarks.peers.headline    from results of peers.speed, peers.qualit
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.report import HUGGING_FACE, VLLM, ratios
+from benchmarks.peers.report import HUGGING_FACE, VLLM, middle_round
 
 NAME = "headline"
 CASES = {
@@ -46,18 +45,9 @@ HEAD = ["suffice", "perplexity / float", "against", *CASES.values()]
 def fastest(
     sections: dict[str, Any], names: tuple[str, ...], case: str
 ) -> tuple[float, float, float]:
-    """Return suffice's tokens per second, those of the fastest peer, and the ratio of both.
-
-    Each is a median of rounds, so that the ratio is not the quotient of the two speeds.
-    """
-    found = {name: ratios(sections.get(name, {}), case) for name in names}
-    name = min((n for n in found if found[n]), key=lambda n: statistics.median(found[n]))
-    rounds = sections[name]["cases"][case]
-    ours, theirs = (
-        statistics.median(each[who]["tokens_per_second"] for each in rounds)
-        for who in ("ours", "peer")
-    )
-    return ours, theirs, statistics.median(found[name])
+    """Return suffice's tokens per second, those of the fastest peer, and the ratio of both."""
+    cases = (sections.get(name, {}).get("cases", {}).get(case) for name in names)
+    return min((middle_round(rounds) for rounds in cases if rounds), key=lambda found: found[2])
 
 
 def rows(speed: dict[str, Any], quality: dict[str, Any]) -> list[dict[str, Any]]:
@@ -75,13 +65,7 @@ def file_rows(files: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for kind, setting in FILES:
         rounds = files[kind]["speed"][setting]
-        cases = {}
-        for case in CASES:
-            ours, theirs = (
-                statistics.median(each[who]["tokens_per_second"] for each in rounds[case])
-                for who in ("ours", "peer")
-            )
-            cases[case] = (ours, theirs, statistics.median(ratios({"cases": rounds}, case)))
+        cases = {case: middle_round(rounds[case]) for case in CASES}
         ratio = files[kind]["quality"][setting]["against"]["ratio"]
         shown = f"{SETTINGS[setting]} ({kind})"
         found.append(
@@ -105,9 +89,9 @@ def table(data: dict[str, Any]) -> str:
         for row in data["rows"]
     ]
     note = (
-        "Tokens per second of suffice / of the other (median of the ratios of each round). "
-        f"{data['model']}, {data['threads']} threads. 'perplexity / float': perplexity of "
-        "suffice's setting, divided by that of the file's own weights in float "
+        "Tokens per second of suffice / of the other, and their ratio, in the round whose ratio is "
+        f"the median. {data['model']}, {data['threads']} threads. 'perplexity / float': "
+        "perplexity of suffice's setting, divided by that of the file's own weights in float "
         f"({data['windows']} windows of WikiText-2). llama.cpp and suffice run the same file, "
         "suffice without flags unless the row says so (`--quant file:act_bits=8 -ctk int8`); "
         "transformers and vLLM have its weights in bfloat16. vLLM is compared with "

@@ -67,6 +67,18 @@ def ratios(section: dict[str, Any], case: str) -> list[float]:
     ]
 
 
+def middle_round(rounds: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Return suffice's speed, the peer's and their ratio, in the round whose ratio is the median.
+
+    Medians of each would be of different rounds, and their quotient not the ratio. If rounds are
+    even in number, the lower of the two in the middle counts.
+    """
+    speeds = [[each[who]["tokens_per_second"] for who in ("ours", "peer")] for each in rounds]
+    found = sorted((ours / theirs, ours, theirs) for ours, theirs in speeds)
+    ratio, ours, theirs = found[(len(found) - 1) // 2]
+    return ours, theirs, ratio
+
+
 def roof_fractions(sections: Sections, case: str, ours: str) -> list[float]:
     """Return the fractions of the streaming read, in all rounds of a setting of suffice."""
     return [

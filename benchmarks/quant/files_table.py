@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.report import spread
+from benchmarks.peers.report import middle_round, spread
 
 CASES = {
     "decode-0": "decode, depth 0",
@@ -78,22 +77,18 @@ def speed(data: dict[str, Any], name: str) -> str:
         return ""
     about = (
         f"Tokens per second of suffice, {SETTINGS[name]}, over llama.cpp's default on the same "
-        f"file, {data['threads']} threads, in turn: the median of rounds, and least to most."
+        f"file, {data['threads']} threads, in turn: the round whose ratio is the median (of "
+        "two, the lower), and the least and most of all rounds."
     )
     head = ["file", *CASES.values(), "depth 0 over the streaming read"]
     return f"## Speed: {name}\n\n{about}\n\n{markdown(head, rows)}"
 
 
 def cell(rounds: list[dict[str, Any]]) -> str:
-    """Return both speeds and the spread of their ratio."""
-    ours, theirs = (
-        statistics.median(each[who]["tokens_per_second"] for each in rounds)
-        for who in ("ours", "peer")
-    )
-    ratios = [
-        each["ours"]["tokens_per_second"] / each["peer"]["tokens_per_second"] for each in rounds
-    ]
-    return f"{ours:.0f} / {theirs:.0f}: {spread(ratios)}"
+    """Return both speeds and their ratio in the middle round, and the ratios' least and most."""
+    ours, theirs, ratio = middle_round(rounds)
+    every = [middle_round([each])[2] for each in rounds]
+    return f"{ours:.0f} / {theirs:.0f}: {ratio:.3g} ({min(every):.3g} to {max(every):.3g})"
 
 
 def roof(rounds: list[dict[str, Any]]) -> str:

@@ -132,7 +132,7 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
         (
             ["run", "scrooge", "--sampled-heads", "40"],
-            "heads=40: must be in [1, 32], those of llama-2-7b",
+            "sampled_heads=40: must be in [1, 32], those of llama-2-7b",
         ),
         (["run", "scrooge", "--trace", "/none.npz"], "/none.npz: No such file or directory"),
         (

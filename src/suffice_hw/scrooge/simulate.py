@@ -185,9 +185,11 @@ def _check(design: Design, shape: Shape, tokens: int, heads: int, lengths: int) 
     if not 1 <= tokens <= _HEAD_ROWS:
         raise InputError(f"tokens={tokens}: must be in [1, {_HEAD_ROWS}]")
     if not 1 <= heads <= shape.kv_heads:
-        raise InputError(f"heads={heads}: must be in [1, {shape.kv_heads}], those of {shape.name}")
+        raise InputError(
+            f"sampled_heads={heads}: must be in [1, {shape.kv_heads}], those of {shape.name}"
+        )
     if lengths < 2:
-        raise InputError(f"lengths={lengths}: must be at least 2, the first and the last")
+        raise InputError(f"sampled_lengths={lengths}: must be at least 2, the first and the last")
     needed = 2 * shape.layers * shape.kv_heads * _HEAD_ROWS * shape.row_bytes
     if needed >= design.part().size_bytes:
         raise InputError(f"{shape.name}: keys and values do not fit into {design.memory}")

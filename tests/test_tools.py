@@ -308,11 +308,17 @@ def test_every_figure_and_table_of_a_paper_has_an_item() -> None:
     ]
 
 
-def test_a_figure_is_the_cell_of_a_stored_table() -> None:
-    page = "| a | b |\n| --- | ---: |\n| `x` | 1 |\n\n| a | c |\n| --- | --- |\n| `x` | 2 |\n"
-    assert techniques.row_of(page, "x") == {"a": "`x`", "b": "1"}
-    with pytest.raises(KeyError):
-        techniques.row_of(page, "y")
+def test_a_figure_is_the_cell_of_a_stored_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.md").write_text("| a | b |\n| --- | ---: |\n| `x` | 1 |\n")
+    (tmp_path / "two.md").write_text("| a | c |\n| --- | --- |\n| `x` | 2 |\n")
+    monkeypatch.setattr(techniques, "ROOT", tmp_path)
+    entry = {"result": "one.md two.md", "says": "{x | b} of {x | c}"}
+    assert techniques.measured(entry) == "1 of 2"
+    assert techniques.measured({}) == "not measured"
+    with pytest.raises(KeyError, match="no stored table has"):
+        techniques.measured(entry | {"result": "one.md"})
 
 
 def test_every_entry_of_the_techniques_is_a_technique() -> None:

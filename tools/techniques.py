@@ -27,26 +27,16 @@ def entries() -> list[dict[str, Any]]:
     return found
 
 
-def row_of(page: str, row: str) -> dict[str, str]:
-    """Return the cells, by heading, of the first row of a Markdown page that is called `row`.
-
-    Raises:
-        KeyError: No table of the page has such a row.
-    """
-    for found in cells.rows(page):
-        if found.cells[0].strip("`") == row:
-            return dict(zip(found.heading, found.cells, strict=True))
-    raise KeyError(row)
-
-
 def measured(entry: dict[str, Any]) -> str:
-    """Return an entry's measured cost, with the figures of its row; a heading's `:` is a blank."""
+    """Return an entry's measured cost, with the cells that it names."""
     if "says" not in entry:
         return "not measured"
-    page = (ROOT / entry["result"]).read_text(encoding="utf-8")
-    found = row_of(page, entry["row"]).items()
-    said: str = entry["says"].format_map({name.replace(":", " "): cell for name, cell in found})
-    return said
+    return cells.filled(entry["says"], results(entry))
+
+
+def results(entry: dict[str, Any]) -> list[Path]:
+    """Return the pages whose cells an entry names."""
+    return [ROOT / page for page in entry["result"].split()]
 
 
 def table() -> str:
@@ -77,7 +67,10 @@ def section(seam_name: str, name: str) -> str:
     found = next((e for e in entries() if (e["seam"], e["name"]) == (seam_name, name)), None)
     if found and "says" in found:
         on = found.get("on", MODEL)
-        lines += [f"Measured on {on}: {measured(found)} ([table](../../{found['result']})).", ""]
+        links = ", ".join(
+            f"[{page.stem}](../../{page.relative_to(ROOT)})" for page in results(found)
+        )
+        lines += [f"Measured on {on}: {measured(found)} ({links}).", ""]
     lines += [f"* {label}: {page.sections[label]}" for label in LABELS if label in page.sections]
     if page.options:
         lines += ["", "| option | default | what it does |", "| --- | --- | --- |"]

@@ -40,8 +40,9 @@ def results(entry: dict[str, Any]) -> list[Path]:
 
 
 def table() -> str:
-    """Return the README's table."""
-    lines = [f"| seam | technique | what it does | from | measured on {MODEL} |"]
+    """Return the README's table, below what its figures are of."""
+    about = measured(cells.described(SOURCE)["about"]).strip("\n")
+    lines = [about, "", f"| seam | technique | what it does | from | measured on {MODEL} |"]
     lines.append("| --- | --- | --- | --- | --- |")
     seam = ""
     for entry in entries():

@@ -8,8 +8,9 @@ The text (WikiText-2) is run up to a depth with exact attention. Its next tokens
 one by one, each by all settings in turn, so that all see the same keys and the same drift of the
 machine. All settings share the model's weights; each has its own copy of the cache, in bfloat16 or
 the type after its ` @ `. A setting's ratio is the median of its ratios to exact attention, token by
-token. Reads are counted over those steps, including the sketch, over what exact attention reads of
-the cache in bfloat16.
+token; half of these are between the quartiles. Reads are counted over those steps, including the
+sketch, over what exact attention reads of the cache in bfloat16. Results with `--threads N` have a
+file of their own.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ HEAD = [
     "bytes read",
     "ms a step",
     "exact / this",
+    "quartiles",
 ]
 
 
@@ -125,6 +127,7 @@ def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]
     """Return a setting's row of the table."""
     reads = subject.trace
     pairs = zip(exact.seconds[WARM:], subject.seconds[WARM:], strict=True)
+    low, middle, high = statistics.quantiles([b / a for b, a in pairs], n=4, method="inclusive")
     return [
         weights,
         depth,
@@ -133,14 +136,17 @@ def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]
         reads.value_fraction,
         reads.kv_bytes_read / exact.trace.kv_bytes_held,
         1000 * statistics.median(subject.seconds[WARM:]),
-        statistics.median(before / after for before, after in pairs),
+        middle,
+        f"{low:.3g} to {high:.3g}",
     ]
 
 
 def measure(flags: argparse.Namespace, weights: str, progress: Progress) -> list[list[Any]]:
     """Return the rows of one quantization of the weights, at all depths."""
     length = max(flags.depths) + flags.steps
-    config = Config.create(flags.model, quantization=weights, max_model_len=length)
+    config = Config.create(
+        flags.model, quantization=weights, max_model_len=length, threads=flags.threads
+    )
     _, runner, tokenizer = load(config)
     text = tokenizer.encode(load_text("wikitext2", flags.data_dir)[: 8 * length])
     rows = []
@@ -162,7 +168,8 @@ def measure(flags: argparse.Namespace, weights: str, progress: Progress) -> list
 def table(flags: argparse.Namespace, rows: list[list[Any]]) -> str:
     """Return the results as text and a table."""
     about = (
-        f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, keys and values in "
+        f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, "
+        f"{'' if flags.threads is None else f'threads: {flags.threads}, '}keys and values in "
         "bfloat16 or the type after `@`; bytes are over those of exact attention in bfloat16. A "
         "step reads the weights too, which no technique of attention spares."
     )
@@ -180,10 +187,13 @@ def main() -> int:
     parser.add_argument("--weights", nargs="*", default=["none", "int8", "file"])
     parser.add_argument("--depths", nargs="*", type=int)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--threads", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
     flags.depths = flags.depths or ([128] if flags.quick else [2048, 8128])
     flags.steps = flags.steps or (WARM + 2 if flags.quick else 34)
+    if flags.steps < WARM + 2:
+        parser.error(f"--steps {flags.steps}: must be at least {WARM + 2}")
     flags.settings = flags.settings or list(CHECKED if flags.overhead else SETTINGS)
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
     rows = []
@@ -192,6 +202,7 @@ def main() -> int:
             rows += measure(flags, weights, progress)
     found = [dict(zip(HEAD, each, strict=True)) for each in rows]
     name = f"{NAME}_overhead" if flags.overhead else NAME
+    name += "" if flags.threads is None else f"_threads_{flags.threads}"
     record.write(flags.out, name, record.facts() | {"rows": found}, table(flags, rows))
     print(table(flags, rows))
     return 0

@@ -45,3 +45,22 @@ def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.M
         assert (row["K read"], row["V read"], row["bytes read"]) == (1, 1, 1)
     assert sketched["K read"] < 1
     assert all(row["ms a step"] > 0 for row in found)
+    assert exact["quartiles"] == "1 to 1"
+
+
+def test_results_of_a_number_of_threads_have_their_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
+    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
+    asked += ["--depths", "60", "--weights", "none", "--overhead", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["speed", *asked, "--steps", "4"])
+    assert speed.main() == 0
+    assert "2 steps at each depth, threads: 1," in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "speed_overhead_threads_1.json").read_text())["rows"]
+    assert [row["K read"] for row in found] == [1, 1, 1]
+    monkeypatch.setattr(sys, "argv", ["speed", *asked, "--steps", "3"])
+    with pytest.raises(SystemExit):
+        speed.main()
+    assert "--steps 3: must be at least 4" in capsys.readouterr().err

@@ -2,7 +2,8 @@
 
 Options
     budget     tokens that are kept, or for quest read
-    ratio      the same as a share of the prompt's tokens; without either: 0.5
+    ratio      the same as a share of the prompt's tokens, at least the smallest budget; without
+               either: 0.5
     rank_only  evict nothing, only order what techniques that stop early read
 """
 

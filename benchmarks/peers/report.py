@@ -61,10 +61,13 @@ BARS = (
 
 def ratios(section: dict[str, Any], case: str) -> list[float]:
     """Return suffice's speed over the peer's in each round."""
-    return [
-        each["ours"]["tokens_per_second"] / each["peer"]["tokens_per_second"]
-        for each in section.get("cases", {}).get(case, [])
-    ]
+    return [ratio_of(each) for each in section.get("cases", {}).get(case, [])]
+
+
+def ratio_of(timed: dict[str, Any]) -> float:
+    """Return suffice's speed over the peer's in a round."""
+    ours, theirs = (timed[who]["tokens_per_second"] for who in ("ours", "peer"))
+    return float(ours / theirs)
 
 
 def middle_round(rounds: list[dict[str, Any]]) -> tuple[float, float, float]:
@@ -73,10 +76,9 @@ def middle_round(rounds: list[dict[str, Any]]) -> tuple[float, float, float]:
     Medians of each would be of different rounds, and their quotient not the ratio. If rounds are
     even in number, the lower of the two in the middle counts.
     """
-    speeds = [[each[who]["tokens_per_second"] for who in ("ours", "peer")] for each in rounds]
-    found = sorted((ours / theirs, ours, theirs) for ours, theirs in speeds)
-    ratio, ours, theirs = found[(len(found) - 1) // 2]
-    return ours, theirs, ratio
+    middle = sorted(rounds, key=ratio_of)[(len(rounds) - 1) // 2]
+    ours, theirs = (middle[who]["tokens_per_second"] for who in ("ours", "peer"))
+    return ours, theirs, ratio_of(middle)
 
 
 def roof_fractions(sections: Sections, case: str, ours: str) -> list[float]:

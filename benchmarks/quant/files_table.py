@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.report import middle_round, spread
+from benchmarks.peers.report import middle_round, ratio_of, spread
 
 CASES = {
     "decode-0": "decode, depth 0",
@@ -86,9 +86,9 @@ def speed(data: dict[str, Any], name: str) -> str:
 
 def cell(rounds: list[dict[str, Any]]) -> str:
     """Return both speeds and their ratio in the middle round, and the ratios' least and most."""
-    ours, theirs, ratio = middle_round(rounds)
-    every = [middle_round([each])[2] for each in rounds]
-    return f"{ours:.0f} / {theirs:.0f}: {ratio:.3g} ({min(every):.3g} to {max(every):.3g})"
+    ours, theirs, middle = middle_round(rounds)
+    every = [ratio_of(each) for each in rounds]
+    return f"{ours:.0f} / {theirs:.0f}: {middle:.3g} ({min(every):.3g} to {max(every):.3g})"
 
 
 def roof(rounds: list[dict[str, Any]]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tiny
 from benchmarks.attention import speed
 from suffice.attention import ATTENTIONS
 
@@ -21,10 +20,9 @@ def test_what_is_timed_as_overhead_does_not_run_as_exact_attention(setting: str)
     assert ATTENTIONS.build("aet:keys=all,values=0").rule().exact
 
 
-def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
-    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
+def test_all_settings_decode_the_same_text(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked += ["--depths", "100", "--steps", "5", "--weights", "none"]
     stored = ["exact @ int8", "tiers:eps=0.9,skip=0.001 @ planes"]
     asked += ["--settings", *stored, *speed.CHECKED, "certified:bounded=false,eps=0.9"]
@@ -49,11 +47,11 @@ def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_results_of_a_number_of_threads_have_their_own_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
-    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
     asked += ["--depths", "60", "--weights", "none", "--overhead", "--threads", "1"]
     monkeypatch.setattr(sys, "argv", ["speed", *asked, "--steps", "4"])
     assert speed.main() == 0

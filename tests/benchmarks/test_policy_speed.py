@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tiny
 from benchmarks.attention import policy_speed
 
 SETTINGS = [
@@ -18,13 +17,6 @@ SETTINGS = [
     "snapkv:ratio=0.5,window=16 + art:change=10,angle=2,patience=1,block=16",
     "h2o:ratio=0.5 + art",
 ]
-
-
-@pytest.fixture
-def asked(tmp_path: Path) -> list[str]:
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
-    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    return ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
 
 
 def test_settings_decode_the_same_text(

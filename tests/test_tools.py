@@ -6,12 +6,15 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from suffice.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tools"))  # tools import each other
@@ -21,13 +24,14 @@ def tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
 readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
 papers, techniques, words = tool("papers"), tool("techniques"), tool("words")
-cells, findings = tool("cells"), tool("findings")
+cells, findings, kernels = tool("cells"), tool("findings"), tool("kernels")
 bits_models = tool("bits_models")
 
 
@@ -165,6 +169,13 @@ def test_a_bit_that_differs_is_found(tmp_path: Path) -> None:
     one["a case"]["decoded"]["perplexity"] = "1.2"
     paths[0].write_text(json.dumps(one))
     assert "decoded.perplexity: 1 cases, by 2.5e-01 at most\n" in compared(paths[1]).stdout
+
+
+def test_the_bits_of_a_case_have_the_counts_of_its_trace() -> None:
+    trace = Trace(layers=2, kv_heads=3)
+    trace.rows[0] = 4
+    found = tool("same_bits").counts(trace)
+    assert found["rows"] == [24, 0, 0, 0, 0] and found["steps"] == 0
 
 
 TINY = """
@@ -332,3 +343,20 @@ def test_every_entry_of_the_techniques_is_a_technique() -> None:
         for _, names, _ in techniques.MARKED.findall(page.read_text())
     }
     assert marked == known, "a technique has no part on its seam's page"
+
+
+def test_instances_of_a_template_are_counted_under_its_name(tmp_path: Path) -> None:
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    source = tmp_path / "part.cpp"
+    source.write_text(
+        "namespace a { template <class T, int N> __attribute__((noinline)) T add(T x) {"
+        " return x + N; } struct S { int f(int) const; }; }\n"
+        "int a::S::f(int x) const { return add<int, 1>(x) + add<int, 2>(x) + add<long, 1>(x); }\n"
+    )
+    command = [compiler, "-O1", "-c", str(source), "-o", "unused.o"]
+    part = kernels.measure(kernels.Part("base", "part"), command, tmp_path)
+    assert {name: len(sizes) for name, sizes in part.functions.items()} == {"add": 3, "f": 1}
+    assert part.instances() == 4 and part.bytes() > 0 and part.memory > 0
+    assert not (tmp_path / "unused.o").exists(), "the build keeps its own objects"

@@ -10,7 +10,7 @@ folder=build/emulate
 mkdir -p $folder/site
 
 launcher=$(command -v ccache || true)
-cmake -S . -B $folder/cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DSUFFICE_EMULATE=ON \
+cmake -S . -B $folder/cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DSUFFICE_EMULATE=ON -DSUFFICE_SETS=all \
     ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} \
     -DPython_EXECUTABLE="$(command -v python)" \
     -Dnanobind_DIR="$(python -m nanobind --cmake_dir)" >$folder/configured

@@ -65,8 +65,8 @@ void CertifiedSearch::read(int part, const int32_t* list, int begin, int end, co
                            Scratch& scratch) {
   const Queries& queries = scratch.queries.of(traversal_->head, queries_, count_);
   float* const floats = scratch.at_least(traverse_scratch(count_, traversal_->head.size));
-  reads_[part] = kernels().attend_selected(traversal_->head, queries, visible_, count_, list, begin,
-                                           end, filter, parts_[part], floats);
+  reads_[part] = kernels().search.attend_selected(traversal_->head, queries, visible_, count_, list,
+                                                  begin, end, filter, parts_[part], floats);
 }
 
 void CertifiedSearch::estimate(int item, Scratch& scratch) {

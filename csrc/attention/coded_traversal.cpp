@@ -38,10 +38,10 @@ void CodedTraversal::work(int chunk, Scratch& scratch) {
   const int first = traversal_.begin / kChunkBlocks * kChunkBlocks;
   const Range blocks = traversal_.chunk(chunk);
   const Queries& queries = scratch.queries.of(traversal_.head, traversal_.queries.data(), count_);
-  kernels().score_tiles(traversal_.head, queries, traversal_.visible.data(), count_,
-                        traversal_.list, blocks.begin, blocks.end,
-                        tiles_ + static_cast<size_t>(blocks.begin - first) * kPanel * count_,
-                        peaks_ + static_cast<size_t>(chunk) * count_);
+  kernels().search.score_tiles(traversal_.head, queries, traversal_.visible.data(), count_,
+                               traversal_.list, blocks.begin, blocks.end,
+                               tiles_ + static_cast<size_t>(blocks.begin - first) * kPanel * count_,
+                               peaks_ + static_cast<size_t>(chunk) * count_);
 }
 
 void CodedTraversal::finish(Scratch& scratch) {
@@ -90,8 +90,8 @@ void CodedTraversal::finish_chosen(int row, Scratch& scratch) {
   const int chosen = static_cast<int>(scratch.order.size());
   const Partial state = token_state(scratch);
   scratch.scores.resize(static_cast<size_t>(round_up(chosen, kTileBlocks)) * kPanel * group);
-  kernels().score_tiles(head, scratch.queries.of(head, queries, group), &visible, group,
-                        scratch.order.data(), 0, chosen, scratch.scores.data(), state.peak);
+  kernels().search.score_tiles(head, scratch.queries.of(head, queries, group), &visible, group,
+                               scratch.order.data(), 0, chosen, scratch.scores.data(), state.peak);
   int64_t keys = 0, seen = 0;
   for (const int32_t block : scratch.order)
     for (int i = block * kPanel; i < std::min((block + 1) * kPanel, length); i++) {
@@ -140,8 +140,8 @@ ValueReads CodedTraversal::weigh_tiles(int row, const CodedTiles& tiles, const P
                                        Scratch& scratch) {
   const KVHead& head = traversal_.head;
   const int group = traversal_.group, first = row * group;
-  const ValueReads read = kernels().add_coded(head, traversal_.visible[first], tables_.data(),
-                                              group, tiles, state, scratch.floats.data());
+  const ValueReads read = kernels().search.add_coded(
+      head, traversal_.visible[first], tables_.data(), group, tiles, state, scratch.floats.data());
   const SeenValues& sum = traversal_.sums->drafts[row];
   for (int q = 0; q < group; q++) {
     const double inverse = 1.0 / state.sum[q], lowest = tables_[q].weights[0];
@@ -154,7 +154,7 @@ ValueReads CodedTraversal::weigh_tiles(int row, const CodedTiles& tiles, const P
   if (head.masses && traversal_.state) {
     std::vector<float>& weights = traversal_.state->weights;
     weights.assign(round_up(traversal_.rows_end, kPanel), 0.0f);
-    kernels().add_coded_masses(head, tables_.data(), group, tiles, state, weights.data());
+    kernels().search.add_coded_masses(head, tables_.data(), group, tiles, state, weights.data());
   }
   audit(traversal_, row, {}, NAN, scratch);
   return read;

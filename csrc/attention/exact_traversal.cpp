@@ -35,8 +35,8 @@ void ExactTraversal::work(int chunk, Scratch& scratch) {
   float* const floats = scratch.at_least(attend_scratch(count_, traversal_.head.size));
   const KVHead& head = traversal_.head;
   const Queries& queries = scratch.queries.of(head, traversal_.queries.data(), count_);
-  kernels().attend(head, queries, traversal_.visible.data(), count_, traversal_.list, blocks.begin,
-                   blocks.end, part(chunk), floats, scores());
+  kernels().attention.attend(head, queries, traversal_.visible.data(), count_, traversal_.list,
+                             blocks.begin, blocks.end, part(chunk), floats, scores());
 }
 
 void ExactTraversal::finish(Scratch& scratch) {
@@ -59,8 +59,8 @@ void ExactTraversal::add_weights(const std::vector<Partial>& parts, int query) {
   if (query == 0) weights.assign(kept.stride, 0.0f);
   for (int i = traversal_.begin; i < traversal_.end; i++) {
     const int row = (traversal_.list ? traversal_.list[i] : i) * kPanel;
-    kernels().add_masses(kept.rows + static_cast<size_t>(query) * kept.stride + row, peak,
-                         sum > 0 ? 1.0f / sum : 0.0f, weights.data() + row);
+    kernels().search.add_masses(kept.rows + static_cast<size_t>(query) * kept.stride + row, peak,
+                                sum > 0 ? 1.0f / sum : 0.0f, weights.data() + row);
   }
 }
 

@@ -76,8 +76,8 @@ void audit(const Traversal& traversal, int row, const std::vector<Partial>& part
   const Partial exact = partial_at(floats + attend_scratch(group, size), group, size);
   const Queries& queries =
       scratch.queries.of(traversal.head, traversal.queries.data() + first, group);
-  kernels().attend(traversal.head, queries, traversal.visible.data() + first, group, traversal.list,
-                   traversal.begin, traversal.end, exact, floats, {});
+  kernels().attention.attend(traversal.head, queries, traversal.visible.data() + first, group,
+                             traversal.list, traversal.begin, traversal.end, exact, floats, {});
   for (int q = 0; q < group; q++) {
     const size_t place = static_cast<size_t>(row) * to.stride + q;
     to.missing[place] = missing_share(parts, exact, q);

@@ -44,15 +44,15 @@ void PromptSearch::estimate(int chunk, Scratch& scratch) {
   scratch.scores.resize(static_cast<size_t>(kChunkBlocks) * kPanel * count);
   float* const peaks = peaks_.data() + static_cast<size_t>(chunk) * count;
   const Queries& queries = scratch.queries.of(traversal_->head, queries_.data(), count);
-  kernels().score_tiles(traversal_->head, queries, visible_.data(), count, traversal_->list,
-                        blocks.begin, blocks.end, scratch.scores.data(), peaks);
+  kernels().search.score_tiles(traversal_->head, queries, visible_.data(), count, traversal_->list,
+                               blocks.begin, blocks.end, scratch.scores.data(), peaks);
   const CodedTiles tiles{.scores = scratch.scores.data(),
                          .stride = count * kTileRows,
                          .begin = blocks.begin,
                          .end = blocks.end};
-  kernels().sum_blocks(tiles, count, peaks,
-                       masses_.data() + static_cast<size_t>(chunk) * count * kChunkBlocks,
-                       kChunkBlocks);
+  kernels().search.sum_blocks(tiles, count, peaks,
+                              masses_.data() + static_cast<size_t>(chunk) * count * kChunkBlocks,
+                              kChunkBlocks);
 }
 
 // Adds the share that each block has of one look's softmax.
@@ -118,9 +118,9 @@ void PromptSearch::attend(int piece, Scratch& scratch) {
   if (begin >= end) return;
   const int count = static_cast<int>(traversal_->queries.size());
   const Queries& queries = scratch.queries.of(traversal_->head, traversal_->queries.data(), count);
-  kernels().attend(traversal_->head, queries, traversal_->visible.data(), count, chosen_.data(),
-                   begin, end, part(piece),
-                   scratch.at_least(attend_scratch(count, traversal_->head.size)), {});
+  kernels().attention.attend(traversal_->head, queries, traversal_->visible.data(), count,
+                             chosen_.data(), begin, end, part(piece),
+                             scratch.at_least(attend_scratch(count, traversal_->head.size)), {});
 }
 
 void PromptSearch::finish() {

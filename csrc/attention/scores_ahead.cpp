@@ -65,8 +65,8 @@ bool ScoresAhead::help(float* scratch) {
   const int piece = pieces_.load() > 0 ? take_next() : -1;
   if (piece >= 0) {
     const int begin = piece * kPieceBlocks, end = std::min(begin + kPieceBlocks, what_.blocks);
-    kernels().score_piece(*what_.head, what_.queries, what_.count, what_.list, begin, end,
-                          what_.end_row, scores(piece), scratch);
+    kernels().attention.score_piece(*what_.head, what_.queries, what_.count, what_.list, begin, end,
+                                    what_.end_row, scores(piece), scratch);
     finish(piece);
   }
   helpers_.fetch_sub(1);

@@ -201,7 +201,8 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
                  .list = order.blocks,
                  .blocks = order.count,
                  .end_row = traversal_.length(row)});
-  Reads reads = kernels().traverse(traversal_.head, queries, visible, group, order, rule_, state,
+  Reads reads =
+      kernels().attention.traverse(traversal_.head, queries, visible, group, order, rule_, state,
                                    ahead_, aet_ ? scratch.masses.data() : nullptr, floats);
   ahead_.close();
   finish_row(row, state, always, scratch);

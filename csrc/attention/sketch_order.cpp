@@ -64,7 +64,7 @@ float* SketchMasses::greatest_of(int piece) const {
 void SketchMasses::estimate(const KVHead& head, const float* const* queries, int piece) const {
   const Estimates to = estimates();
   const int begin = piece * kEstimatedChunks, end = std::min(begin + kEstimatedChunks, to.chunks);
-  kernels().estimate(head, queries, begin, end, to, greatest_of(piece));
+  kernels().search.estimate(head, queries, begin, end, to, greatest_of(piece));
   if (end < to.chunks) return;
   const size_t blocks = to.blocks(), used = static_cast<size_t>(to.chunks) * kSketchBlocks;
   for (int kind = 0; kind < kinds(); kind++)  // the padding beyond the chunks has no mass
@@ -84,7 +84,7 @@ void SketchOrder::sort(const SketchMasses& masses) {
       peaks[q] = std::max(peaks[q], masses.greatest(piece)[q]);
   totals_.resize(estimates.count);
   shares_.resize(estimates.blocks());
-  kernels().combine(estimates, peaks.data(), totals_.data(), shares_.data());
+  kernels().search.combine(estimates, peaks.data(), totals_.data(), shares_.data());
   sort_by_share(shares_.data(), estimates.chunks * kSketchBlocks, buckets_, blocks);
   for (int32_t& block : blocks) block += masses.first();
 }

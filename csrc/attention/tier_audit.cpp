@@ -38,9 +38,9 @@ std::vector<double> TierSearch::shifts_of(const std::vector<double>* truth,
   for (int i = 0; i < blocks_; i++) {
     const int block = block_at(i);
     const bool heavy = marked_[i / kTileBlocks] >> (i % kTileBlocks * kPanel) & 1;
-    kernels().load_rows(traversal_->head, block * kPanel, kPanel, nullptr, exact.data());
-    kernels().load_rows(heavy ? traversal_->head : base_, block * kPanel, kPanel, nullptr,
-                        light.data());
+    kernels().rows.load_rows(traversal_->head, block * kPanel, kPanel, nullptr, exact.data());
+    kernels().rows.load_rows(heavy ? traversal_->head : base_, block * kPanel, kPanel, nullptr,
+                             light.data());
     for (int row = 0; row < kPanel; row++) {
       if (!visible_.sees(block * kPanel + row)) continue;
       const float* const value = exact.data() + row * size;
@@ -70,9 +70,10 @@ void TierSearch::audit_token(Scratch& scratch) {
   const Audit& to = traversal_->audit;
   if (!to.missing) return;
   std::vector<float> scores(kept_.size() * group_ * kTileRows), peaks(group_);
-  kernels().score_tiles(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
-                        traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
-                        tiles_.list, tiles_.begin, tiles_.end, scores.data(), peaks.data());
+  kernels().search.score_tiles(
+      traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
+      traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_, tiles_.list,
+      tiles_.begin, tiles_.end, scores.data(), peaks.data());
   audit(*traversal_, row_, {}, NAN, scratch);
   std::vector<std::vector<double>> truth(group_), used(group_);
   const size_t place = static_cast<size_t>(row_) * to.stride;

@@ -22,9 +22,9 @@ void TierSearch::look(Scratch& scratch) {
   sort_light_rows();
   totals_of_light_.resize(group_);
   possible_.resize(group_ * all);
-  kernels().bound_light(base_, tiles_, group_, peaks_.data(), units_.data(), light_.data(),
-                        known_.data(), masses_.data(),
-                        {possible_.data(), blocks_, totals_of_light_.data()});
+  kernels().search.bound_light(base_, tiles_, group_, peaks_.data(), units_.data(), light_.data(),
+                               known_.data(), masses_.data(),
+                               {possible_.data(), blocks_, totals_of_light_.data()});
   shares_.assign(all, 0.0f);
   for (int q = 0; q < group_; q++) {
     const double most = totals_of_light_[q].more;
@@ -51,7 +51,7 @@ void TierSearch::look(Scratch& scratch) {
 // Of all tiles, as `attend` sorts the rows of a piece.
 void TierSearch::sort_light_rows() {
   for (auto* rows : {&light_, &known_}) rows->resize(marked_.size());
-  kernels().keep_rows(tiles_, group_, floors_.data(), marked_.data(), light_.data());
+  kernels().search.keep_rows(tiles_, group_, floors_.data(), marked_.data(), light_.data());
   for (size_t tile = 0; tile < marked_.size(); tile++) {
     known_[tile] = light_[tile] & marked_[tile];
     light_[tile] &= ~marked_[tile];
@@ -80,11 +80,12 @@ void TierSearch::compare(const std::vector<int32_t>& chosen, float* more, float*
   }
   scratch.scores.resize(static_cast<size_t>(round_up(blocks, kTileBlocks)) * kPanel * group_);
   std::vector<float> peaks(group_);
-  kernels().score_tiles(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
-                        traversal_->visible.data() + static_cast<size_t>(row_) * group_, group_,
-                        list.data(), 0, blocks, scratch.scores.data(), peaks.data());
-  kernels().compare_blocks(tiles_, chosen.data(), blocks, group_, peaks_.data(), light_.data(),
-                           known_.data(), scratch.scores.data(), more, less);
+  kernels().search.score_tiles(traversal_->head,
+                               scratch.queries.of(traversal_->head, queries_, group_),
+                               traversal_->visible.data() + static_cast<size_t>(row_) * group_,
+                               group_, list.data(), 0, blocks, scratch.scores.data(), peaks.data());
+  kernels().search.compare_blocks(tiles_, chosen.data(), blocks, group_, peaks_.data(),
+                                  light_.data(), known_.data(), scratch.scores.data(), more, less);
 }
 
 }  // namespace suffice

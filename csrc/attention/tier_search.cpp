@@ -48,13 +48,13 @@ void TierEstimates::work(int chunk, Scratch& scratch) const {
   float* const scores = scores_ + static_cast<size_t>(blocks.begin - first) * kPanel * count_;
   float* const peaks = peaks_ + static_cast<size_t>(chunk) * count_;
   const KVHead base = base_of(traversal_.head);
-  kernels().score_tiles(base, scratch.queries.of(base, traversal_.queries.data(), count_),
-                        traversal_.visible.data(), count_, traversal_.list, blocks.begin,
-                        blocks.end, scores, peaks);
+  kernels().search.score_tiles(base, scratch.queries.of(base, traversal_.queries.data(), count_),
+                               traversal_.visible.data(), count_, traversal_.list, blocks.begin,
+                               blocks.end, scores, peaks);
   const CodedTiles tiles{
       .scores = scores, .stride = count_ * kTileRows, .begin = blocks.begin, .end = blocks.end};
   float* masses = masses_ + static_cast<size_t>(chunk) * count_ * kChunkBlocks;
-  kernels().sum_blocks(tiles, count_, peaks, masses, kChunkBlocks);
+  kernels().search.sum_blocks(tiles, count_, peaks, masses, kChunkBlocks);
   float* const sums = sums_ + static_cast<size_t>(chunk) * count_;
   for (int q = 0; q < count_; q++, masses += kChunkBlocks)
     sums[q] = std::accumulate(masses, masses + (blocks.end - blocks.begin), 0.0f);
@@ -141,7 +141,7 @@ void TierSearch::weigh_blocks(const TierEstimates& estimates) {
 
 void TierSearch::measure_errors() {
   units_.resize(group_);
-  kernels().measure_queries(traversal_->head, queries_, group_, units_.data());
+  kernels().search.measure_queries(traversal_->head, queries_, group_, units_.data());
 }
 
 // Sums, block by block, what bounds the errors of the weights of its rows if it is light.
@@ -151,11 +151,11 @@ void TierSearch::bound_errors() {
   if_light_.resize(kept_.size());
   seen_.resize(kept_.size());
   std::fill(marked_.begin(), marked_.end(), 0);
-  kernels().keep_rows(tiles_, group_, floors_.data(), marked_.data(), if_light_.data());
+  kernels().search.keep_rows(tiles_, group_, floors_.data(), marked_.data(), if_light_.data());
   const std::vector<float> every(group_, kEveryRow);
-  kernels().keep_rows(tiles_, group_, every.data(), marked_.data(), seen_.data());
-  kernels().bound_blocks(base_, tiles_, group_, peaks_.data(), units_.data(), if_light_.data(),
-                         marked_.data(), errors());
+  kernels().search.keep_rows(tiles_, group_, every.data(), marked_.data(), seen_.data());
+  kernels().search.bound_blocks(base_, tiles_, group_, peaks_.data(), units_.data(),
+                                if_light_.data(), marked_.data(), errors());
 }
 
 BlockErrors TierSearch::errors() {
@@ -199,8 +199,8 @@ void TierSearch::choose_blocks(double most) {
 // heads.
 int64_t TierSearch::keep_rows(const CodedTiles& tiles, int first, int last) {
   if (!rule_->bounded)
-    return kernels().keep_rows(tiles, group_, floors_.data(), marked_.data() + first,
-                               counted_.data() + first);
+    return kernels().search.keep_rows(tiles, group_, floors_.data(), marked_.data() + first,
+                                      counted_.data() + first);
   int64_t rows = 0;
   for (int tile = first; tile < last; tile++) {
     const uint64_t exact = seen_[tile] & marked_[tile];
@@ -247,13 +247,13 @@ void TierSearch::attend(int piece, Scratch& scratch) {
   float* const floats =
       scratch.at_least(std::max(attend_scratch(group_, base_.size), coded_scratch(group_)));
   if (blocks > 0)
-    kernels().attend_kept(traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
-                          traversal_->length(row_), group_, list, rows, blocks, part(2 * piece),
-                          floats);
+    kernels().search.attend_kept(
+        traversal_->head, scratch.queries.of(traversal_->head, queries_, group_),
+        traversal_->length(row_), group_, list, rows, blocks, part(2 * piece), floats);
   if (reads.light == 0) return;
   const Partial to = part(2 * piece + 1);
   std::copy(peaks_.begin(), peaks_.end(), to.peak);
-  kernels().add_light(base_, tiles, kept_.data() + first, group_, to, floats);
+  kernels().search.add_light(base_, tiles, kept_.data() + first, group_, to, floats);
 }
 
 // Fetches the values of a tile's light rows, which are read after all exact ones of the piece.

@@ -81,7 +81,7 @@ const Queries& PreparedQueries::of(const KVHead& head, const float* const* queri
               .means = scales + 2 * padded};
   count_ = count;
   type_ = head.key_type;
-  kernels().prepare_queries(head, queries_, count);
+  kernels().attention.prepare_queries(head, queries_, count);
   return queries_;
 }
 

@@ -26,7 +26,7 @@ void ValueSum::replace(const KVHead& head, int row, int by) {
 void ValueSum::add(const KVHead& head, int row, double factor) {
   if (total_.empty()) total_.assign(head.size, 0.0);
   float value[kMaxSize];
-  kernels().load_rows(head, row, 1, nullptr, value);
+  kernels().rows.load_rows(head, row, 1, nullptr, value);
   for (int d = 0; d < head.size; d++) total_[d] += factor * value[d];
 }
 

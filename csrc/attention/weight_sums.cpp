@@ -29,20 +29,20 @@ void weigh(Part& part, Scratch& scratch) {
   std::vector<float> peaks(count);
   scratch.scores.resize(static_cast<size_t>(tiles) * kTileRows * count);
   scratch.masses.resize(static_cast<size_t>(blocks) * count);
-  kernels().score_tiles(part.head, scratch.queries.of(part.head, part.queries, count),
-                        part.visible.data(), count, nullptr, 0, blocks, scratch.scores.data(),
-                        peaks.data());
+  kernels().search.score_tiles(part.head, scratch.queries.of(part.head, part.queries, count),
+                               part.visible.data(), count, nullptr, 0, blocks,
+                               scratch.scores.data(), peaks.data());
   const CodedTiles scores{
       .scores = scratch.scores.data(), .stride = count * kTileRows, .begin = 0, .end = blocks};
-  kernels().sum_blocks(scores, count, peaks.data(), scratch.masses.data(), blocks);
+  kernels().search.sum_blocks(scores, count, peaks.data(), scratch.masses.data(), blocks);
   for (int q = 0; q < count; q++) {
     const float* const masses = scratch.masses.data() + static_cast<size_t>(q) * blocks;
     const auto factor = static_cast<float>(1 / std::accumulate(masses, masses + blocks, 0.0));
     for (int block = 0; block < blocks; block++) {
       const size_t tile = block / kTileBlocks * static_cast<size_t>(count) + q;
-      kernels().add_masses(scratch.scores.data() + tile * kTileRows + block % kTileBlocks * kPanel,
-                           peaks[q], factor,
-                           part.sums.data() + static_cast<size_t>(block) * kPanel);
+      kernels().search.add_masses(
+          scratch.scores.data() + tile * kTileRows + block % kTileBlocks * kPanel, peaks[q], factor,
+          part.sums.data() + static_cast<size_t>(block) * kPanel);
     }
   }
 }

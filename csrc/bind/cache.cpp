@@ -62,7 +62,7 @@ void store(KVCache& cache, int layer, int first, int count, const float* k, cons
     const KVHead head = cache.head(layer, h);
     for (int i = 0; i < count; i++) {
       const size_t start = h * head_stride + i * row_stride;
-      kernels().store_row(head, first + i, k + start, v + start);
+      kernels().rows.store_row(head, first + i, k + start, v + start);
     }
   }
 }
@@ -119,9 +119,9 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   for (int h = 0; h < cache.heads(); h++) {
     const size_t start = static_cast<size_t>(h) * count * cache.size();
     const KVHead head = cache.head(layer, h);
-    kernels().load_rows(base ? base_of(head) : head, first, count,
-                        keys ? keys->data() + start : nullptr,
-                        values ? values->data() + start : nullptr);
+    kernels().rows.load_rows(base ? base_of(head) : head, first, count,
+                             keys ? keys->data() + start : nullptr,
+                             values ? values->data() + start : nullptr);
   }
 }
 

@@ -163,7 +163,7 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
     threads->barrier();
     const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
     const Share mine = share(w.linear.panels(), thread, threads->size());
-    kernels().linear(w.linear, mine.first, mine.last, inputs, y.data(), width);
+    kernels().products.linear(w.linear, mine.first, mine.last, inputs, y.data(), width);
   });
 }
 
@@ -202,7 +202,7 @@ void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Float
           "y must be [" + std::to_string(w.linear.rows) + "]");
   for (size_t i = 0; i < x.size(); i++) require(x.data()[i] < kLevels, "codes are below 16");
   nb::gil_scoped_release release;
-  kernels().count_pairs(w.linear, 0, w.linear.panels(), x.data(), x_levels.data(), y.data());
+  kernels().codes.count_pairs(w.linear, 0, w.linear.panels(), x.data(), x_levels.data(), y.data());
 }
 
 // Writes the dense float32 weight [rows, columns] in the caller's thread: callers are among
@@ -213,7 +213,7 @@ void py_unpack(const PyLinear& w, Floats out) {
           "out must be [" + std::to_string(w.linear.rows) + ", " +
               std::to_string(w.linear.columns) + "]");
   nb::gil_scoped_release release;
-  kernels().unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
+  kernels().products.unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
 }
 
 // Writes one of its rows, [columns].
@@ -221,7 +221,7 @@ void py_unpack_row(const PyLinear& w, int row, Floats out) {
   require(row >= 0 && row < w.linear.rows, "no row " + std::to_string(row));
   require(out.ndim() == 1 && out.size() == static_cast<size_t>(w.linear.columns),
           "out must be [" + std::to_string(w.linear.columns) + "]");
-  kernels().unpack_row(w.linear, row, out.data());
+  kernels().products.unpack_row(w.linear, row, out.data());
 }
 
 // Fills found [2, k] with the indices of the k largest and the k smallest values.
@@ -231,8 +231,8 @@ void py_outliers(ConstFloats values, Ints found) {
           "found must be [2, k] with 2 k <= N");
   const int size = static_cast<int>(values.size()), count = static_cast<int>(found.shape(1));
   std::vector<float> scratch(outlier_scratch(size));
-  require(kernels().select_outliers(values.data(), size, count, found.data(), found.data() + count,
-                                    scratch.data()),
+  require(kernels().pointwise.select_outliers(values.data(), size, count, found.data(),
+                                              found.data() + count, scratch.data()),
           "a value is not finite");
 }
 

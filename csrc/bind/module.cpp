@@ -1,4 +1,7 @@
+#include <nanobind/stl/tuple.h>
+
 #include <new>
+#include <tuple>
 
 #include "bind/bind.h"
 #include "kernels/kernels.h"
@@ -27,9 +30,9 @@ namespace {
 
 void bind_machine(nb::module_& m) {
   m.def("isas", [] {
-    int count;
-    const char* const* names = available_isas(&count);
-    return std::vector<std::string>(names, names + count);
+    std::vector<std::tuple<std::string, bool, bool>> states;
+    for (const IsaState& each : isa_states()) states.emplace_back(each.name, each.built, each.runs);
+    return states;
   });
   m.def("isa", [] { return std::string(kernels().name); });
   m.def("use_isa", [](const std::string& name) { return use_isa(name.c_str()); }, "name"_a);

@@ -46,8 +46,9 @@ void py_pack(ConstBytes from, const std::string& from_type, int rows, int column
           "weights are packed as float32 or bfloat16");
   check_size("the packed weight", to.size(), packed.panels() * packed.panel_bytes());
   by_threads(packed.panels(), [&](int, Share mine) {
-    kernels().pack(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
-                   mine.first, mine.last, packed.type, reinterpret_cast<std::byte*>(to.data()));
+    kernels().products.pack(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
+                            mine.first, mine.last, packed.type,
+                            reinterpret_cast<std::byte*>(to.data()));
   });
 }
 
@@ -62,10 +63,10 @@ bool py_round_int8(ConstBytes from, const std::string& from_type, int rows, int 
   require(shares.size() >= 1, "at least one share");
   std::vector<char> finite(team()->size(), true);
   by_threads(panels, [&](int thread, Share mine) {
-    finite[thread] =
-        kernels().round_int8(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
-                             mine.first, mine.last, shares.data(), static_cast<int>(shares.size()),
-                             reinterpret_cast<std::byte*>(to.data()));
+    finite[thread] = kernels().products.round_int8(reinterpret_cast<const std::byte*>(from.data()),
+                                                   dense, rows, columns, mine.first, mine.last,
+                                                   shares.data(), static_cast<int>(shares.size()),
+                                                   reinterpret_cast<std::byte*>(to.data()));
   });
   for (const char each : finite)
     if (!each) return false;
@@ -120,8 +121,9 @@ double py_round_groups(ConstFloats values, int group, ConstFloats levels, ConstF
   std::vector<double> lost(panels);
   by_threads(panels, [&](int, Share mine) {
     for (int panel = mine.first; panel < mine.last; panel++)
-      lost[panel] = kernels().round_groups(by, values.data(), static_cast<int>(rows),
-                                           static_cast<int>(columns), panel, panel + 1, to);
+      lost[panel] =
+          kernels().products.round_groups(by, values.data(), static_cast<int>(rows),
+                                          static_cast<int>(columns), panel, panel + 1, to);
   });
   double all = 0.0;
   for (const double each : lost) all += each;

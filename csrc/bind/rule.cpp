@@ -85,8 +85,8 @@ void py_soften_packed(Floats scores, const AttentionRule& rule, Floats sums) {
   const int count = static_cast<int>(scores.shape(1));
   require(sums.ndim() == 1 && static_cast<int>(sums.shape(0)) == count,
           "sums must have one entry per query head");
-  kernels().soften_packed(scores.data(), static_cast<int>(scores.shape(0)), count, tables,
-                          byte_sums(tables, count).data(), sums.data());
+  kernels().search.soften_packed(scores.data(), static_cast<int>(scores.shape(0)), count, tables,
+                                 byte_sums(tables, count).data(), sums.data());
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ void encode_boxes(KVCache& cache, int first_head, int last_head, int length) {
     const int layer = i / cache.heads();
     const KVHead head = cache.head(layer, i % cache.heads());
     for (int block = cache.boxed(layer); block < length / kPanel; block++)
-      kernels().encode_box(head, block, box_at(head, block));
+      kernels().search.encode_box(head, block, box_at(head, block));
   }
 }
 
@@ -28,8 +28,8 @@ int Ranking::sort(const KVHead& head, const float* const* queries, int count, in
   box_.resize(2 * static_cast<size_t>(head.size));
   for (int block = begin; block < end - 1; block++) {
     const float* box = block < boxed ? box_at(head, block) : box_.data();
-    if (block >= boxed) kernels().encode_box(head, block, box_.data());
-    ranked_.push_back({block, kernels().bound(box, queries, count, head.size)});
+    if (block >= boxed) kernels().search.encode_box(head, block, box_.data());
+    ranked_.push_back({block, kernels().search.bound(box, queries, count, head.size)});
   }
   const auto better = [](const Ranked& a, const Ranked& b) {
     return a.bound != b.bound ? a.bound > b.bound : a.block < b.block;

@@ -76,7 +76,7 @@ void encode_sketch(const KVHead& head, int chunk) {
   const size_t elements = static_cast<size_t>(kSketchRows) * size;
   std::vector<float> keys(elements), channels(elements);
   std::vector<uint8_t> codes(elements);
-  kernels().load_rows(head, chunk * kSketchRows, kSketchRows, keys.data(), nullptr);
+  kernels().rows.load_rows(head, chunk * kSketchRows, kSketchRows, keys.data(), nullptr);
   for (int d = 0; d < size; d++)
     for (int row = 0; row < kSketchRows; row++)
       channels[d * kSketchRows + row] = keys[row * size + d];

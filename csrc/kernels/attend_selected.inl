@@ -1,14 +1,13 @@
 // Decode attention of one token's query heads to selected blocks, without the values of least
 // weight.
 
-template <Type KT, Type VT>
 struct SelectedBlocks {
   const Visible& visible;
   const Filter& filter;
   const Partial& state;
   const int count, end_row;
   float* lost;  // [count]
-  Running<KT, VT> running;
+  Running running;
   SelectedReads reads;
 
   // Bit i: row i of the tile has, in some head, a score of at least the floor. `per_head`: such
@@ -37,7 +36,7 @@ struct SelectedBlocks {
   SelectedReads go(const int32_t* list, int begin, int end) {
     for (int q = 0; q < count; q++) state.greatest[q] = -kInfinity;
     for (int i = begin; i < end;) {
-      Tile tile = tile_at<KT, VT>(running.head, list, i, end, end, end_row);
+      Tile tile = tile_at(running.head, list, i, end, end, end_row);
       i += tile.blocks;
       if (filter.floors)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
@@ -72,17 +71,13 @@ inline SelectedReads attend_selected(const KVHead& head, const Queries& queries,
                                      const Visible& visible, int count, const int32_t* list,
                                      int begin, int end, const Filter& filter, const Partial& state,
                                      float* scratch) {
-  return for_type(head.key_type, [&]<Type KT>() {
-    return for_type(head.value_type, [&]<Type VT>() {
-      SelectedBlocks<KT, VT> blocks{visible,
-                                    filter,
-                                    state,
-                                    count,
-                                    rows_in_use(&visible, 1),
-                                    scratch + attend_scratch(count, head.size),
-                                    Running<KT, VT>(head, queries, count, state, scratch),
-                                    {}};
-      return blocks.go(list, begin, end);
-    });
-  });
+  SelectedBlocks blocks{visible,
+                        filter,
+                        state,
+                        count,
+                        rows_in_use(&visible, 1),
+                        scratch + attend_scratch(count, head.size),
+                        Running(head, queries, count, state, scratch),
+                        {}};
+  return blocks.go(list, begin, end);
 }

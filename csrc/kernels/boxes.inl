@@ -10,7 +10,7 @@ inline void encode_box(const KVHead& head, int block, float* box) {
   const int size = head.size;
   alignas(64) float key[kMaxSize];
   for (int row = 0; row < kPanel; row++) {
-    load_rows(head, block * kPanel + row, 1, key, nullptr);
+    rows.load_rows(head, block * kPanel + row, 1, key, nullptr);
     for (int d = 0; d < size; d += W) {
       const vf value = load(key + d);
       store(box + d, row == 0 ? value : -max(-value, -load(box + d)));

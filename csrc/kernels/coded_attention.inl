@@ -18,28 +18,20 @@ SUFFICE_INLINE float greatest_in_tiles(const float* scores, int stride, int bloc
 }
 
 // Scores of `count` query rows for the tiles from block `begin` to `end`, [tile][count][kTileRows].
-template <Type KT>
-void score_tiles_of(const KVHead& head, const Queries& queries, const Visible* visible, int count,
-                    const int32_t* list, int begin, int end, float* scores, float* peaks) {
+inline void score_tiles(const KVHead& head, const Queries& queries, const Visible* visible,
+                        int count, const int32_t* list, int begin, int end, float* scores,
+                        float* peaks) {
   const int end_row = rows_in_use(visible, count), stride = count * kTileRows;
   const Visible all = seen_by_all(visible, count);
   float* to = scores;
   for (int i = begin; i < end; i += kTileBlocks, to += stride) {
-    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
-    score<KT>(head, tile, queries, count, to);
+    const Tile tile = tile_at(head, list, i, end, end, end_row);
+    score_keys(head, tile, queries, count, to, nullptr);
     if (sees_tile(all, tile)) continue;
     for (int q = 0; q < count; q++) hide(tile, visible[q], to + q * kTileRows);
   }
   for (int q = 0; q < count; q++)
     peaks[q] = greatest_in_tiles(scores + q * kTileRows, stride, end - begin);
-}
-
-inline void score_tiles(const KVHead& head, const Queries& queries, const Visible* visible,
-                        int count, const int32_t* list, int begin, int end, float* scores,
-                        float* peaks) {
-  for_type(head.key_type, [&]<Type KT>() {
-    score_tiles_of<KT>(head, queries, visible, count, list, begin, end, scores, peaks);
-  });
 }
 
 // Turns scores into weights less `base`; `reached` [Borders][W] counts, lane by lane, the scores
@@ -166,9 +158,9 @@ struct CodedScratch {
 };
 
 // Weights by codes, and the values that they need.
-template <Type VT>
 struct Coded {
   const KVHead& head;
+  const Type type;  // of values
   const Visible& visible;
   const Partial& state;
   Weights packed;
@@ -180,6 +172,7 @@ struct Coded {
   Coded(const KVHead& head, const Visible& visible, const SoftmaxTable* tables, int count,
         bool summed, const Partial& state, const CodedScratch& room)
       : head(head),
+        type(head.value_type),
         visible(visible),
         state(state),
         packed(room.packed),
@@ -197,15 +190,15 @@ struct Coded {
   void add_tile(const Tile& tile, const float* scores) {
     const uint64_t mask = codes.whole ? visible_rows(tile) : codes.select(scores, tile.blocks);
     if (!codes.fits(mask)) add_packed();
-    const ptrdiff_t row_bytes = elements_bytes(VT, head.size);
+    const ptrdiff_t row_bytes = elements_bytes(type, head.size);
     picked.rest = tile.value_rest;
     codes.pack(mask, scores, [&](int place, int row) {
       const int block = row / kPanel, within = row % kPanel;
       picked.rows[place] = tile.values[block] + within * row_bytes;
       fetch_row(picked.rows[place], static_cast<int>(row_bytes));
-      if constexpr (VT == Type::planes)
+      if (type == Type::planes)
         fetch_row(picked.rows[place] + picked.rest, static_cast<int>(row_bytes));
-      if constexpr (has_scales(VT)) scales[place] = head.value_scales[tile.row[block] + within];
+      if (has_scales(type)) scales[place] = head.value_scales[tile.row[block] + within];
     });
   }
 
@@ -213,14 +206,14 @@ struct Coded {
     picked.count = codes.held;
     rows += picked.count;
     codes.weigh();
-    if constexpr (has_scales(VT)) scale_packed<VT>(scales, packed, codes.count, picked);
-    add_all_picked<VT>(picked, head.size, codes.count, packed, state.output);
+    if (has_scales(type)) scale_packed(type, scales, packed, codes.count, picked);
+    add_picked(type, picked, head.size, codes.count, packed, state.output);
   }
 
   ValueReads finish(int64_t keys) {
     add_packed();
     for (int q = 0; q < codes.count; q++) state.sum[q] = codes.sum(q, keys);
-    restore<VT>(state.output, codes.count, head.size);
+    restore_values(type, state.output, codes.count, head.size);
     return {rows, codes.whole ? rows * codes.count : codes.per_head};
   }
 };
@@ -230,21 +223,18 @@ inline ValueReads add_coded(const KVHead& head, const Visible& visible, const So
                             float* scratch) {
   const CodedScratch room(scratch, count);
   const int end_row = rows_in_use(&visible, 1);
-  return for_type(head.value_type, [&]<Type VT>() {
-    Coded<VT> coded(head, visible, tables, count, tiles.summed, state, room);
-    const float* scores = tiles.scores;
-    for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride)
-      coded.add_tile(  // values only
-          tile_at<Type::f32, VT>(head, tiles.list, i, tiles.end, tiles.end, end_row), scores);
-    return coded.finish(tiles.keys);
-  });
+  Coded coded(head, visible, tables, count, tiles.summed, state, room);
+  const float* scores = tiles.scores;
+  for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride)
+    coded.add_tile(tile_at(head, tiles.list, i, tiles.end, tiles.end, end_row), scores);
+  return coded.finish(tiles.keys);
 }
 
 inline void add_coded_masses(const KVHead& head, const SoftmaxTable* tables, int count,
                              const CodedTiles& tiles, const Partial& state, float* masses) {
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
-    const Tile tile = tile_at<Type::f32, Type::f32>(head, tiles.list, i, tiles.end, tiles.end, 0);
+    const Tile tile = tile_at(head, tiles.list, i, tiles.end, tiles.end, 0);
     for (int q = 0; q < count; q++) {
       const vf share = splat(state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f);
       for (int key = 0; key < tile.blocks * kPanel; key += W) {

@@ -1,28 +1,19 @@
 // Scores of the keys that a traversal comes to: see attention/scores_ahead.h.
 
 // Scores of the blocks list[begin..end) for query rows, [tile][count][kTileRows].
-template <Type KT>
-void score_piece_of(const KVHead& head, const Queries& queries, int count, const int32_t* list,
-                    int begin, int end, int end_row, float* scores, float* scratch) {
+inline void score_piece(const KVHead& head, const Queries& queries, int count, const int32_t* list,
+                        int begin, int end, int end_row, float* scores, float* scratch) {
   std::byte* const lines = whole_lines(scratch);
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
-    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
-    multiply_keys<KT>(head, tile, queries, count, scores, lines);
+    const Tile tile = tile_at(head, list, i, end, end, end_row);
+    multiply_keys(head, tile, queries, count, scores, lines);
   }
 }
 
-inline void score_piece(const KVHead& head, const Queries& queries, int count, const int32_t* list,
-                        int begin, int end, int end_row, float* scores, float* scratch) {
-  for_type(head.key_type, [&]<Type KT>() {
-    score_piece_of<KT>(head, queries, count, list, begin, end, end_row, scores, scratch);
-  });
-}
-
 // The scores that a traversal comes to, which other threads may have computed.
-template <Type KT, Type VT>
 class ComingScores {
  public:
-  ComingScores(Running<KT, VT>& running, const Order& order, int end_row, ScoresAhead& ahead)
+  ComingScores(Running& running, const Order& order, int end_row, ScoresAhead& ahead)
       : running_(running), order_(order), end_row_(end_row), ahead_(ahead) {}
 
   // Moves the scores of a tile, which begins at position `i` of the list, to the running softmax.
@@ -58,9 +49,8 @@ class ComingScores {
   }
 
   void score(int position, float* to) {
-    running_.score_tile(tile_at<KT, VT>(running_.head, order_.blocks, position, order_.count,
-                                        order_.count, end_row_),
-                        to);
+    running_.score_tile(
+        tile_at(running_.head, order_.blocks, position, order_.count, order_.count, end_row_), to);
   }
 
   // Goes to a piece: it becomes this thread's own, or another thread completes it.
@@ -88,7 +78,7 @@ class ComingScores {
     ahead_.finish(piece);
   }
 
-  Running<KT, VT>& running_;
+  Running& running_;
   const Order& order_;
   const int end_row_;
   ScoresAhead& ahead_;

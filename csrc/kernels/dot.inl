@@ -29,8 +29,9 @@ SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
 }
 
 // Types that are multiplied as pairs of bfloat16, with what multiplies them rounded to bfloat16.
+constexpr bool bf16_pairs(Type type) { return SUFFICE_BF16 && type == Type::bf16; }
 template <Type T>
-constexpr bool kBf16Pairs = SUFFICE_BF16 && T == Type::bf16;
+constexpr bool kBf16Pairs = bf16_pairs(T);
 
 // total + both products of each lane's pairs of bfloat16.
 SUFFICE_INLINE vf dot_bf16(vf total, vi a, vi b) {

@@ -1,45 +1,23 @@
-// Chooses among the tables of kernels that isa_table.cpp makes, one for each instruction set.
+// Chooses among the tables of kernels, one for each instruction set that was built.
 #include <cstring>
 
+#include "kernels/cpu.h"
 #include "kernels/kernels.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#define SUFFICE_X86 1
-#else
-#define SUFFICE_X86 0
-#endif
+#include "sets.h"  // SUFFICE_EACH_SET, made by CMake: the sets that are built, best first
 
 namespace suffice {
 
-#if SUFFICE_X86
-namespace v4_bf16 {
-extern const Kernels table;
-}
-namespace v4 {
-extern const Kernels table;
-}
-namespace v3_vnni {
-extern const Kernels table;
-}
-namespace v3 {
-extern const Kernels table;
-}
-#endif
-namespace base {
-extern const Kernels table;
-}
+#define SUFFICE_DECLARE(set)  \
+  namespace set {             \
+  extern const Kernels table; \
+  }
+SUFFICE_EACH_SET(SUFFICE_DECLARE)
 
 namespace {
 
-// Best first.
-const Kernels* const kTables[] = {
-#if SUFFICE_X86
-    &v4_bf16::table, &v4::table, &v3_vnni::table, &v3::table,
-#endif
-    &base::table,
-};
-constexpr int kIsas = sizeof kTables / sizeof *kTables;
+#define SUFFICE_TABLE(set) &set::table,
+const Kernels* const kTables[] = {SUFFICE_EACH_SET(SUFFICE_TABLE)};
+constexpr int kBuilt = sizeof kTables / sizeof *kTables;
 
 #if SUFFICE_X86
 bool is_amd() {
@@ -48,26 +26,7 @@ bool is_amd() {
          c == signature_AMD_ecx;
 }
 
-// Leaf 7.1, bit 4 of EAX: not every compiler has a name for it.
-bool has_avx_vnni() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
-}
 #endif
-
-bool runs_here([[maybe_unused]] const char* name) {
-#if SUFFICE_X86
-  if (!std::strncmp(name, "v4", 2))
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") &&
-           (!std::strcmp(name, "v4") || __builtin_cpu_supports("avx512bf16"));
-  if (!std::strncmp(name, "v3", 2))
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c") && (!std::strcmp(name, "v3") || has_avx_vnni());
-#endif
-  return true;
-}
 
 // Whether a set may be asked for: where others are emulated, AVX2 runs all of them.
 bool may_run(const char* name) {
@@ -79,9 +38,9 @@ bool may_run(const char* name) {
 
 const Kernels*& chosen() {
   static const Kernels* current = [] {
-    for (int i = 0; i < kIsas; i++)
+    for (int i = 0; i < kBuilt; i++)
       if (runs_here(kTables[i]->name)) return kTables[i];
-    return kTables[kIsas - 1];
+    return kTables[kBuilt - 1];
   }();
   return current;
 }
@@ -103,7 +62,7 @@ void cross_inputs(bool on) { crossing() = on; }
 const Kernels& kernels() { return *chosen(); }
 
 bool use_isa(const char* name) {
-  for (int i = 0; i < kIsas; i++)
+  for (int i = 0; i < kBuilt; i++)
     if (!std::strcmp(name, kTables[i]->name) && may_run(name)) {
       chosen() = kTables[i];
       return true;
@@ -111,12 +70,14 @@ bool use_isa(const char* name) {
   return false;
 }
 
-const char* const* available_isas(int* count) {
-  static const char* names[kIsas];
-  *count = 0;
-  for (int i = 0; i < kIsas; i++)
-    if (may_run(kTables[i]->name)) names[(*count)++] = kTables[i]->name;
-  return names;
+std::vector<IsaState> isa_states() {
+  std::vector<IsaState> states;
+  for (const char* name : kIsas) {
+    IsaState state{name, false, may_run(name)};
+    for (const Kernels* table : kTables) state.built |= !std::strcmp(name, table->name);
+    states.push_back(state);
+  }
+  return states;
 }
 
 }  // namespace suffice

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "attention/attention_parts.h"
 #include "attention/scores_ahead.h"
+#include "kernels/tile.h"
 #include "linear/linear.h"
 #include "linear/rounding.h"
 
@@ -12,9 +14,8 @@ namespace suffice {
 
 enum class Products { f32, bf16, i16, i8 };  // what is multiplied, in pairs or fours if narrow
 
-struct Kernels {
-  const char* name;
-
+// Products with weights, which hand those of few bits to `CodeKernels`, and their storage.
+struct ProductKernels {
   // y[r][n] = scale[n] sum_k W[n][k] x[r][k] + bias[n] for the panels [first, last).
   // Each (r, n) is accumulated in the same order whatever the other rows: a batch equals its rows.
   void (*linear)(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
@@ -23,6 +24,18 @@ struct Kernels {
   // columns in the order of the codes, for inputs that are rotated if the weight's are.
   void (*unpack)(const Linear&, int first, int last, float* to, int stride);
   void (*unpack_row)(const Linear&, int row, float* to);  // one of these rows
+
+  // codes = round(values / scale), scale = max |values| / 127, for the rows [first, last) of
+  // `count`, in the layout of `Inputs`. `scratch` [stride].
+  void (*quantize_rows)(const float* values, int stride, int first, int last, int count,
+                        int columns, int8_t* codes, float* scales, int32_t* code_sums,
+                        int8_t* scratch);
+
+  // For bfloat16 weights, if `rounds_inputs`: the rows [first, last) of `count` as bfloat16, in the
+  // layout of `Inputs`.
+  void (*round_rows)(const float* values, int stride, int first, int last, int count, int columns,
+                     uint32_t* rounded);
+  bool rounds_inputs;
 
   // The panels [first, last) of dense rows [rows][columns] of float32, float16 or bfloat16, stored
   // as float32 or bfloat16.
@@ -39,59 +52,34 @@ struct Kernels {
   // sum of the squared errors.
   double (*round_groups)(const Rounding& by, const float* values, int rows, int columns, int first,
                          int last, const RoundedGroups& to);
+};
 
-  // codes = round(values / scale), scale = max |values| / 127, for the rows [first, last) of
-  // `count`, in the layout of `Inputs`. `scratch` [stride].
-  void (*quantize_rows)(const float* values, int stride, int first, int last, int count,
-                        int columns, int8_t* codes, float* scales, int32_t* code_sums,
-                        int8_t* scratch);
+// Products with weights of few bits.
+struct CodeKernels {
+  // As in ProductKernels.
+  void (*linear)(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
+  void (*unpack)(const Linear&, int first, int last, float* to, int stride);
+  void (*unpack_row)(const Linear&, int row, float* to);
 
   // For weights in few bits: integers round(values / scale), scale = max |values| / most for each
   // 32 columns of a row, for the rows [first, last) of `count`, in the layout of `Inputs`; as bytes
   // if `takes_bytes`, as pairs if `takes_pairs`. Only as pairs if `crossed`, which integers of 16
   // bits may be from `crossed_rows` rows on, unless that is 0.
-  void (*quantize_for_codes)(const float* values, int stride, int first, int last, int count,
-                             int columns, int most, bool crossed, int8_t* bytes, int16_t* pairs,
-                             InputStretch* stretches);
+  void (*quantize_inputs)(const float* values, int stride, int first, int last, int count,
+                          int columns, int most, bool crossed, int8_t* bytes, int16_t* pairs,
+                          InputStretch* stretches);
   bool takes_bytes, takes_pairs;
   int crossed_rows;
-
-  // For bfloat16 weights, if `rounds_inputs`: the rows [first, last) of `count` as bfloat16, in the
-  // layout of `Inputs`.
-  void (*round_rows)(const float* values, int stride, int first, int last, int count, int columns,
-                     uint32_t* rounded);
-  bool rounds_inputs;
-
-  // Rotates blocks of values in place.
-  void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);
-
-  // The `outliers` greatest and least of `size` values, in order; of equal values, the lower index
-  // counts as greater. False if a value is not finite. `scratch` [outlier_scratch(size)].
-  bool (*select_outliers)(const float* values, int size, int outliers, int32_t* greatest,
-                          int32_t* least, float* scratch);
-
-  // Replaces the first `columns` of each row by centroids, see `InputCodebook`; a row with a value
-  // that is not finite stays as it is. `places` [2 outliers], `scratch` [outlier_scratch(columns) +
-  // 2 outliers].
-  void (*replace_by_levels)(float* values, int stride, int count, int columns,
-                            const InputCodebook& by, int32_t* places, float* scratch);
 
   // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j], for codes of 4 bits with one
   // float16 scale a row, by counting pairs of codes as a circuit would; x [columns] are codes
   // below 16.
   void (*count_pairs)(const Linear&, int first, int last, const uint8_t* x, const float* x_levels,
                       float* y);
+};
 
-  // y = x / sqrt(mean(x^2) + eps) * weight, or with `bias` or `centre` the LayerNorm of x.
-  void (*normalize)(const float* x, int size, const float* weight, const float* bias, bool centre,
-                    float eps, float* y);
-
-  // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
-  void (*activate)(int activation, float* gate, const float* up, int size);
-
-  // values[i] = cap * tanh(values[i] / cap).
-  void (*soft_cap)(float* values, int size, float cap);
-
+// Attention to all keys, and by rules that read them block by block.
+struct AttentionKernels {
   // Sets all but the `values` of `count` query rows, for products with the keys of a head.
   void (*prepare_queries)(const KVHead&, const Queries&, int count);
 
@@ -102,6 +90,11 @@ struct Kernels {
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch,
                  const Scores& kept);
 
+  // Scores as `traverse` needs them for the blocks list[begin..end), [tile][count][kTileRows]: none
+  // is hidden. Row `end_row` - 1 is the last that exists.
+  void (*score_piece)(const KVHead&, const Queries& queries, int count, const int32_t* list,
+                      int begin, int end, int end_row, float* scores, float* scratch);
+
   // The same for the `count` query rows of one token, which share `visible`, by a rule that may
   // leave out blocks and values. An order of blocks has to be open in `ahead`, which others may be
   // working on. `masses` [order.always][count], unless null: the sum of weights of
@@ -109,17 +102,15 @@ struct Kernels {
   Reads (*traverse)(const KVHead&, const Queries& queries, const Visible& visible, int count,
                     const Order& order, const AttentionRule& rule, const Partial& state,
                     ScoresAhead& ahead, float* masses, float* scratch);
+};
 
+// Attention that first looks where the weight is: by codes, sketches and tiers.
+struct SearchKernels {
   // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), in
   // whole tiles except for the last: [tile][count][kTileRows], -infinity for keys that a row may
   // not see; `peaks`: the largest scores.
   void (*score_tiles)(const KVHead&, const Queries& queries, const Visible* visible, int count,
                       const int32_t* list, int begin, int end, float* scores, float* peaks);
-
-  // Scores as `traverse` needs them for the blocks list[begin..end), [tile][count][kTileRows]: none
-  // is hidden. Row `end_row` - 1 is the last that exists.
-  void (*score_piece)(const KVHead&, const Queries& queries, int count, const int32_t* list,
-                      int begin, int end, int end_row, float* scores, float* scratch);
 
   // Sums of weights and output of one token's `count` query rows, from such scores and the peaks in
   // `state`. If the sum of all values is known, keys add only the excess of their weight over the
@@ -202,10 +193,40 @@ struct Kernels {
   void (*encode_box)(const KVHead&, int block, float* box);
   // The greatest score that any key within a box can have with one of `count` queries.
   float (*bound)(const float* box, const float* const* queries, int count, int size);
+};
 
+// Rows of keys and values.
+struct RowKernels {
   void (*fetch_place)(const KVHead&, int row);  // that store_row will write to
   void (*store_row)(const KVHead&, int row, const float* key, const float* value);
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
+};
+
+// Plain rows of floats, and the machine's limits.
+struct PointwiseKernels {
+  // Rotates blocks of values in place.
+  void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);
+
+  // y = x / sqrt(mean(x^2) + eps) * weight, or with `bias` or `centre` the LayerNorm of x.
+  void (*normalize)(const float* x, int size, const float* weight, const float* bias, bool centre,
+                    float eps, float* y);
+
+  // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
+  void (*activate)(int activation, float* gate, const float* up, int size);
+
+  // values[i] = cap * tanh(values[i] / cap).
+  void (*soft_cap)(float* values, int size, float cap);
+
+  // The `outliers` greatest and least of `size` values, in order; of equal values, the lower index
+  // counts as greater. False if a value is not finite. `scratch` [outlier_scratch(size)].
+  bool (*select_outliers)(const float* values, int size, int outliers, int32_t* greatest,
+                          int32_t* least, float* scratch);
+
+  // Replaces the first `columns` of each row by centroids, see `InputCodebook`; a row with a value
+  // that is not finite stays as it is. `places` [2 outliers], `scratch` [outlier_scratch(columns) +
+  // 2 outliers].
+  void (*replace_by_levels)(float* values, int stride, int count, int columns,
+                            const InputCodebook& by, int32_t* places, float* scratch);
 
   // Reads memory in 1, 2 or 4 parallel streams with almost no arithmetic: the memory roof.
   int32_t (*read_memory)(const std::byte* from, size_t bytes, int streams);
@@ -214,12 +235,19 @@ struct Kernels {
   size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, Products of, int32_t* sum);
 };
 
+// The kernels of one instruction set.
+struct Kernels {
+  const char* name;
+  const ProductKernels& products;
+  const CodeKernels& codes;
+  const AttentionKernels& attention;
+  const SearchKernels& search;
+  const RowKernels& rows;
+  const PointwiseKernels& pointwise;
+};
+
 // kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
 enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kClampedSwish = 4 };
-
-// Blocks handled together: one check of the running maximum, one pass over the output.
-constexpr int kTileBlocks = 4;
-constexpr int kTileRows = kTileBlocks * kPanel;
 
 // What one thread scores at a time for another: see attention/scores_ahead.h.
 constexpr int kPieceTiles = 4;
@@ -257,8 +285,12 @@ constexpr size_t outlier_scratch(int size) {
 }
 
 const Kernels& kernels();        // the chosen table
-bool use_isa(const char* name);  // false: unknown name, or the CPU lacks it
-const char* const* available_isas(int* count);
+bool use_isa(const char* name);  // false: unknown name, not built, or the CPU lacks it
+struct IsaState {
+  const char* name;
+  bool built, runs;
+};
+std::vector<IsaState> isa_states();  // all sets for this kind of processor, best first
 // Whether inputs are crossed where they may be (linear_codes_crossed.inl). AMD's processors with
 // AVX-512 add vectors while they multiply others, Intel's do not. Results are the same bits.
 bool crosses_inputs();

@@ -144,6 +144,11 @@ constexpr bool kSplitsPlanes = SUFFICE_LEVEL == 4;
 template <Type T>
 constexpr bool kSplit = kSplitsPlanes && T == Type::planes;
 
+// Types whose values are multiplied by weights of bytes.
+constexpr bool byte_weights(Type type) {
+  return type == Type::kmeans4 || (kSplitsPlanes && type == Type::planes);
+}
+
 // The levels of `base` codes and the codes of second planes, byte by byte.
 SUFFICE_INLINE vi add_rest(vi levels, vi base, vi rest) {
   const vi half = splat_bits(0x0f0f0f0f);

@@ -1,7 +1,37 @@
-// A few rows times weights of few bits whose scales have a form that files often have.
+// A few rows times weights of few bits.
 //
-// Preparing the scales of a few units for products takes as long as the products of one row. Here
-// their form is known to the compiler, and each scale is made where it multiplies. Same bits.
+// Preparing the scales of a few units for products takes as long as the products of one row. Where
+// they have a form that files often have, the form is known to the compiler, and each scale is made
+// where it multiplies. Same bits.
+
+// A panel times B rows. Every (row, output) is summed in the same order whatever B is. Not inlined:
+// inside another function, the surrounding code takes registers.
+template <class In, int Bits, bool Even, int B>
+__attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inputs& x, int row,
+                                          float* y, int y_stride) {
+  const std::byte* input = In::of(x) + row * kFours * In::four_bytes;
+  const InputStretch* stretch = x.stretches + row;
+  const Levels<Bits, Even> levels(w);
+  // These loops are unrolled early, so that totals are registers, even where units are prepared.
+  vf total[B][kVectors];
+#pragma GCC unroll 8
+  for (int b = 0; b < B; b++)
+    for (int v = 0; v < kVectors; v++) total[b][v] = vf{};
+  const auto add = [&](const std::byte* unit, const float* scale) __attribute__((always_inline)) {
+    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
+    add_unit<In, B, kVectors>(w, of_unit, BatchScales(w, scale), stretch, input, total);
+    input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
+    stretch += x.count;
+  };
+  for_units<Bits>(w, panel, add);
+#pragma GCC unroll 8
+  for (int b = 0; b < B; b++)
+    store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
+}
+
+// Codes of few bits are looked up by one instruction: not doing so pays only for one row.
+template <int Bits, bool Even, int B>
+constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 
 // The scales and minima of a span.
 template <ScaleForm scale_form, MinimumForm minimum_form, int Group>
@@ -92,6 +122,8 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
     store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
 }
 
+// Multiplies a few rows, unless the form of the scales is none of these. The base set spends its
+// time on products: it prepares all.
 template <class In, int Bits, bool Even>
 bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
@@ -104,6 +136,7 @@ bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float*
     return true;
   };
   bool done = false;
+  if constexpr (SUFFICE_LEVEL == 0) return false;
   if constexpr (Bits > 2 && Bits < 8)  // Q3_K, Q6_K, `--quant 4bit`
     done = multiply.template operator()<ScaleForm::nested, MinimumForm::none, kUnit / 2>();
   if constexpr (Even && (Bits == 4 || Bits == 5))  // Q4_K and Q4_1, Q5_K and Q5_1
@@ -112,4 +145,17 @@ bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float*
   if constexpr (Even && Bits >= 4)  // Q4_0, Q5_0, Q8_0, `--quant int8`
     done = done || multiply.template operator()<ScaleForm::f16, MinimumForm::none, kUnit>();
   return done;
+}
+
+inline void few_rows(const Linear& w, int first, int last, const Inputs& x, float* y,
+                     int y_stride) {
+  by_levels(w, [&]<int Bits, bool Even>() {
+    by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
+      if (rows_of_codes<In, Bits, Even>(w, first, last, x, y, y_stride)) return;
+      for (int panel = first; panel < last; panel++)
+        in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+          codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
+        });
+    });
+  });
 }

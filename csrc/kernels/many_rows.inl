@@ -17,11 +17,6 @@ constexpr bool kUnpacks = T == Type::f32       ? false
                           : T == Type::kmeans4 ? SUFFICE_VNNI || SUFFICE_LEVEL == 0
                                                : true;
 
-inline std::byte* whole_lines(void* from) {
-  const auto at = reinterpret_cast<uintptr_t>(from);
-  return reinterpret_cast<std::byte*>((at + kLineBytes - 1) / kLineBytes * kLineBytes);
-}
-
 // What is multiplied: lanes of float32, or of pairs or fours of narrower numbers.
 template <Type T>
 using Taken = std::conditional_t<has_scales(T) || kBf16Pairs<T>, vi, vf>;
@@ -221,7 +216,7 @@ void add_unpacked(const KVHead& head, const Tile& tile, const Weights& weights, 
   in_register_tiles(count, head.size / kPanel, unpack, [&]<int Q, int U>(int first, int unit) {
     const std::byte* words[Q];
     for (int q = 0; q < Q; q++)
-      words[q] = static_cast<const std::byte*>(weights.template at<T, pairs>(first + q, 0));
+      words[q] = static_cast<const std::byte*>(weights_at<T, pairs>(weights, first + q, 0));
     float* const to = output + first * head.size + unit * kPanel;
     WeightedSums<T, Q, U, pairs, true> sums;
     sums.begin(to, head.size);

@@ -250,3 +250,7 @@ void score(const KVHead& head, const Tile& tile, const Queries& queries, int cou
     });
   });
 }
+
+inline void prepare_queries(const KVHead& head, const Queries& queries, int count) {
+  for_type(head.key_type, [&]<Type T>() { prepare<T>(head, queries, count); });
+}

@@ -90,8 +90,8 @@ struct LightRows {
       }
       state.sum[q] += sum_of(total);
     }
-    scale_packed<Type::kmeans4>(scales, packed, count, picked);
-    add_all_picked<Type::kmeans4>(picked, head.size, count, packed, state.output);
+    scale_packed(Type::kmeans4, scales, packed, count, picked);
+    add_picked(Type::kmeans4, picked, head.size, count, packed, state.output);
   }
 };
 
@@ -106,21 +106,21 @@ inline int64_t add_light(const KVHead& head, const CodedTiles& tiles, const uint
     const uint64_t mask = kept[(i - tiles.begin) / kTileBlocks];
     if (!mask) continue;
     rows += __builtin_popcountll(mask);
-    light.pack(tile_at<Type::f32, Type::kmeans4>(head, tiles.list, i, tiles.end, tiles.end, 0),
-               mask, scores);  // values only
+    light.pack(tile_at(head, tiles.list, i, tiles.end, tiles.end, 0), mask, scores);
   }
   light.add();
-  restore<Type::kmeans4>(state.output, count, head.size);
+  restore_values(Type::kmeans4, state.output, count, head.size);
   return rows;
 }
 
-template <Type KT, Type VT>
-void attend_kept_of(const KVHead& head, const Queries& queries, int end_row, int count,
-                    const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
-                    float* scratch) {
-  Running<KT, VT> running(head, queries, count, state, scratch);
+// As `attend` for one token's query rows and `blocks` of a list, but bit i of kept[block] says
+// whether row i of the block counts.
+inline void attend_kept(const KVHead& head, const Queries& queries, int end_row, int count,
+                        const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
+                        float* scratch) {
+  Running running(head, queries, count, state, scratch);
   for (int i = 0; i < blocks;) {
-    Tile tile = tile_at<KT, VT>(head, list, i, blocks, blocks, end_row);
+    Tile tile = tile_at(head, list, i, blocks, blocks, end_row);
     uint64_t rows = 0;
     for (int b = 0; b < tile.blocks; b++) {
       rows |= static_cast<uint64_t>(kept[i + b]) << (b * kPanel);
@@ -142,16 +142,4 @@ void attend_kept_of(const KVHead& head, const Queries& queries, int end_row, int
       running.pick_rows(tile, rows);
   }
   running.finish();
-}
-
-// As `attend` for one token's query rows and `blocks` of a list, but bit i of kept[block] says
-// whether row i of the block counts.
-inline void attend_kept(const KVHead& head, const Queries& queries, int end_row, int count,
-                        const int32_t* list, const uint16_t* kept, int blocks, const Partial& state,
-                        float* scratch) {
-  for_type(head.key_type, [&]<Type KT>() {
-    for_type(head.value_type, [&]<Type VT>() {
-      attend_kept_of<KT, VT>(head, queries, end_row, count, list, kept, blocks, state, scratch);
-    });
-  });
 }

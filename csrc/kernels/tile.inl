@@ -1,36 +1,23 @@
-// Up to four blocks of the traversal, and the split of their work into what registers hold.
-
-struct Tile {
-  int blocks = 0;
-  int row[kTileBlocks];  // first row of the block
-  const std::byte* keys[kTileBlocks];
-  const std::byte* values[kTileBlocks];
-  int rows = 0;  // rows of values to read: the last block may be partly filled
-  // The next tile's blocks, prefetched meanwhile, one line for each line read, so that memory is
-  // never idle during arithmetic.
-  const std::byte* next_keys[kTileBlocks];
-  const std::byte* next_values[kTileBlocks];
-  ptrdiff_t key_rest = 0, value_rest = 0;  // from the first plane to the second
-};
+// A tile of the traversal, and the split of its work into what registers hold.
 
 // Tiles by which a list of blocks is prefetched: its order is unpredictable for the processor.
 constexpr int kTilesAhead = 2;
 
 // The same without a list. Tiles in codes are small and soon done: memory takes longer than one.
-template <Type T>
-constexpr int kNextTiles = is_four_bits(T) ? 4 : 1;
+constexpr int next_tiles(Type type) { return is_four_bits(type) ? 4 : 1; }
 
 // The tile of the blocks from position `i` of the list to `end`, at most kTileBlocks; the list goes
 // on to `last`. `end_row` is one past the last row in use.
-template <Type KT, Type VT>
-SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int end, int last,
-                            int end_row) {
+inline Tile tile_at(const KVHead& head, const int32_t* list, int i, int end, int last,
+                    int end_row) {
   Tile tile;
-  const ptrdiff_t key_bytes = elements_bytes(KT, head.size);
-  const ptrdiff_t value_bytes = elements_bytes(VT, head.size);
+  const ptrdiff_t key_bytes = elements_bytes(head.key_type, head.size);
+  const ptrdiff_t value_bytes = elements_bytes(head.value_type, head.size);
+  const int next_key = next_tiles(head.key_type) * kTileRows;
+  const int next_value = next_tiles(head.value_type) * kTileRows;
   tile.blocks = end - i < kTileBlocks ? end - i : kTileBlocks;
-  if constexpr (KT == Type::planes) tile.key_rest = head.key_rest - head.keys;
-  if constexpr (VT == Type::planes) tile.value_rest = head.value_rest - head.values;
+  if (head.key_type == Type::planes) tile.key_rest = head.key_rest - head.keys;
+  if (head.value_type == Type::planes) tile.value_rest = head.value_rest - head.values;
   for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
     const int ahead = i + kTilesAhead * tile.blocks;
@@ -38,9 +25,8 @@ SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int 
     tile.row[b] = row;
     tile.keys[b] = head.keys + row * key_bytes;
     tile.values[b] = head.values + row * value_bytes;
-    tile.next_keys[b] = head.keys + (list ? listed : row + kNextTiles<KT> * kTileRows) * key_bytes;
-    tile.next_values[b] =
-        head.values + (list ? listed : row + kNextTiles<VT> * kTileRows) * value_bytes;
+    tile.next_keys[b] = head.keys + (list ? listed : row + next_key) * key_bytes;
+    tile.next_values[b] = head.values + (list ? listed : row + next_value) * value_bytes;
     tile.rows = b * kPanel + (end_row - row < kPanel ? end_row - row : kPanel);
   }
   return tile;
@@ -103,4 +89,10 @@ SUFFICE_INLINE float quantize_to_int16(Values values, int vectors, float greates
   const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;
   for (int i = 0; i < vectors; i++) store_narrow(nearest(values(i), inverse), codes + i * W);
   return greatest / 32767.0f;
+}
+
+// The first whole line from `from` on.
+inline std::byte* whole_lines(void* from) {
+  const auto at = reinterpret_cast<uintptr_t>(from);
+  return reinterpret_cast<std::byte*>((at + kLineBytes - 1) / kLineBytes * kLineBytes);
 }

@@ -38,13 +38,12 @@ bool every_may_stop(const T& rule, const Seen& seen) {
   }
 }
 
-template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
   const AttentionRule& rule;
   const bool never_stops, tests_output, greatest_of_always, looks_after_more;  // the rule's
   const int count;
-  Running<KT, VT> running;
+  Running running;
   Seen seen;
   Reads reads;
   const int end_row;                     // one past the last row that may be seen
@@ -78,13 +77,13 @@ struct Walk {
             .peak = state.peak,
             .sums = running.sums,
             .output = state.output,
-            .rotated = is_four_bits(VT),
+            .rotated = is_four_bits(head.value_type),
             .kept = kept,
             .numbers = numbers};
   }
 
   // Takes the scores of a tile's keys, as far as the token may see them.
-  void see(ComingScores<KT, VT>& scores, const Tile& tile, int i) {
+  void see(ComingScores& scores, const Tile& tile, int i) {
     scores.take(tile, i);
     running.add_picked_rows();
     const bool whole = sees_tile(visible, tile);
@@ -176,7 +175,7 @@ struct Walk {
 
   // Scores a block, once for all its rows that are read next to each other.
   Tile scored_block(int block) {
-    const Tile tile = tile_at<KT, VT>(running.head, &block, 0, 1, 1, end_row);
+    const Tile tile = tile_at(running.head, &block, 0, 1, 1, end_row);
     running.score_tile(tile);
     for (int q = 0; q < count; q++)
       std::memcpy(spare + q * kPanel, running.row(q), sizeof(float) * kPanel);
@@ -216,10 +215,10 @@ struct Walk {
   // Blocks from position `i` on that are checked one by one, but weighed and added together, as
   // long as no new peak changes the weights between them. Sets how many were read; 0: none, because
   // of such a peak. Returns whether the traversal ends.
-  bool read_together(ComingScores<KT, VT>& scores, const Order& order, int i, int& read) {
+  bool read_together(ComingScores& scores, const Order& order, int i, int& read) {
     const int most = i + kTileBlocks - i % kTileBlocks,
               end = most < order.count ? most : order.count;
-    Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
+    Tile tile = tile_at(running.head, order.blocks, i, end, order.count, end_row);
     read = 0;
     if (!sees_tile(visible, tile)) return false;
     scores.take(tile, i, true);
@@ -244,10 +243,11 @@ struct Walk {
   void go(const Order& order, ScoresAhead& ahead, float* masses) {
     if (order.by_rows) return go_by_rows(order, masses);
     tables = order.tables;
-    ComingScores<KT, VT> scores(running, order, end_row, ahead);
+    ComingScores scores(running, order, end_row, ahead);
     const bool plain = !tables && rule.value_share == 0;
-    const bool together = plain && !has_scales(VT) && !tests_output && rule.check_blocks == 1 &&
-                          greatest_of_always && !running.state.dropped && !never_stops;
+    const bool together = plain && !has_scales(running.type) && !tests_output &&
+                          rule.check_blocks == 1 && greatest_of_always && !running.state.dropped &&
+                          !never_stops;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
       if (int read; together && !always) {
@@ -259,7 +259,7 @@ struct Walk {
       }
       const int first = tables ? i + 1 : order.always;  // codes depend on the current peak
       const int end = always ? first : next_check(order, i);
-      Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
+      Tile tile = tile_at(running.head, order.blocks, i, end, order.count, end_row);
       if (!always && rule.value_share > 0)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       see(scores, tile, i);
@@ -282,11 +282,7 @@ struct Walk {
 inline Reads traverse(const KVHead& head, const Queries& queries, const Visible& visible, int count,
                       const Order& order, const AttentionRule& rule, const Partial& state,
                       ScoresAhead& ahead, float* masses, float* scratch) {
-  return for_type(head.key_type, [&]<Type KT>() {
-    return for_type(head.value_type, [&]<Type VT>() {
-      Walk<KT, VT> walk(head, queries, visible, count, rule, state, scratch);
-      walk.go(order, ahead, masses);
-      return walk.reads;
-    });
-  });
+  Walk walk(head, queries, visible, count, rule, state, scratch);
+  walk.go(order, ahead, masses);
+  return walk.reads;
 }

@@ -1,62 +1,16 @@
 // Weights times the values of a tile, added to the output.
 
-// Types whose values are multiplied by weights of bytes.
-template <Type T>
-constexpr bool kByteWeights = T == Type::kmeans4 || kSplit<T>;
-
-// Weights of a tile's keys: float32; for int8 values also times the values' scales in int16; for
-// values in codes likewise in bytes; for values multiplied in pairs also in bfloat16.
-struct Weights {
-  float* values;   // [count][kTileRows]
-  int16_t* codes;  // [count][kTileRows]; rows of bytes have the same spacing as those of 16 bits
-  float* units;    // [count]: the value of one unit of the codes
-
-  template <Type T, bool Pairs>
-  SUFFICE_INLINE const void* at(int q, int place) const {
-    if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
-    const int16_t* row = codes + q * kTileRows;
-    if constexpr (kByteWeights<T>) return reinterpret_cast<const uint8_t*>(row) + place;
-    return row + place;
-  }
-
-  // Rounds weights times scales to integers: `vectors` vectors, folded(i) one of them, `greatest`
-  // their largest element.
-  template <Type T, class Folded>
-  SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
-    int16_t* row = codes + q * kTileRows;
-    if constexpr (kByteWeights<T>)
-      units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
-    else
-      units[q] = quantize_to_int16(folded, vectors, greatest, row);
-  }
-
-  // Rounds the weights of `size` keys to bfloat16.
-  SUFFICE_INLINE void round(int q, int size) const {
-    for (int i = 0; i < size; i += W)
-      store_bf16(load(values + q * kTileRows + i), codes + q * kTileRows + i);
-  }
-
-  template <Type T>
-  void quantize(int q, const float* folded, int size) const {
-    const auto vector = [=](int i) { return load(folded + i * W); };
-    quantize<T>(q, vector, size / W, max_magnitude(folded, size));
-  }
-};
-
-// Folds the values' scales into the weights of one query row.
-template <Type T>
-void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weights, int row) {
-  float folded[kTileRows];
-  for (int i = 0; i < tile.blocks * kPanel; i += W) {
-    const vf scale = load(head.value_scales + tile.row[i / kPanel] + i % kPanel);
-    store(folded + i, load(weights.values + row * kTileRows + i) * scale);
-  }
-  weights.quantize<T>(row, folded, tile.blocks * kPanel);
+template <Type T, bool Pairs>
+SUFFICE_INLINE const void* weights_at(const Weights& weights, int q, int place) {
+  if constexpr (!has_scales(T) && !Pairs) return weights.values + q * kTileRows + place;
+  const int16_t* row = weights.codes + q * kTileRows;
+  if constexpr (byte_weights(T)) return reinterpret_cast<const uint8_t*>(row) + place;
+  return row + place;
 }
 
 // Rows of values whose weights are multiplied at once.
 template <Type T, bool Pairs>
-constexpr int kRowsAtOnce = kByteWeights<T>          ? 4
+constexpr int kRowsAtOnce = byte_weights(T)          ? 4
                             : has_scales(T) || Pairs ? 2
                                                      : 1;
 
@@ -75,7 +29,7 @@ template <Type T, bool Pairs, int U, class Taken>
 SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
                                Taken (*loaded)[kVectors]) {
   // Units of 16 elements, if there are.
-  constexpr int together = kByteWeights<T> || Pairs ? 2 : 1;
+  constexpr int together = byte_weights(T) || Pairs ? 2 : 1;
   constexpr bool many = SUFFICE_LEVEL == 4 && is_four_bits(T);
   for (int u = 0; u < U; u += many && u + 4 <= U ? 4 : u + together <= U ? together : 1) {
     const std::byte* from[kRowsAtOnce<T, Pairs>];
@@ -92,7 +46,7 @@ SUFFICE_INLINE void load_units(const std::byte* const* rows, ptrdiff_t rest,
         zip_two_levels(from, loaded[u]);
       else
         zip_levels(from, loaded[u]);
-    } else if constexpr (kByteWeights<T>) {
+    } else if constexpr (byte_weights(T)) {
       if (u + together <= U)
         zip_four_planes<2>(from, rest, loaded[u]);
       else
@@ -146,10 +100,10 @@ struct WeightedSums {
     Taken loaded[U][kVectors];
     load_units<T, Pairs, U>(values, rest, loaded);
     for (int q = 0; q < Q; q++) {
-      const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
+      const Taken weight = broadcast<Taken>(weights_at<T, Pairs>(weights, first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (kByteWeights<T>)
+          if constexpr (byte_weights(T))
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else if constexpr (Pairs)
             total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);

@@ -6,7 +6,9 @@ namespace suffice {
 
 namespace {
 
-bool takes_rounded(const Linear& w) { return w.type == Type::bf16 && kernels().rounds_inputs; }
+bool takes_rounded(const Linear& w) {
+  return w.type == Type::bf16 && kernels().products.rounds_inputs;
+}
 
 // Whatever the instruction set, which may be changed once a model is built.
 bool takes_floats(const Linear& w) { return w.type == Type::f32 || w.type == Type::f8; }
@@ -17,7 +19,7 @@ bool takes_changed(const Linear& w) {
 
 // Whether `count` rows are crossed: 16-bit inputs are, on some processors, if there are many.
 bool takes_crossed(const Linear& w, int count) {
-  const int least = kernels().crossed_rows;
+  const int least = kernels().codes.crossed_rows;
   return crosses_inputs() && least > 0 && count >= least && w.max_code > kMaxByte;
 }
 
@@ -52,24 +54,24 @@ void InputBuffers::reserve(const Linear& w) {
   if (takes_rounded(w)) grow(rounded_, elements / 2);
   if (takes_changed(w)) grow(changed_, elements);
   if (w.type != Type::codebook) return;
-  if (kernels().takes_bytes) grow(bytes_, w.max_code > kMaxByte ? 2 * elements : elements);
-  if (kernels().takes_pairs || takes_crossed(w, rows_)) grow(pairs_, elements);
+  if (kernels().codes.takes_bytes) grow(bytes_, w.max_code > kMaxByte ? 2 * elements : elements);
+  if (kernels().codes.takes_pairs || takes_crossed(w, rows_)) grow(pairs_, elements);
   grow(stretches_, elements / kUnit);
 }
 
 void InputBuffers::fill(const float* values, int stride, const Linear& w, int first, int last,
                         int count, InputScratch& scratch) {
   if (takes_rounded(w)) {
-    kernels().round_rows(values, stride, first, last, count, w.columns, rounded_.data());
+    kernels().products.round_rows(values, stride, first, last, count, w.columns, rounded_.data());
   } else if (w.type == Type::i8) {
     grow(scratch.row, stride_);
-    kernels().quantize_rows(values, stride, first, last, count, w.columns, codes_.data(),
-                            scales_.data(), code_sums_.data(), scratch.row.data());
+    kernels().products.quantize_rows(values, stride, first, last, count, w.columns, codes_.data(),
+                                     scales_.data(), code_sums_.data(), scratch.row.data());
   } else if (w.type == Type::codebook) {
     if (takes_changed(w)) change(values, stride, w, first, last, scratch);
-    kernels().quantize_for_codes(takes_changed(w) ? changed_.data() : values, stride, first, last,
-                                 count, w.columns, w.max_code, takes_crossed(w, count),
-                                 bytes_.data(), pairs_.data(), stretches_.data());
+    kernels().codes.quantize_inputs(takes_changed(w) ? changed_.data() : values, stride, first,
+                                    last, count, w.columns, w.max_code, takes_crossed(w, count),
+                                    bytes_.data(), pairs_.data(), stretches_.data());
   }
 }
 
@@ -96,12 +98,13 @@ void InputBuffers::change(const float* values, int stride, const Linear& w, int 
   if (w.order)
     for (size_t row = begin; row < end; row += stride)
       for (int k = 0; k < w.columns; k++) changed_[row + k] = values[row + w.order[k]];
-  if (w.rotation.block) kernels().rotate(own, stride, last - first, w.columns, w.rotation);
+  if (w.rotation.block)
+    kernels().pointwise.rotate(own, stride, last - first, w.columns, w.rotation);
   if (w.inputs.count) {
     grow(scratch.places, 2 * w.inputs.outliers);
     grow(scratch.floats, outlier_scratch(w.columns) + 2 * w.inputs.outliers);
-    kernels().replace_by_levels(own, stride, last - first, w.columns, w.inputs,
-                                scratch.places.data(), scratch.floats.data());
+    kernels().pointwise.replace_by_levels(own, stride, last - first, w.columns, w.inputs,
+                                          scratch.places.data(), scratch.floats.data());
   }
 }
 

@@ -45,7 +45,7 @@ struct AttentionWork {
   // The norm of a head and its rotary position.
   void place(const Norm& norm, int row, float* head) const {
     if (norm.weight && !block.whole_norms)
-      kernels().normalize(head, size, norm.weight, norm.bias, false, spec.norm_eps, head);
+      kernels().pointwise.normalize(head, size, norm.weight, norm.bias, false, spec.norm_eps, head);
     if (block.rope < 0) return;
     const Rope& rope = spec.ropes[block.rope];
     const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
@@ -90,7 +90,7 @@ struct AttentionWork {
       if (at < count) {
         const StepRequest& next = step.requests[at];
         heads[at % (ahead + 1)] = next.cache->head(layer, g);
-        kernels().fetch_place(heads[at % (ahead + 1)], first_of(next));
+        kernels().rows.fetch_place(heads[at % (ahead + 1)], first_of(next));
       }
       if (at < ahead) continue;
       const StepRequest& request = step.requests[at - ahead];
@@ -98,8 +98,8 @@ struct AttentionWork {
       for (int row = request.first_row; row < request.first_row + request.count; row++) {
         float* k = key(row);
         place(block.k_norm, row, k);
-        kernels().store_row(head, first_of(request) + row - request.first_row, k,
-                            buffers.value.data() + static_cast<size_t>(row) * size);
+        kernels().rows.store_row(head, first_of(request) + row - request.first_row, k,
+                                 buffers.value.data() + static_cast<size_t>(row) * size);
       }
     }
   }
@@ -179,7 +179,8 @@ struct AttentionWork {
   }
 
   void normalize_heads(const Norm& norm, float* heads, int width) const {
-    kernels().normalize(heads, width, norm.weight, norm.bias, false, spec.norm_eps, heads);
+    kernels().pointwise.normalize(heads, width, norm.weight, norm.bias, false, spec.norm_eps,
+                                  heads);
   }
 
   // Copies the watched requests' queries of a layer out, without their scale.

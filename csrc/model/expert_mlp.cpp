@@ -62,11 +62,11 @@ struct ExpertWork {
     const Inputs x =
         worker.inputs(from, width, block.router, rows, items_of(block.router, worker.team.size()));
     worker.take_panels(block.router, [&](int first, int last) {
-      kernels().linear(block.router, first, last, x, routes.logits.data(),
-                       Routes::logit_stride(block));
+      kernels().products.linear(block.router, first, last, x, routes.logits.data(),
+                                Routes::logit_stride(block));
       if (other.data && first == 0 && last > 0)
-        kernels().linear(other, 0, 1, second.of(from, width, other, rows),
-                         routes.shared_logits.data(), kPanel);
+        kernels().products.linear(other, 0, 1, second.of(from, width, other, rows),
+                                  routes.shared_logits.data(), kPanel);
     });
     worker.wait();
   }
@@ -139,12 +139,13 @@ struct ExpertWork {
       const size_t start = static_cast<size_t>(group.first) * inner_stride;
       float *gate = routes.gate.data() + start, *up = routes.up.data() + start;
       const int from = of.inner_start + first, to = of.inner_start + last;
-      kernels().linear(of.up, from, to, x, up - of.inner_start * kPanel, inner_stride);
-      kernels().linear(of.gate, from, to, of_gate, gate - of.inner_start * kPanel, inner_stride);
+      kernels().products.linear(of.up, from, to, x, up - of.inner_start * kPanel, inner_stride);
+      kernels().products.linear(of.gate, from, to, of_gate, gate - of.inner_start * kPanel,
+                                inner_stride);
       const Timed activating = worker.time(Part::activations);
       for (int i = 0; i < group.count; i++) {
         const size_t at = static_cast<size_t>(i) * inner_stride + first * kPanel;
-        kernels().activate(of.activation, gate + at, up + at, (last - first) * kPanel);
+        kernels().pointwise.activate(of.activation, gate + at, up + at, (last - first) * kPanel);
       }
     });
     worker.wait();
@@ -185,9 +186,9 @@ struct ExpertWork {
       if (ready != &group) fill(own.inputs, values, inner_stride, of.down, group.count);
       ready = &group;
       float* output = routes.output.data() + static_cast<size_t>(group.first) * width;
-      kernels().linear(of.down, of.output_start + first, of.output_start + last,
-                       own.inputs.of(values, inner_stride, of.down, group.count),
-                       output - of.output_start * kPanel, width);
+      kernels().products.linear(of.down, of.output_start + first, of.output_start + last,
+                                own.inputs.of(values, inner_stride, of.down, group.count),
+                                output - of.output_start * kPanel, width);
     });
     worker.wait();
   }

@@ -54,9 +54,9 @@ void LowRankInputs::fill(const std::vector<AdapterRows>& groups, const Matrix& w
     scratch.inputs.prepare(count, stride);
     scratch.inputs.reserve(by->down);
     scratch.inputs.fill(from, stride, by->down, 0, count, count, input_scratch);
-    kernels().linear(by->down, 0, by->down.panels(),
-                     scratch.inputs.of(from, stride, by->down, count),
-                     middle(group) + static_cast<size_t>(first) * stride_, stride_);
+    kernels().products.linear(by->down, 0, by->down.panels(),
+                              scratch.inputs.of(from, stride, by->down, count),
+                              middle(group) + static_cast<size_t>(first) * stride_, stride_);
     inputs_[i].fill(middle(group), stride_, by->up, first, last,
                     static_cast<int>(group.rows.size()), input_scratch);
   }
@@ -71,8 +71,9 @@ void LowRankInputs::add(const std::vector<AdapterRows>& groups, const Matrix& w,
     if (!by) continue;
     const int count = static_cast<int>(group.rows.size());
     float* const products = at_least(scratch.products, static_cast<size_t>(count) * width);
-    kernels().linear(by->up, first, last, inputs_[i].of(middle(group), stride_, by->up, count),
-                     products - first * kPanel, width);
+    kernels().products.linear(by->up, first, last,
+                              inputs_[i].of(middle(group), stride_, by->up, count),
+                              products - first * kPanel, width);
     for (int row = 0; row < count; row++) {
       const float* const from = products + static_cast<size_t>(row) * width;
       float* const to = y + static_cast<size_t>(group.rows[row]) * stride + first * kPanel;

@@ -20,7 +20,7 @@ void embed(Worker& worker) {
   for (int row = mine.first; row < mine.last; row++) {
     float* to = (project ? worker.normal : worker.residual).data() +
                 static_cast<size_t>(row) * shared.width;
-    kernels().unpack_row(spec.embedding, worker.step.tokens[row], to);
+    kernels().products.unpack_row(spec.embedding, worker.step.tokens[row], to);
     for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
   }
   if (project) {
@@ -144,7 +144,7 @@ void adjust_logits(const ModelSpec& spec, float* logits, int count, int stride, 
     float* to = logits + static_cast<size_t>(row) * stride;
     for (int i = first * kPanel; i < last * kPanel; i++) to[i] *= spec.logit_scale;
     if (spec.logit_cap > 0)
-      kernels().soft_cap(to + first * kPanel, (last - first) * kPanel, spec.logit_cap);
+      kernels().pointwise.soft_cap(to + first * kPanel, (last - first) * kPanel, spec.logit_cap);
   }
 }
 
@@ -176,7 +176,7 @@ void logits(Worker& worker) {
   worker.take_panels(
       head,
       [&](int first, int last) {
-        kernels().linear(head, first, last, x, step.logits, stride);
+        kernels().products.linear(head, first, last, x, step.logits, stride);
         adjust_logits(spec, step.logits, count, stride, first, last);
         note_maxima(worker, count, stride, first * kPanel, last * kPanel);
       },

@@ -98,7 +98,8 @@ struct Worker {
   void multiply(const Linear& w, const float* values, int values_stride, int count, float* y,
                 int stride) {
     const Inputs x = inputs(values, values_stride, w, count, items_of(w, team.size()));
-    take_panels(w, [&](int first, int last) { kernels().linear(w, first, last, x, y, stride); });
+    take_panels(
+        w, [&](int first, int last) { kernels().products.linear(w, first, last, x, y, stride); });
   }
 
   // Prepares what the step's adapters add to the products of all rows with `w`; called before
@@ -112,7 +113,7 @@ struct Worker {
   // Multiplies all rows with panels [first, last) of `w`, and adds what adapters do.
   void multiply_panels(const Matrix& w, int first, int last, const Inputs& x,
                        const LowRankInputs& adapted, float* y, int stride) {
-    kernels().linear(w, first, last, x, y, stride);
+    kernels().products.linear(w, first, last, x, y, stride);
     adapted.add(shared.adapted, w, first, last, y, stride, buffers.low_rank_scratch);
   }
 
@@ -128,7 +129,8 @@ struct Worker {
   // y = norm(x) of a row; a norm without weight copies.
   void normalize_row(const Norm& norm, const float* x, float* y) {
     if (norm.weight)
-      kernels().normalize(x, spec.width, norm.weight, norm.bias, spec.layer_norm, spec.norm_eps, y);
+      kernels().pointwise.normalize(x, spec.width, norm.weight, norm.bias, spec.layer_norm,
+                                    spec.norm_eps, y);
     else if (x != y)
       std::memcpy(y, x, spec.width * sizeof(float));
   }

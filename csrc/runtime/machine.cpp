@@ -46,7 +46,7 @@ double read_bandwidth(size_t bytes, int threads, int repeats) {
   // One stream alone does not keep every core's outstanding loads busy: takes the best of several.
   for (const int streams : {1, 2, 4})
     rate = std::max(rate, best_rate(bytes, threads, repeats, [&](size_t at, size_t count) {
-                      sink = sink ^ kernels().read_memory(data + at, count, streams);
+                      sink = sink ^ kernels().pointwise.read_memory(data + at, count, streams);
                     }));
   arena.unmap(data, bytes);
   return rate;
@@ -82,7 +82,7 @@ double product_rate(Products of, int threads, int repeats) {
       size_t count = 0;
       int32_t sum = 0;
       for (int pass = 0; pass < passes; pass++)
-        count += kernels().multiply_cached(inputs[thread].data(), cached, of, &sum);
+        count += kernels().pointwise.multiply_cached(inputs[thread].data(), cached, of, &sum);
       products[thread] = count;
       sink = sum;
     });
@@ -115,9 +115,11 @@ double softmax_seconds(const float* scores, int tiles, int count, const SoftmaxT
     std::memcpy(copy.data(), scores, floats * sizeof(float));
     const auto start = std::chrono::steady_clock::now();
     if (packed)
-      kernels().soften_packed(copy.data(), tiles, count, tables, of_bytes.data(), sums.data());
+      kernels().search.soften_packed(copy.data(), tiles, count, tables, of_bytes.data(),
+                                     sums.data());
     else
-      sink = sink + kernels().soften_tiles(copy.data(), tiles, count, tables, scratch.data());
+      sink =
+          sink + kernels().search.soften_tiles(copy.data(), tiles, count, tables, scratch.data());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     best = std::min(best, seconds.count());
   }

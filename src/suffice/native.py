@@ -1,8 +1,8 @@
 """The only importer of the compiled core: instruction sets, threads and bandwidth.
 
 `SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512,
-v4_bf16 = AVX-512 with BF16) and fails if the CPU lacks it. The number of threads defaults to the
-cores that CPU affinity and the cgroup's quota allow.
+v4_bf16 = AVX-512 with BF16) and fails if the CPU lacks it or the build does. The number of threads
+defaults to the cores that CPU affinity and the cgroup's quota allow.
 
 While decoding, the core receives NumPy arrays, never torch tensors. Accessing a tensor runs Python
 code of torch, and an interrupt (Ctrl-C) that arrives there would be lost.
@@ -23,6 +23,8 @@ __all__ = [
     "cores",
     "isa",
     "isas",
+    "isas_built",
+    "isas_not_built",
     "set_threads",
     "threads",
     "use_isa",
@@ -34,8 +36,18 @@ ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "base")
 
 
 def isas() -> list[str]:
-    """Return the instruction sets this CPU can run, best first."""
-    return list(core.isas())
+    """Return the instruction sets that were built and that this CPU can run, best first."""
+    return [name for name, built, runs in core.isas() if built and runs]
+
+
+def isas_not_built() -> list[str]:
+    """Return the instruction sets that this CPU could run but that were not built, best first."""
+    return [name for name, built, runs in core.isas() if runs and not built]
+
+
+def isas_built() -> list[str]:
+    """Return all instruction sets that were built, best first."""
+    return [name for name, built, _ in core.isas() if built]
 
 
 def isa() -> str:
@@ -47,12 +59,15 @@ def use_isa(name: str) -> None:
     """Choose the instruction set of all kernels.
 
     Raises:
-        InputError: The instruction set is unknown, or this CPU lacks it.
+        InputError: The instruction set is unknown or was not built, or this CPU lacks it.
     """
     if not core.use_isa(name):
-        raise InputError(
-            f"instruction set '{name}' cannot run here. Available: {', '.join(isas())}"
+        why = (
+            "was not built (see SUFFICE_SETS in CONTRIBUTING.md)"
+            if name in ISAS and name not in isas_built()
+            else "cannot run here"
         )
+        raise InputError(f"instruction set '{name}' {why}. Available: {', '.join(isas())}")
 
 
 def cores() -> int:

@@ -22,14 +22,14 @@ const Kernels& kernels() { std::abort(); }
 void Waiting::pause() { std::abort(); }
 }  // namespace suffice
 
-#define SUFFICE_X86 0
-#define SUFFICE_LEVEL 0
-#define SUFFICE_VNNI 0
-#define SUFFICE_BF16 0
-#define SUFFICE_NAME "base"
 namespace suffice {
+// Defined by the kernels' parts, which are compiled for any CPU.
+namespace base {
+extern const AttentionKernels attention;
+extern const RowKernels rows;
+}  // namespace base
+
 namespace {
-#include "kernels/all.inl"
 
 // keys and values [rows][size] in the layout of the kernels
 struct Filled {
@@ -41,7 +41,8 @@ struct Filled {
     head.keys = reinterpret_cast<std::byte*>(keys.data());
     head.values = reinterpret_cast<std::byte*>(values.data());
     head.size = size;
-    for (int row = 0; row < rows; row++) store_row(head, row, k + row * size, v + row * size);
+    for (int row = 0; row < rows; row++)
+      base::rows.store_row(head, row, k + row * size, v + row * size);
   }
 };
 
@@ -76,7 +77,8 @@ extern "C" void attend_once(const char* technique, int parameters, const char* c
               .list = order.blocks,
               .blocks = order.count,
               .end_row = rows});
-  const Reads found = traverse(filled.head, prepared, Visible{.committed = rows}, heads, order,
+  const Reads found =
+      base::attention.traverse(filled.head, prepared, Visible{.committed = rows}, heads, order,
                                rule, state, ahead, nullptr, scratch.data());
   for (int i = 0; i < heads * size; i++) out[i] = state.output[i] / state.sum[i / size];
   reads[0] = found.key_rows;

@@ -13,6 +13,7 @@ from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.linear import unpack as unpack_natively
 from suffice.backends.cpu.packing import pack as pack_natively
+from suffice.cli import info
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant import QUANTS, PackedLinear
@@ -197,3 +198,19 @@ def test_instruction_sets_and_threads() -> None:
         native.use_isa("v9")
     with pytest.raises(InputError, match="must be between 1 and the"):
         native.set_threads(native.cores() + 1)
+
+
+def test_a_set_that_was_not_built_is_told_from_one_that_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three sets one was not built, and one this CPU lacks."""
+    states = [("v4", True, False), ("v3", False, True), ("base", True, True)]
+    monkeypatch.setattr(core, "isas", lambda: states)
+    monkeypatch.setattr(core, "use_isa", lambda name: name == "base")
+    assert (native.isas(), native.isas_built()) == (["base"], ["v4", "base"])
+    assert native.isas_not_built() == ["v3"]
+    assert dict(info._machine())["sets built"] == "v4, base; this CPU also runs v3, not built"
+    with pytest.raises(InputError, match=r"'v3' was not built .*SUFFICE_SETS"):
+        native.use_isa("v3")
+    with pytest.raises(InputError, match=r"'v4' cannot run here\. Available: base"):
+        native.use_isa("v4")

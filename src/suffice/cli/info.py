@@ -76,15 +76,23 @@ def _versions() -> list[tuple[str, str]]:
 
 def _machine() -> list[tuple[str, str]]:
     chosen = native.isa()
-    forced = "forced by SUFFICE_ISA" if os.environ.get("SUFFICE_ISA") else "the best this CPU has"
+    forced = "forced by SUFFICE_ISA" if os.environ.get("SUFFICE_ISA") else "the best to be had here"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
         ("CPU", machine.cpu_name()),
         ("cores", f"{native.cores()} may be used of {os.cpu_count()}"),
         ("threads", f"{native.threads()} (-t changes it)"),
         ("instruction set", f"{chosen} ({ISA_NAMES.get(chosen, chosen)}), {forced}"),
+        ("sets built", _built()),
         ("memory", f"{memory / 2**30:.1f} GiB"),
     ]
+
+
+def _built() -> str:
+    """Return the instruction sets of this build, and those it lacks although this CPU runs them."""
+    missing = native.isas_not_built()
+    lacking = f"; this CPU also runs {', '.join(missing)}, not built" if missing else ""
+    return ", ".join(native.isas_built()) + lacking
 
 
 def _speeds() -> list[tuple[str, str]]:

@@ -1,0 +1,129 @@
+// Many rows times weights of few bits: levels are looked up once for all of them.
+
+constexpr int kDecodedRows = 128;  // rows that share a lookup; their totals stay in the L1 cache
+// Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
+constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
+template <class In>
+constexpr int kFoundRows = SUFFICE_LEVEL < 4         ? 2
+                           : In::four_bytes == kQuad ? 6
+                                                     : 4;
+
+// Vectors that are kept of a unit's levels for each of a panel, and units that are kept.
+template <class In>
+constexpr int kFoundVectors = kCrosses<In> ? kCrossedVectors : kFours;
+template <class In>
+constexpr int kFoundUnits = kCrosses<In> ? kCrossedUnits : kUnitsAtOnce;
+
+// Units of panels whose levels were looked up, and their scales, `step` apart.
+struct FoundUnits {
+  const vi* levels;  // [count][8 fours][V], or as find_crossed has them
+  const float* scale;
+  int count, step;
+};
+
+// Units of P panels times `count` rows. The rows' inputs of a unit are `apart` rows from those of
+// the next. Totals leave the registers once for all units.
+template <class In, int V>
+__attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& units,
+                                         const InputStretch* stretch, const std::byte* input,
+                                         int apart, int count, vf (*total)[V]) {
+  constexpr int most = kFoundRows<In>, row_bytes = kFours * In::four_bytes;
+  const auto tile = [&]<int B>(int row) __attribute__((always_inline)) {
+    vf sum[B][V];
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < V; v++) sum[b][v] = total[row + b][v];
+    const vi* found = units.levels;
+    const float* scale = units.scale;
+    const InputStretch* of_rows = stretch + row;
+    const std::byte* from = input + row * row_bytes;
+    for (int i = 0; i < units.count; i++, found += kFoundVectors<In> * V, scale += units.step) {
+      const auto levels = [=](int v, int four) { return found[four * V + v]; };
+      if constexpr (kCrosses<In>)
+        In::template add_unit<B, V>(found, BatchScales(w, scale), of_rows, from, sum);
+      else
+        add_unit<In, B, V>(w, levels, BatchScales(w, scale), of_rows, from, sum);
+      of_rows += apart;
+      from += static_cast<size_t>(apart) * row_bytes;
+    }
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < V; v++) total[row + b][v] = sum[b][v];
+  };
+  int row = 0;
+  for (; row + most <= count; row += most) tile.template operator()<most>(row);
+  if (row < count)
+    dispatch<most - 1>(count - row, [&]<int B>() { tile.template operator()<B>(row); });
+}
+
+// Looks up the levels of a unit of P panels, [8 fours][P * kVectors].
+template <int Bits, bool Even, int P>
+SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches,
+                                int unit, vi* found) {
+  for (int p = 0; p < P; p++) {
+    const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
+    fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
+#pragma GCC unroll 8
+    for (int four = 0; four < kFours; four++)
+      for (int v = 0; v < kVectors; v++) found[(four * P + p) * kVectors + v] = of_unit(v, four);
+  }
+}
+
+// P panels times `count` rows, at most kDecodedRows; same bits as codes_tile.
+template <class In, int Bits, bool Even, int P>
+void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
+                    int y_stride) {
+  constexpr int V = P * kVectors;
+  const std::byte* input = In::of(x) + first * kFours * In::four_bytes;
+  const InputStretch* stretch = x.stretches + first;
+  const Levels<Bits, Even> levels(w);
+  vf total[kDecodedRows][V];
+  for (int row = 0; row < count; row++)
+    for (int v = 0; v < V; v++) total[row][v] = vf{};
+  for_batches_of<P>(w, panel, [&](const UnitBatch* batches, int units, int step) {
+    vi found[kFoundUnits<In> * kFoundVectors<In> * V];
+    for (int from = 0; from < units; from += kFoundUnits<In>) {
+      const int some = units - from < kFoundUnits<In> ? units - from : kFoundUnits<In>;
+      for (int i = 0; i < some; i++) {
+        vi* const to = found + i * kFoundVectors<In> * V;
+        if constexpr (kCrosses<In>)
+          In::template find<Bits, Even, P>(w, levels, batches, from + i, to);
+        else
+          find_levels<Bits, Even, P>(levels, batches, from + i, to);
+      }
+      add_found<In, V>(w, {found, batches[0].scale[0] + from * step, some, step}, stretch, input,
+                       x.count, count, total);
+      input += static_cast<size_t>(some) * x.count * kFours * In::four_bytes;
+      stretch += static_cast<size_t>(some) * x.count;
+    }
+  });
+  for (int row = 0; row < count; row++)
+    for (int p = 0; p < P; p++)
+      store_totals(w, panel + p, total[row] + p * kVectors,
+                   y + static_cast<size_t>(first + row) * y_stride);
+}
+
+// All rows with levels that are looked up once.
+template <class In, int Bits, bool Even>
+void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  // Panels go round for each part of the rows: the inputs of more would leave the L2 cache.
+  for (int row = 0; row < x.count; row += kDecodedRows) {
+    const int count = x.count - row < kDecodedRows ? x.count - row : kDecodedRows;
+    int panel = first;
+    for (; panel + kFoundPanels <= last; panel += kFoundPanels)
+      decoded_panels<In, Bits, Even, kFoundPanels>(w, panel, x, row, count, y, y_stride);
+    for (; panel < last; panel++)
+      decoded_panels<In, Bits, Even, 1>(w, panel, x, row, count, y, y_stride);
+  }
+}
+
+inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
+                            int y_stride) {
+  if (!x.crossed && x.count < kDecodeRows) return few_rows_of_codes(w, first, last, x, y, y_stride);
+  by_levels(w, [&]<int Bits, bool Even>() {
+    if constexpr (kCrossedRows > 0)
+      if (x.crossed) return found_codes<CrossedInputs, Bits, Even>(w, first, last, x, y, y_stride);
+    by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
+      found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
+    });
+  });
+}

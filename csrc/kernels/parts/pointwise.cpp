@@ -1,0 +1,25 @@
+// Kernels on plain rows of floats, and the machine's limits.
+#include "kernels/set.h"
+
+namespace suffice::SUFFICE_ISA {
+
+namespace {
+// clang-format off: each file uses those before it
+#include "kernels/outliers.inl"
+#include "kernels/pointwise.inl"
+#include "kernels/roofline.inl"
+// clang-format on
+}  // namespace
+
+constexpr PointwiseKernels pointwise{
+    .rotate = rotate,
+    .normalize = normalize,
+    .activate = activate,
+    .soft_cap = soft_cap,
+    .select_outliers = select_outliers,
+    .replace_by_levels = replace_by_levels,
+    .read_memory = read_memory,
+    .multiply_cached = multiply_cached,
+};
+
+}  // namespace suffice::SUFFICE_ISA

@@ -1,0 +1,21 @@
+// The table of one instruction set: data alone, so that no instruction of the set is run to make
+// it.
+#include "kernels/kernels.h"
+
+#define SUFFICE_TEXT(name) #name
+#define SUFFICE_NAME_OF(isa) SUFFICE_TEXT(isa)
+
+namespace suffice::SUFFICE_ISA {
+
+extern const ProductKernels products;
+extern const CodeKernels codes;
+extern const AttentionKernels attention;
+extern const SearchKernels search;
+extern const RowKernels rows;
+extern const PointwiseKernels pointwise;
+
+extern const Kernels table;
+constexpr Kernels table{
+    SUFFICE_NAME_OF(SUFFICE_ISA), products, codes, attention, search, rows, pointwise};
+
+}  // namespace suffice::SUFFICE_ISA

@@ -1,0 +1,85 @@
+// What every part of the kernels begins with. A part is one subject for one instruction set,
+// compiled alone: SUFFICE_ISA is the set's name and namespace, SUFFICE_ISA_LEVEL 0, 3 or 4,
+// SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to sums, SUFFICE_ISA_BF16 1 if it
+// also adds products of pairs of bfloat16 to sums.
+//
+// SUFFICE_EMULATE 1: for AVX2, which emulates what else the set has; see emulated.inl.
+//
+// A pragma below the library's headers chooses the instruction set, not a compiler option: so no
+// inline function of the library is compiled for it, which the linker could give to other code.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+
+#include "bf16.h"
+#include "kernels/kernels.h"
+#include "kernels/tile.h"
+
+#if SUFFICE_ISA_LEVEL > 0
+#include <immintrin.h>
+#endif
+
+// From here on files have their half of kernels; see attention/techniques/all.inl.
+#define SUFFICE_LEVEL SUFFICE_ISA_LEVEL
+#define SUFFICE_VNNI SUFFICE_ISA_VNNI
+#define SUFFICE_BF16 SUFFICE_ISA_BF16
+
+#if SUFFICE_EMULATE && SUFFICE_LEVEL >= 3
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#elif SUFFICE_LEVEL == 4 && SUFFICE_BF16
+#pragma GCC target( \
+    "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+#elif SUFFICE_LEVEL == 4
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#elif SUFFICE_LEVEL == 3 && SUFFICE_VNNI
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
+#elif SUFFICE_LEVEL == 3
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#endif
+
+namespace suffice::SUFFICE_ISA {
+
+// Each part defines its table, and these functions, which other parts call. All else is internal:
+// the linker sees nothing of it.
+extern const ProductKernels products;
+extern const CodeKernels codes;
+extern const AttentionKernels attention;
+extern const SearchKernels search;
+extern const RowKernels rows;
+extern const PointwiseKernels pointwise;
+
+// codes_few.cpp: products of fewer rows than linear_codes_found.inl takes.
+void few_rows_of_codes(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
+// keys.cpp: scores [count][kTileRows] of a tile. `lines`: memory for a tile that many rows need
+// unpacked; null: it is not.
+void score_keys(const KVHead&, const Tile&, const Queries&, int count, float* scores,
+                std::byte* lines);
+// values.cpp: adds a tile's values, or selected ones, then none are left; restores the element
+// order of complete outputs [count][size], and undoes the rotation of values.
+void add_values(const KVHead&, const Tile&, const Weights&, int count, float* output,
+                std::byte* lines);
+void add_picked(Type, Picked&, int size, int count, const Weights& packed, float* output);
+void restore_values(Type, float* output, int count, int size);
+
+namespace {
+#if SUFFICE_EMULATE && SUFFICE_VNNI
+#include "kernels/emulated.inl"
+#endif
+// clang-format off: each file uses those before it
+#include "kernels/simd.inl"
+#include "kernels/simd_narrow.inl"
+#include "kernels/dot.inl"
+#include "kernels/register_blocking.inl"
+#include "kernels/rotate.inl"
+#include "kernels/lookup.inl"
+// clang-format on
+}  // namespace
+
+}  // namespace suffice::SUFFICE_ISA

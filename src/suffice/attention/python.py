@@ -97,7 +97,8 @@ def attend_to(
         scores = scale * q[own, t] @ k[g, rows].T
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         output[own, t] = weights @ v[g, rows] / weights.sum(-1, keepdims=True)
-    return Attended(output, chosen if keys is None else keys | chosen, chosen, sketch_bytes)
+    read = chosen if keys is None else keys | chosen
+    return Attended(output, read, chosen, sketch_bytes=sketch_bytes)
 
 
 def check_limit(attention: Attention, name: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,7 +62,7 @@ class Attended:
     output: np.ndarray
     keys: np.ndarray
     values: np.ndarray
-    sketch_bytes: np.ndarray | None = None
+    sketch_bytes: np.ndarray | None = field(default=None, kw_only=True)
 
 
 class Stopping(Protocol):

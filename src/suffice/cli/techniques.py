@@ -273,7 +273,7 @@ def _sentence(table: Table, name: str, technique: type[Any]) -> str:
 def documentation(technique: type[Any]) -> str:
     """Return the docstring with a technique's sections: its own, or else its module's."""
     own = _doc(technique)
-    return own if _sections(own) else _doc(sys.modules[technique.__module__])
+    return own if _sections(own) or _options(own) else _doc(sys.modules[technique.__module__])
 
 
 def _doc(origin: object) -> str:

@@ -132,10 +132,12 @@ class Config(EngineOptions):
             raise InputError(f"{owner}: calibrated thresholds are for native code: leave them out")
         if attention.sketched or attention.based:
             raise InputError(f"{owner}: only native code reads the cache's sketches and bases")
-        if self.policy.by_query:
+        policy = self.policy
+        if policy.chooses and not policy.evicts:
+            what = "selects within" if policy.by_query else "only orders rows for"
             raise InputError(
-                f"policy '{POLICIES.name_of(self.policy)}' with {owner}: it selects within native "
-                f"attention, so the policy must not select by the query"
+                f"policy '{POLICIES.name_of(policy)}' {what} native attention, with {owner}: the "
+                f"policy must evict, or be '{_default('policy')}'"
             )
 
     def _check_softmax(self) -> None:

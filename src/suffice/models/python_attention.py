@@ -17,6 +17,7 @@ import numpy as np
 from suffice.attention import ATTENTIONS, Attention
 from suffice.attention.exact import Exact
 from suffice.attention.levels import Levels
+from suffice.attention.python import scores_of
 from suffice.attention.traversal import Attended
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
@@ -88,6 +89,28 @@ class PythonAttention:
         assert isinstance(found, Attended)
         return found
 
+    def errors(
+        self,
+        found: Attended,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        visible: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return `missing` and `error` of one token's attention, [2, H]; see `suffice.trace`."""
+        q, k, v = (each.astype(np.float64) for each in (q, k, v))
+        exact = Exact().reference(q, k, v, scale=self._scale, visible=visible).output[:, 0]
+        scores = scores_of(q, k, self._scale)[:, 0]
+        if visible is not None:
+            scores = np.where(visible, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        read = np.repeat((found.keys & found.values)[0], len(q) // len(k), 0)
+        missing = (weights * ~read).sum(-1) / weights.sum(-1)
+        off = np.linalg.norm(found.output[:, 0] - exact, axis=-1)
+        length = np.linalg.norm(exact, axis=-1)
+        error = np.divide(off, length, out=np.zeros_like(off), where=length > 0)
+        return np.stack([np.full_like(missing, np.nan) if self._levels else missing, error])
+
     def _check(self, found: Any, q: np.ndarray, k: np.ndarray, visible: np.ndarray | None) -> None:
         owner = f"attention '{self.name}': reference"
         if not isinstance(found, Attended):
@@ -137,6 +160,8 @@ class PythonStep:
             cache = piece.rows.cache
             held = int(self._visible[start, 1]) + piece.size
             keys, values = cache.keys(layer, held), cache.values(layer, held)
+            for each in (keys, values):
+                each.flags.writeable = False  # all tokens read the same
             for row in range(start, start + piece.size):
                 self._attend_row(layer, row, attention, cache, keys, values, piece.rows.counted)
 
@@ -167,8 +192,7 @@ class PythonStep:
         read[:, 2] = read[:, 1] * (len(q) // len(k))
         read[:, 3] = 0 if found.sketch_bytes is None else found.sketch_bytes[0]
         if self._audit is not None and counted:
-            scale, coded = attention._scale, bool(attention._levels)
-            self._audit[:2, layer, row] = _errors(found, q, k, v, scale, visible, coded)
+            self._audit[:2, layer, row] = attention.errors(found, q, k, v, visible)
 
 
 def _rows_of(
@@ -191,28 +215,3 @@ def _rows_of(
         return k, v, None
     at = np.arange(k.shape[1])
     return k, v, ((at >= first) | (at < sinks))[None]
-
-
-def _errors(
-    found: Attended,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    scale: float,
-    visible: np.ndarray | None,
-    coded: bool,
-) -> np.ndarray:
-    """Return `missing` and `error` of one token's attention, [2, H]; see `suffice.trace`."""
-    q, k, v = (each.astype(np.float64) for each in (q, k, v))
-    exact = Exact().reference(q, k, v, scale=scale, visible=visible).output[:, 0]
-    group = len(q) // len(k)
-    scores = scale * (q @ np.repeat(k, group, 0).swapaxes(1, 2))[:, 0]
-    if visible is not None:
-        scores = np.where(visible, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    read = np.repeat((found.keys & found.values)[0], group, 0)
-    missing = (weights * ~read).sum(-1) / weights.sum(-1)
-    off = np.linalg.norm(found.output[:, 0] - exact, axis=-1)
-    length = np.linalg.norm(exact, axis=-1)
-    error = np.divide(off, length, out=np.zeros_like(off), where=length > 0)
-    return np.stack([np.full_like(missing, np.nan) if coded else missing, error])

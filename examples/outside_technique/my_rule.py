@@ -1,16 +1,11 @@
-"""Read the first rows, the newest ones, and blocks whose mean key scores high: a rule to try.
-
-suffice run --attention my_rule:MyRule:margin=2 "your prompt"     # in this folder
-"""
-
-from __future__ import annotations
+"""A rule to try: suffice run --attention my_rule:MyRule:margin=2 "your prompt", in this folder."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from suffice.attention.python import Attended, PythonTechnique, attend_to, scores_of, seen
+from suffice.attention.python import PythonTechnique, attend_to, scores_of, seen
 
 BLOCK = 16  # rows that share a mean key
 
@@ -29,28 +24,17 @@ class MyRule(PythonTechnique):
     sinks: int = 4
     recent: int = 64
 
-    def __post_init__(self) -> None:
-        if self.recent < 1:
-            raise ValueError(f"recent={self.recent}: must be at least 1, the token itself")
-
     @classmethod
-    def exact_limit(cls) -> MyRule:
-        """With these options nothing is left out; suffice compares that with exact attention."""
-        return cls(margin=math.inf)
+    def exact_limit(cls):
+        return cls(margin=math.inf)  # compared with exact attention when a model is loaded
 
-    def reference(self, q, k, v, *, scale, visible=None, states=None, levels=None) -> Attended:
-        """Attend with q [H, T, D] to k and v [G, S, D]: H / G query heads share keys and values."""
-        groups, length, size = k.shape
-        row = np.arange(length)
-        starts = row[::BLOCK]
-        rows_of_block = np.diff(np.append(starts, length))
-        means = np.add.reduceat(k, starts, axis=1) / rows_of_block[:, None]
-
+    def reference(self, q, k, v, *, scale, visible=None, states=None, levels=None):
+        row = np.arange(k.shape[1])
+        means = np.add.reduceat(k, row[::BLOCK], axis=1) / np.bincount(row // BLOCK)[:, None]
         scores = scores_of(q, means, scale)  # [H, T, blocks]
-        heavy = scores >= scores.max(-1, keepdims=True) - self.margin
-        heavy = heavy.reshape(groups, -1, *heavy.shape[1:]).any(1)  # what one head reads, all have
-
-        always = (row < self.sinks) | (row >= length - self.recent)
-        chosen = (heavy[:, :, row // BLOCK] | always) & seen(q, k, visible)
-        means_read = np.full((q.shape[1], groups), 2 * size * len(starts))  # bytes, in bfloat16
-        return attend_to(chosen.swapaxes(0, 1), q, k, v, scale=scale, sketch_bytes=means_read)
+        near = scores >= scores.max(-1, keepdims=True) - self.margin
+        heavy = near.reshape(len(k), -1, *near.shape[1:]).any(1)  # for any head that shares keys
+        always = (row < self.sinks) | (row >= len(row) - self.recent)
+        chosen = ((heavy[:, :, row // BLOCK] | always) & seen(q, k, visible)).swapaxes(0, 1)
+        read = np.full(chosen.shape[:2], 2 * means[0].size)  # bytes of mean keys in bfloat16
+        return attend_to(chosen, q, k, v, scale=scale, sketch_bytes=read)

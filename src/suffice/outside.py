@@ -147,7 +147,7 @@ class Outside:
     def _lacking(self, technique: type[Any]) -> list[str]:
         """Return the members that a class lacks."""
         fields = {field.name for field in dataclasses.fields(technique)}
-        abstract = getattr(technique, "__abstractmethods__", frozenset())
+        abstract: frozenset[str] = getattr(technique, "__abstractmethods__", frozenset())
         has = [name in fields or hasattr(technique, name) for name in self.needs]
         missing = [name for name, there in zip(self.needs, has, strict=True) if not there]
         return sorted({*missing, *abstract})

@@ -102,7 +102,7 @@ def test_exact_attention_in_python_is_that_of_the_core(
         assert ids == found[0][0]
         assert abs(likelihood - found[0][1]) < (0.02 if kv == "int8" else 1e-3)
         assert np.array_equal(rows[2], found[0][2][2])
-        # The core reads whole tiles, of which a window may hide a part.
+        # The core reads whole tiles, and a window may hide a part of one.
         same = rows == found[0][2] if "gemma" not in variant else rows <= found[0][2]
         assert same.all()
 
@@ -212,8 +212,8 @@ def test_info_describes_it(cli: Cli, installed: None) -> None:
             "margin, recent, sinks",
         ),
         (
-            "my_rule:MyRule:recent=0",
-            "attention 'my_rule:MyRule': recent=0: must be at least 1, the token itself",
+            "broken:Newest:rows=0",
+            "attention 'broken:Newest': rows=0 must be at least 1",
         ),
         (
             "aett:keys=1",

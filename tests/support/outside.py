@@ -46,6 +46,10 @@ class Newest(PythonTechnique):
 
     rows: int
 
+    def __post_init__(self):
+        if self.rows < 1:
+            raise ValueError(f"rows={self.rows} must be at least 1")
+
     @classmethod
     def exact_limit(cls):
         return cls(1)

@@ -72,7 +72,8 @@ def scores_of(q: np.ndarray, k: np.ndarray, scale: float) -> np.ndarray:
     """Return the score of each key for each query, [H, T, S]."""
     # Query heads of a group share keys: their rows are those of one product.
     products = (scale * q).reshape(len(k), -1, q.shape[-1]) @ k.swapaxes(1, 2)
-    return products.reshape(*q.shape[:2], -1)
+    scores: np.ndarray = products.reshape(*q.shape[:2], -1)
+    return scores
 
 
 def attend_to(

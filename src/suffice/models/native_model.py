@@ -20,7 +20,7 @@ from suffice.models.adapters import Adapter
 from suffice.models.blocks import Attention, Block, ExpertMLP
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights
-from suffice.models.python_attention import PythonAttention, PythonStep
+from suffice.models.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.models.rope import check_call
 from suffice.models.routing import STEPS
 from suffice.models.step_rows import Piece, StepRows
@@ -184,16 +184,17 @@ class NativeModel:
 
     def _python_step(
         self, pieces: Sequence[Piece], audit: np.ndarray | None
-    ) -> tuple[list[bool], PythonStep | None]:
-        """Return whether each piece's attention runs in Python, and the arrays for it."""
-        of_technique = self._python
-        found = [None if p.rows.exact else of_technique[p.rows.technique] for p in pieces]
-        own = [attention is not None for attention in found]
+    ) -> tuple[list[int], NativeArguments | None]:
+        """Return each piece's kind, and what the core takes for attention in Python, if any is."""
+        own = [None if p.rows.exact else self._python[p.rows.technique] for p in pieces]
+        kinds = [
+            step_rows.kind(p.rows, each is not None) for p, each in zip(pieces, own, strict=True)
+        ]
         if not any(own):
-            return own, None
+            return kinds, None
         config = self._config
         sizes = config.heads, config.kv_heads, config.head_size
-        return own, PythonStep(pieces, found, *sizes, audit)
+        return kinds, PythonStep(pieces, own, *sizes, audit).native
 
     def _check(self, batch: Sequence[StepRows]) -> None:
         for rows in batch:
@@ -207,6 +208,9 @@ class NativeModel:
             return None
         config = self._config
         return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+
+    def _unaudited(self, rows: int) -> np.ndarray:
+        return unaudited(len(self._config.layers), rows, self._config.heads)
 
     def step(
         self,
@@ -228,8 +232,7 @@ class NativeModel:
         must be reserved. Row counts of reads are added to `trace`.
 
         Raises:
-            InputError: More rows than a cache has spare, or several beyond the trained positions
-                of a dynamic rotation (see `rope.check_call`).
+            InputError: Too many rows, see also `rope.check_call`; or a technique in Python fails.
         """
         self._check(batch)
         pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
@@ -237,15 +240,14 @@ class NativeModel:
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
-        layers, heads = len(self._config.layers), self._config.heads
         queries = self._watched(batch)
-        found = unaudited(layers, len(tokens), heads) if audit else None
-        outside, python = self._python_step(pieces, found)
+        found = self._unaudited(len(tokens)) if audit else None
+        kinds, python = self._python_step(pieces, found)
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
             _ints([piece.size for piece in pieces]),
-            _ints(list(map(step_rows.kind, [piece.rows for piece in pieces], outside))),
+            _ints(kinds),
             _ints([piece.rows.technique for piece in pieces]),
             _ints([piece.rows.adapter for piece in pieces]),
             _ints(tokens),
@@ -257,7 +259,7 @@ class NativeModel:
             queries,
             found,
             maxima,
-            python and python.native,
+            python,
         )
         if queries is not None:
             step_rows.show(batch, queries)

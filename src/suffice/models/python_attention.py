@@ -7,12 +7,13 @@ are those that it would have without drafts and other requests, so its result is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.attention.exact import Exact
@@ -24,6 +25,14 @@ from suffice.errors import InputError
 from suffice.models.step_rows import Piece
 from suffice.outside import told
 
+# What the core takes: a function of the layer, and arrays that it fills and reads.
+NativeArguments: TypeAlias = tuple[
+    Callable[[int], None],
+    NDArray[np.float32],
+    NDArray[np.int32],
+    NDArray[np.float32],
+    NDArray[np.int64],
+]
 _SEEN, _COUNTS = 4, 4  # numbers of a row's visibility, and of what a head read for it
 
 
@@ -150,7 +159,7 @@ class PythonStep:
             attention.begin(piece.rows.cache, piece.size)
 
     @property
-    def native(self) -> tuple[Any, ...]:
+    def native(self) -> NativeArguments:
         """What the core takes."""
         return self.attend, self._queries, self._visible, self._outputs, self._reads
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import hf_reference
 import outside as package
 import tiny
 from commands import Cli, complaint
@@ -300,6 +302,14 @@ def test_a_model_whose_scores_techniques_do_not_know(tmp_path: Path) -> None:
     model = tiny.make(tmp_path, "gemma2", tokenizer=True)
     with pytest.raises(InputError, match="caps its scores, which techniques do not know"):
         load(model, "my_rule:MyRule:margin=inf")
+
+
+def test_models_of_transformers_need_native_code(checkpoint: Path) -> None:
+    import suffice.integrations.transformers as st
+
+    model = hf_reference.load(checkpoint, torch.float32)
+    with pytest.raises(InputError, match="has no native code, which enabled models of transf"):
+        st.enable(model, attention="my_rule:MyRule")
 
 
 def test_a_native_rule_of_its_own_class_runs_natively() -> None:

@@ -12,7 +12,6 @@ import functools
 import importlib
 import os
 import sys
-import traceback
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -173,6 +172,8 @@ def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
 
 def told(error: BaseException) -> str:
     """Return a foreign exception in one line: its type, its text, and where it was raised."""
+    import traceback  # not before: most runs need none
+
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):

@@ -110,15 +110,16 @@ def test_exact_attention_in_python_is_that_of_the_core(
 
 
 def test_a_copy_with_state_reads_what_the_core_reads(checkpoint: Path) -> None:
-    options = "keys=0.4,globals=0,values=0.05"
+    options = "keys=0.4,values=0.05"
     counts = []
     for name in ("aet", "copies:Early"):
-        llm = load(checkpoint, f"{name}:{options}", audit=3)
-        found = tokens(llm, [PROMPT, PROMPT[:50]], 24)
+        llm = load(checkpoint, f"{name}:{options}", audit=3, max_model_len=512)
+        found = tokens(llm, [PROMPT * 4, PROMPT[:50]], 24)
         trace = llm.runner.trace
         assert trace.audit is not None
         audit = trace.audit.plain()
-        counts.append((found, trace.rows[:3].copy(), trace.kv_bytes_read, audit["error"]["mean"]))
+        figures = audit["error"]["mean"], audit["missing"]["mean"]
+        counts.append((found, trace.rows[:3].copy(), trace.kv_bytes_read, figures))
     assert counts[0][0] == counts[1][0]
     assert np.array_equal(counts[0][1], counts[1][1]) and counts[0][2] == counts[1][2]
     assert counts[0][1][0].sum() < counts[0][1][2].sum()

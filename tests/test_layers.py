@@ -26,6 +26,7 @@ LAYERS = [
     ["attention", "experts", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
+    ["outside"],
     ["arrays", "errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

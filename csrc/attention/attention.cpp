@@ -7,11 +7,12 @@
 namespace suffice {
 namespace {
 
-enum class Algorithm { exact, sequential, coded, certified, tiers, prompt };
+enum class Algorithm { exact, sequential, coded, certified, tiers, prompt, outside };
 
 // Chunks are independent only where all keys are read. Otherwise the blocks to read depend on the
 // token or on what was read before.
 Algorithm algorithm_of(const Traversal& traversal) {
+  if (traversal.outside) return Algorithm::outside;
   if (traversal.unread > 0 && traversal.end - traversal.begin > kWholeBlocks)
     return Algorithm::prompt;
   const AttentionRule* rule = traversal.rule;
@@ -47,6 +48,7 @@ size_t Attention::plan_chunks(Traversal& traversal, int index) {
       return TierEstimates::plan(traversal);
     case Algorithm::prompt: prompts_.plan(traversal); break;
     case Algorithm::certified: searches_.plan(traversal); break;
+    case Algorithm::outside: break;
   }
   traversal.chunks = 0;
   return 0;
@@ -101,6 +103,7 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
     case Algorithm::sequential:
       return run(SequentialTraversal(traversal, results, *ahead_[chunk.traversal]));
     case Algorithm::certified:
+    case Algorithm::outside:
     case Algorithm::prompt: return;  // have no chunks
   }
 }

@@ -50,6 +50,7 @@ struct Traversal {
   // [group] logits that take part in each query head's softmax without a value; or null.
   const float* spare = nullptr;
   int group = 1;              // query heads: rows of `queries` of one token
+  bool outside = false;       // another computes it: only its reads are counted
   int place = 0;              // of the layer's key/value head among those of all layers
   ReadSums* reads = nullptr;  // where to count, unless null
   Audit audit;                // of the first token's first query head

@@ -80,7 +80,7 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
 }
 
 // How a request takes part in a step; bits of `kinds`.
-enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4, kTiled = 8 };
+enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4, kTiled = 8, kOutside = 16 };
 
 StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
                        int kind, int technique, int adapter) {
@@ -97,7 +97,8 @@ StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int fi
           .exact = exact,
           .counted = (kind & kCounted) != 0,
           .watched = (kind & kWatched) != 0,
-          .tiled = (kind & kTiled) != 0};
+          .tiled = (kind & kTiled) != 0,
+          .outside = (kind & kOutside) != 0};
 }
 
 // Softmaxes, and sums over them of `missing` and `shift`.
@@ -124,17 +125,45 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
   return array ? array->data() : nullptr;
 }
 
+// Of attention that Python computes: a function of the layer, and the arrays of `Outside`.
+using PyOutside = std::tuple<nb::object, Floats, Ints, ConstFloats, Longs>;
+
+Outside outside_of(const PyOutside& given, const ModelSpec& spec, size_t rows) {
+  const auto& [attend, queries, visible, outputs, reads] = given;
+  const size_t size = rows * spec.heads * spec.head_size;
+  require(queries.size() == size && outputs.size() == size &&
+              visible.size() == rows * Outside::kSeen &&
+              reads.size() == rows * spec.kv_heads * Outside::kCounts,
+          "queries and outputs must be [rows, heads, head_size], visible [rows, 4], and reads "
+          "[rows, kv_heads, 4]");
+  return {.attend =
+              [attend = attend.ptr()](int layer) {
+                const nb::gil_scoped_acquire python;
+                const nb::handle function{attend};
+                function(layer);
+              },
+          .queries = queries.data(),
+          .visible = visible.data(),
+          .outputs = outputs.data(),
+          .reads = reads.data()};
+}
+
+// Of functions that wait for a step's end: the step may wait for Python.
+constexpr auto kWithoutPython = nb::call_guard<nb::gil_scoped_release>();
+
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
 // indices of the sets of rules; adapters [requests] indices, -1: none; visible [rows] bit masks
 // over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
 // reads [5, layers, kv_heads], to which those of counted requests are added: see `Trace`; queries
 // [layers, watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h;
-// maxima [outputs, blocks of logits], filled. Returns the sums, and the reads of each request.
+// maxima [outputs, blocks of logits], filled; outside: see PyOutside, if any kind asks for it.
+// Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
     ConstInts positions, ConstInts visible, ConstInts outputs, Floats logits, Longs reads,
-    std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima) {
+    std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima,
+    std::optional<PyOutside> outside) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -173,6 +202,10 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
       data_of(audit, 5 * layers * rows * spec.heads, "audit must be [5, layers, rows, heads]");
   step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
                         "maxima must be [outputs, blocks of logits]");
+  const bool asked = std::any_of(step.requests.begin(), step.requests.end(),
+                                 [](const StepRequest& request) { return request.outside; });
+  require(!asked || outside, "a request's attention is outside, and there is none");
+  if (asked) step.outside = outside_of(*outside, spec, rows);
   Counts found = counts_into(reads, spec.layers.size(), spec.kv_heads);
   std::vector<RequestReads> by_request;
   {
@@ -297,13 +330,14 @@ void bind_model(nb::module_& m) {
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
-           "maxima"_a.noconvert().none() = nb::none())
+           "maxima"_a.noconvert().none() = nb::none(), "outside"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
-      .def("leave_out_experts", &leave_out_experts, "share"_a)
-      .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a)
+      .def("leave_out_experts", &leave_out_experts, "share"_a, kWithoutPython)
+      .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a, kWithoutPython)
       .def("set_rules", &set_rules, "rules"_a)
-      .def("time_parts", &time_parts, "timed"_a, "Whether the parts of later steps are timed.")
-      .def("take_part_seconds", &take_part_seconds,
+      .def("time_parts", &time_parts, "timed"_a, kWithoutPython,
+           "Whether the parts of later steps are timed.")
+      .def("take_part_seconds", &take_part_seconds, kWithoutPython,
            "Seconds of the timed steps since the last call by part, summed over threads.");
 }
 

@@ -213,6 +213,8 @@ void run(const AttentionBlock& block, int layer, Worker& worker) {
   if (worker.step.queries && worker.thread == 0) work.hand_out();
   {
     const Timed timed = worker.time(Part::attention);
+    if (worker.thread == 0 && worker.step.outside.attend)
+      shared.attend_outside(worker.spec, worker.step, layer);
     shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
   }
   worker.wait();

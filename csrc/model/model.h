@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -77,6 +78,17 @@ struct StepRequest {
   bool counted = true;   // its reads are counted, and audited if the step is
   bool watched = false;  // its queries are handed out
   bool tiled = false;    // it is a tile of a prompt, which may leave something unread
+  bool outside = false;  // Outside::attend computes its attention; then it is not exact
+};
+
+// Attention that is computed outside of the core, for all rows of the requests that ask for it.
+struct Outside {
+  static constexpr int kSeen = 4, kCounts = 4;
+  std::function<void(int layer)> attend;  // called by one thread; the layer's keys are stored
+  float* queries = nullptr;               // [rows][heads][size]: filled before the call
+  int32_t* visible = nullptr;             // [rows][kSeen], filled: the fields of `Visible`
+  const float* outputs = nullptr;         // [rows][heads][size]: read after it
+  const int64_t* reads = nullptr;         // [rows][kv_heads][kCounts]: the first fields of `Reads`
 };
 
 struct Step {
@@ -87,6 +99,7 @@ struct Step {
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
   float* maxima = nullptr;        // [outputs][blocks of logits], unless null; see sampling/rows.h
+  Outside outside;                // if any request is
   float* audit = nullptr;         // [5][layers][rows][heads], unless null: see `Audit`
   // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.
   float* queries = nullptr;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "attention/partial.h"
+#include "attention/reads.h"
+
 namespace suffice {
 namespace {
 
@@ -140,6 +143,7 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       if (bounds != traversal.bounds) set_rows_visible(step, request, bounds, traversal);
       traversal.max_blocks = exact ? 0 : cache.eligible(layer).blocks;
       traversal.boxed = cache.boxed(layer);
+      traversal.outside = request.outside;
       traversal.place = layer * spec.kv_heads + g;
       traversal.head = cache.head(layer, g);
       traversal.head.cap = spec.score_cap * kLog2e;
@@ -157,6 +161,43 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
     }
   }
   attention.plan(traversals, thread_count);
+}
+
+void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, int layer) {
+  const Outside& outside = step.outside;
+  const int window = spec.layers[layer].attention().window;
+  const std::vector<Traversal>& traversals = window_of(window).traversals;
+  const auto each = [&](auto f) {  // f(row, the row within its request, the first traversal)
+    for (size_t i = 0; i < step.requests.size(); i++)
+      for (int row = 0; step.requests[i].outside && row < step.requests[i].count; row++)
+        f(step.requests[i].first_row + row, row, traversals.data() + i * spec.kv_heads);
+  };
+  const float inverse = 1.0f / (spec.attention_scale * kLog2e);
+  each([&](int row, int own, const Traversal* first) {
+    const size_t start = static_cast<size_t>(row) * query_width;
+    for (int i = 0; i < query_width; i++) outside.queries[start + i] = queries[start + i] * inverse;
+    const Visible& sees = first->visible[static_cast<size_t>(own) * first->group];
+    int32_t* const to = outside.visible + static_cast<size_t>(row) * Outside::kSeen;
+    to[0] = sees.first;
+    to[1] = sees.committed;
+    to[2] = static_cast<int32_t>(sees.tentative);
+    to[3] = sees.sinks;
+  });
+  outside.attend(layer);
+  each([&](int row, int own, const Traversal* first) {
+    const size_t start = static_cast<size_t>(row) * query_width;
+    std::copy_n(outside.outputs + start, query_width, attended.data() + start);
+    for (int g = 0; g < spec.kv_heads; g++) {
+      const int64_t* const from =
+          outside.reads + (static_cast<size_t>(row) * spec.kv_heads + g) * Outside::kCounts;
+      Reads found;
+      found.key_rows = from[0];
+      found.value_rows = from[1];
+      found.per_head_rows = from[2];
+      found.sketch_bytes = from[3];
+      count_reads(first[g], own, found);
+    }
+  });
 }
 
 }  // namespace suffice

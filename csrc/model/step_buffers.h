@@ -92,6 +92,8 @@ class StepBuffers {
   int input_stride() const;  // that of the widest inputs of a matrix
   // Plans the attention of a layer, by one thread.
   void plan(const ModelSpec& spec, const Step& step, int layer, int threads);
+  // Has the attention of requests that are `outside` computed, by one thread.
+  void attend_outside(const ModelSpec& spec, const Step& step, int layer);
 
  private:
   // One traversal per request and key/value head. Layers of the same window share it except for the

@@ -308,6 +308,7 @@ class Model:
         queries: _Float32s | None = None,
         audit: _Float32s | None = None,
         maxima: _Float32s | None = None,
+        outside: tuple[object, _Float32s, _Int32s, _Float32s, _Int64s] | None = None,
     ) -> tuple[
         Counts,
         list[tuple[int, int, int, int, int, float, float, int, int, tuple[int, float, float]]],

@@ -1,4 +1,7 @@
-"""Techniques by name: `"aet:keys=0.9"` becomes `AET(keys=0.9)`."""
+"""Techniques by name: `"aet:keys=0.9"` becomes `AET(keys=0.9)`.
+
+`"my_module:MyRule:keep=0.5"` becomes `MyRule(keep=0.5)` of a module from outside.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suffice.errors import InputError, unknown, unknown_option
+from suffice.outside import Outside, made
 
 MOST = 2**31 - 1  # largest integer of the core
 CALIBRATED = "calibrated"  # the option of techniques whose others are in a calibration
@@ -21,52 +25,78 @@ class Table:
     """The techniques of one seam: name -> "module:Class", imported on first use.
 
     `native` are those that the core computes, which a test holds against what they hand it; None
-    for a seam whose techniques decide and compute nothing.
+    for a seam whose techniques decide and compute nothing. `outside`: the protocol of techniques
+    that other packages may bring, and the name of the seam; None: they may not.
     """
 
     def __init__(
-        self, kind: str, entries: dict[str, str], native: frozenset[str] | None = None
+        self,
+        kind: str,
+        entries: dict[str, str],
+        native: frozenset[str] | None = None,
+        *,
+        outside: tuple[str, type[Any]] | None = None,
     ) -> None:
         self.kind = kind
         self.entries = dict(entries)
         self.native = native
+        self.outside = None if outside is None else Outside(kind, outside[0], members(outside[1]))
 
     def names(self) -> list[str]:
         """Return the known names, sorted."""
         return sorted(self.entries)
 
-    def load(self, name: str) -> type[Any]:
-        """Return the class registered under a name.
+    def split(self, text: str) -> tuple[str, str, str]:
+        """Return the name, the colon after it if there is one, and the options of a text."""
+        name, colon, options = text.partition(":")
+        if self.outside is None or name in self.entries:
+            return name, colon, options
+        return self.outside.split(text)
+
+    def load(self, name: str, imports: bool = True) -> type[Any]:
+        """Return the class registered under a name, or that of `module:Class`.
+
+        Without `imports`, nothing from outside is loaded that was not loaded before: for names
+        that others than the user give.
 
         Raises:
-            InputError: The name is not in the table.
+            InputError: The name is not in the table, nor registered by a package; or there is no
+                such class.
         """
         if name not in self.entries:
+            if self.outside is not None:
+                return self.outside.load(name, self.entries, imports)
             raise unknown(self.kind, name, self.entries)
         module, _, attribute = self.entries[name].partition(":")
         return typing.cast("type[Any]", getattr(importlib.import_module(module), attribute))
 
-    def build(self, text: str) -> Any:
+    def build(self, text: str, imports: bool = True) -> Any:
         """Build a technique from `name` or `name:field=value,field=value`.
 
         Short forms: `name:value` sets a technique's only field, or the field whose `spelling` says
         `alone`; the value comes first. `name:field` sets a boolean field to true. A value that
-        contains commas stands in brackets: `name:field=(other:a=1,b=2)`.
+        contains commas stands in brackets: `name:field=(other:a=1,b=2)`. For `imports` see `load`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
-        return self.load(text.partition(":")[0])(**self.given(text))
+        name, _, _ = self.split(text)
+        return self._made(name, self.load(name, imports), self.given(text, imports))
 
-    def given(self, text: str) -> dict[str, Any]:
+    def _made(self, name: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
+        if name in self.entries:
+            return technique(**options)
+        return made(f"{self.kind} '{name}'", technique, options)
+
+    def given(self, text: str, imports: bool = True) -> dict[str, Any]:
         """Return the options that `name:field=value,...` gives; see `build`.
 
         Raises:
             InputError: Unknown name or field, a value of the wrong type, or options next to
                 `calibrated`, which a calibration sets.
         """
-        name, colon, options = text.partition(":")
-        technique = self.load(name)
+        name, colon, options = self.split(text)
+        technique = self.load(name, imports)
         if colon and not options:
             raise InputError(f"{self.kind} '{text}': no option follows the colon: leave it out")
         found = _parse(_Options(f"{self.kind} '{name}'", technique), options)
@@ -84,7 +114,7 @@ class Table:
         own = _Options(f"{self.kind} '{name}'", technique)
         for key, value in options.items():
             _take(own, values, str(key), str(value))
-        return technique(**values)
+        return self._made(name, technique, values)
 
     def take(self, name: str, value: Any) -> Any:
         """Return `value` if it is a technique, or build it if it is text; errors call it `name`.
@@ -94,7 +124,9 @@ class Table:
         """
         if isinstance(value, str):
             return self.build(value)
-        if not isinstance(value, type) and self.holds(value):
+        if not isinstance(value, type) and (
+            self.holds(value) or (self.outside is not None and self.outside.takes(value))
+        ):
             return value
         known = ", ".join(self.names())
         raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
@@ -105,7 +137,7 @@ class Table:
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
-        name, _, options = text.partition(":")
+        name, _, options = self.split(text)
         own = _Options(f"{self.kind} '{name}'", self.load(name))
         return f"{name}:{','.join(own.respelt(item) for item in _COMMA.split(options))}"
 
@@ -115,9 +147,13 @@ class Table:
         return not paths.isdisjoint(self.entries.values())
 
     def name_of(self, technique: object) -> str:
-        """Return the name under which a technique's class is registered."""
+        """Return the name under which a technique's class is registered, or its `module:Class`."""
         path = f"{type(technique).__module__}:{type(technique).__qualname__}"
-        return next(name for name, entry in self.entries.items() if entry == path)
+        known = next((name for name, entry in self.entries.items() if entry == path), None)
+        if known is None:
+            assert self.outside is not None, path
+            return self.outside.name_of(type(technique))
+        return known
 
     def text_of(self, technique: object) -> str:
         """Return a technique as `build` takes it: its name, and the fields that are no default."""
@@ -129,6 +165,11 @@ class Table:
             if each.init and own[each.name] != each.default
         ]
         return ":".join(filter(None, (self.name_of(technique), ",".join(given))))
+
+
+def members(protocol: type[Any]) -> list[str]:
+    """Return the public members of a protocol."""
+    return [name for name in vars(protocol) if not name.startswith("_")]
 
 
 def spelling(

@@ -60,7 +60,7 @@ def test_a_seam_is_one_line_for_each_technique(cli: Cli) -> None:
     assert lines[0].startswith("--attention NAME or NAME:OPTION=VALUE,...: how attention is")
     start = "art          Run-time termination: stop once the running output has settled ["
     assert start + 'Qiu et al., "ART"]' in lines
-    assert len(lines) == 4 + len(SEAMS[0].table.names())
+    assert len(lines) == 5 + len(SEAMS[0].table.names())
     assert lines == listed(SEAMS[0]).splitlines()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from suffice.attention.softmax import Softmax
 from suffice.registry import Table
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from suffice.attention.rule import AttentionRule
     from suffice.attention.traversal import Attended
 
-__all__ = ["ATTENTIONS", "SOFTMAXES", "Attention"]
+__all__ = ["ATTENTIONS", "SOFTMAXES", "Attention", "in_python", "rule_of"]
 
 
 class Attention(Protocol):
@@ -115,6 +116,7 @@ ATTENTIONS = Table(
         "tiers": "suffice.attention.tiers:Tiers",
     },
     native=frozenset({"aet", "art", "certified", "exact", "tiers"}),
+    outside=("attention", Attention),
 )
 
 SOFTMAXES = Table(
@@ -125,4 +127,39 @@ SOFTMAXES = Table(
         "exaq_km": "suffice.attention.exaq_km:EXAQKM",
     },
     native=frozenset({"exact", "exaq", "exaq_km"}),
+    outside=("softmax", Softmax),
 )
+
+
+def rule_of(attention: Attention) -> AttentionRule | None:
+    """Return what a backend reads for a technique, None if it reads everything.
+
+    A technique from outside has native code if its own class says so by a rule of a native kind:
+    one that it inherits from a built-in technique would leave out what the class changes. Without
+    native code the rule names the technique.
+    """
+    own = attention.rule()
+    says = next(kind for kind in type(attention).__mro__ if "rule" in vars(kind))
+    if not _outside(type(attention)):
+        return own
+    if own is not None and own.kind in _kinds() and _outside(says):
+        return own
+    exact = own.exact if own is not None else attention == type(attention).exact_limit()
+    from suffice.attention.rule import AttentionRule
+
+    return AttentionRule("python", exact=exact, technique=attention)
+
+
+def in_python(attention: Attention) -> bool:
+    """Whether the engine runs a technique's reference."""
+    rule = rule_of(attention)
+    return rule is not None and rule.technique is not None
+
+
+def _outside(kind: type[Any]) -> bool:
+    return kind.__module__.partition(".")[0] != "suffice"
+
+
+def _kinds() -> frozenset[str]:
+    """Return the kinds of rules that have native code."""
+    return (ATTENTIONS.native or frozenset()) | {"read_all"}

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from suffice.attention import ATTENTIONS, Attention
+from suffice.attention import ATTENTIONS, Attention, rule_of
 from suffice.errors import InputError
 from suffice.registry import CALIBRATED, next_to_calibrated
 
@@ -66,7 +66,7 @@ def rules(
         InputError: The thresholds have another shape, or one is out of the technique's range.
     """
     if calibration is None or not attention.calibrated:
-        return [[attention.rule()] * kv_heads for _ in range(layers)]
+        return [[rule_of(attention)] * kv_heads for _ in range(layers)]
     name = ATTENTIONS.name_of(attention)
     found = calibration.attention[name]
     if (len(found.by_head), len(found.by_head[0])) != (layers, kv_heads):
@@ -97,10 +97,10 @@ def rules_at(
     technique: Any, names: Sequence[str], levels: Levels
 ) -> list[list[AttentionRule | None]]:
     """Return the rules [L][G] of a technique whose thresholds `names` have the levels [L][G]."""
-    known: dict[Level | None, AttentionRule | None] = {None: type(technique).exact_limit().rule()}
+    known: dict[Level | None, AttentionRule | None] = {None: rule_of(type(technique).exact_limit())}
     for layer in levels:
         for each in layer:
             if each is not None and each not in known:
                 own = dict(zip(names, each, strict=True))
-                known[each] = dataclasses.replace(technique, **own).rule()
+                known[each] = rule_of(dataclasses.replace(technique, **own))
     return [[known[each] for each in layer] for layer in levels]

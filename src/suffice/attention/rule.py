@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from suffice.attention.levels import Levels, of_group
 
@@ -16,7 +16,8 @@ class AttentionRule:
 
     A value is not read if its weight is below `value_share` of the largest weight, in every head.
     `exact`: nothing can be left out. `softmax_tables`: those of each query head that shares the
-    keys; empty: weights are e^x.
+    keys; empty: weights are e^x. `technique`: the one whose reference the engine runs, because no
+    backend has a traversal for it; else None.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class AttentionRule:
     value_share: float = 0.0
     exact: bool = False
     softmax_tables: tuple[Levels, ...] = ()
+    technique: Any = None
 
 
 # What is known of the share of a softmax that stays unread: that it is none, a bound that always

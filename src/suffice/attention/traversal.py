@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,11 +54,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Attended:
-    """The output [H, T, D] and which rows of K and V were read for it, bool [T, G, S]."""
+    """The output [H, T, D] and which rows of K and V were read for it, bool [T, G, S].
+
+    `sketch_bytes` int [T, G]: what was read besides these rows; None: nothing, or it is not said.
+    """
 
     output: np.ndarray
     keys: np.ndarray
     values: np.ndarray
+    sketch_bytes: np.ndarray | None = field(default=None, kw_only=True)
 
 
 class Stopping(Protocol):

@@ -84,4 +84,5 @@ GROWTHS = Table(
         "step": "suffice.cache.growth:Step",
         "double": "suffice.cache.growth:Double",
     },
+    outside=("growth", Growth),
 )

@@ -182,7 +182,7 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique to calibrate."""
-    from suffice.attention import ATTENTIONS
+    from suffice.attention import ATTENTIONS, in_python
 
     if budget is None:
         return _exact(model)
@@ -193,6 +193,11 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
         raise InputError(
             f"--attention={name}: --budget finds the thresholds: leave out calibrated, and give "
             "the other options, if any"
+        )
+    if in_python(technique):
+        raise InputError(
+            f"--attention={name}: has no native code, which thresholds of each head need: give a "
+            f"technique of suffice, such as {ATTENTION}"
         )
     _found(name)
     if technique.unread_in_prompts:

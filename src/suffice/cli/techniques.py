@@ -85,7 +85,7 @@ def _found(words: list[str]) -> Seam | tuple[Seam, str]:
         return seams[first], words[1]
     if len(words) == 2:
         raise _unknown("seam", first, list(seams))
-    having = [seam for seam in SEAMS if first in seam.table.entries]
+    having = _having(first)
     if len(having) == 1:
         return having[0], first
     if having:
@@ -93,6 +93,31 @@ def _found(words: list[str]) -> Seam | tuple[Seam, str]:
         raise InputError(f"'{first}' is a technique of several seams: {either}")
     names = [*seams, *(name for seam in SEAMS for name in seam.table.names())]
     raise _unknown("seam or technique", first, names, list(seams))
+
+
+def _having(name: str) -> list[Seam]:
+    """Return the seams that have a technique of a name; of a `module:Class`, the first it fits.
+
+    Raises:
+        InputError: There is no such class, or it fits no seam.
+    """
+    having = [seam for seam in SEAMS if name in seam.table.entries]
+    open_seams = [seam for seam in SEAMS if seam.table.outside is not None]
+    if having or ":" not in name:
+        return having or [seam for seam in open_seams if _registers(seam, name)]
+    refused = []
+    for seam in open_seams:
+        try:
+            seam.table.load(name)
+        except InputError as error:
+            refused.append(error)
+        else:
+            return [seam]
+    raise refused[0]
+
+
+def _registers(seam: Seam, name: str) -> bool:
+    return seam.table.outside is not None and name in seam.table.outside.registered
 
 
 def _unknown(
@@ -110,7 +135,23 @@ def listed(seam: Seam) -> str:
         page = Page.of(seam, name)
         paper = f" [{page.paper}]" if page.paper else ""
         lines.append(f"{name:12} {page.sentence.rstrip('.')}{paper}")
-    return "\n".join([*lines, "", f"options of one: suffice info {seam.name} NAME"])
+    end = f"options of one: suffice info {seam.name} NAME"
+    outside = seam.table.outside
+    if outside is None:
+        return "\n".join([*lines, "", end])
+    for name, found in sorted(outside.registered.items()):
+        if name not in seam.table.entries:
+            lines.append(f"{name:12} {_of_package(seam, name)} [package {found.package}]")
+    own = f"your own: {seam.flag} MODULE:CLASS, see docs/techniques/outside.md"
+    return "\n".join([*lines, "", end, own])
+
+
+def _of_package(seam: Seam, name: str) -> str:
+    """Return a registered technique in one sentence, or why it cannot be used."""
+    try:
+        return Page.of(seam, name).sentence.rstrip(".")
+    except InputError as error:
+        return str(error)
 
 
 def described(seam: Seam, name: str) -> str:
@@ -129,11 +170,19 @@ def described(seam: Seam, name: str) -> str:
     if page.limit:
         lines.append(
             _entry(
-                "Limit", f"{seam.flag} {page.limit} equals the exact result: a test compares them"
+                "Limit",
+                f"{seam.flag} {page.limit} equals the exact result: {_compared(seam, name)}",
             )
         )
     lines.append(_entry("Example", f'suffice run {seam.flag} {page.example} "your prompt"'))
     return "\n".join(lines)
+
+
+def _compared(seam: Seam, name: str) -> str:
+    if name in seam.table.entries:
+        return "a test compares them"
+    compared = seam.name == "attention"
+    return "compared when a model is loaded" if compared else "says its author"
 
 
 def _entry(label: str, text: str) -> str:
@@ -178,10 +227,11 @@ class Page:
         sections = _sections(documentation(technique))
         texts: dict[str, str] = {}
         for each in reversed(technique.__mro__):
-            if each.__module__.startswith("suffice."):
+            if each.__module__.startswith("suffice.") or dataclasses.is_dataclass(each):
                 texts |= _options(documentation(each))
         fields = [field for field in dataclasses.fields(technique) if field.init]
-        missing = [field.name for field in fields if field.name not in texts]
+        inside = name in seam.table.entries  # others may have fewer words
+        missing = [field.name for field in fields if inside and field.name not in texts]
         if missing:
             raise LookupError(
                 f"{technique.__module__}: no entry in Options for {', '.join(missing)}"
@@ -191,7 +241,7 @@ class Page:
         return cls(
             sentence=_sentence(seam.table, name, technique),
             sections=sections,
-            options={field.name: texts[field.name] for field in fields},
+            options={field.name: texts.get(field.name, "") for field in fields},
             defaults=defaults,
             limit=None if limit is None else _text(name, limit),
             example=sections.get("Example") or _example(name, defaults),
@@ -210,6 +260,10 @@ class Page:
 
 def _sentence(table: Table, name: str, technique: type[Any]) -> str:
     """Return a technique's first line: its module's, if the module has no other technique."""
+    if name not in table.entries:
+        own = _doc(technique)
+        named = own.startswith(f"{technique.__name__}(")  # what a dataclass says by itself
+        return _doc(sys.modules[technique.__module__] if named else technique).partition("\n")[0]
     module, _, _ = table.entries[name].partition(":")
     alone = sum(entry.startswith(f"{module}:") for entry in table.entries.values()) == 1
     text = sys.modules[module] if alone and module.endswith(f".{name}") else technique
@@ -219,7 +273,7 @@ def _sentence(table: Table, name: str, technique: type[Any]) -> str:
 def documentation(technique: type[Any]) -> str:
     """Return the docstring with a technique's sections: its own, or else its module's."""
     own = _doc(technique)
-    return own if _sections(own) else _doc(sys.modules[technique.__module__])
+    return own if _sections(own) or _options(own) else _doc(sys.modules[technique.__module__])
 
 
 def _doc(origin: object) -> str:
@@ -282,6 +336,8 @@ def _word(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    if value is dataclasses.MISSING:
+        return "to give"
     if value is None or isinstance(value, bool):
         return str(value).lower()
     text = f"{value:g}" if isinstance(value, float) else str(value)

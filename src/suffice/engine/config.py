@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
+from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head, in_python, rule_of
 from suffice.cache import Growth
 from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
@@ -97,6 +97,7 @@ class Config(EngineOptions):
                 f"calibration={self.calibration.name}: softmax={SOFTMAXES.name_of(self.softmax)} "
                 f"and attention={ATTENTIONS.name_of(self.attention)} need none"
             )
+        self._check_python()
         names = [name for name, _ in self.adapters]
         if self.adapter is not None and self.adapter not in names:
             raise unknown("adapter", self.adapter, names)
@@ -114,11 +115,29 @@ class Config(EngineOptions):
                 f"policy '{policy}' with attention '{attention}', which selects from all tokens "
                 f"itself: the policy must be '{_default('policy')}'"
             )
-        rule = self.attention.rule() if self.policy.needs_whole_softmax else None
-        if rule is not None and not rule.exact:
+        rule = rule_of(self.attention) if self.policy.needs_whole_softmax else None
+        if rule is not None and not (rule.exact and rule.technique is None):
             raise InputError(
                 f"policy '{policy}' sums the weights of all tokens, which attention "
                 f"'{attention}' does not compute: the attention must be '{_default('attention')}'"
+            )
+
+    def _check_python(self) -> None:
+        """Refuse what only native code can do."""
+        attention, name = self.attention, ATTENTIONS.name_of(self.attention)
+        if not in_python(attention):
+            return
+        owner = f"attention '{name}', which has no native code"
+        if attention.calibrated:
+            raise InputError(f"{owner}: calibrated thresholds are for native code: leave them out")
+        if attention.sketched or attention.based:
+            raise InputError(f"{owner}: only native code reads the cache's sketches and bases")
+        policy = self.policy
+        if policy.chooses and not policy.evicts:
+            what = "selects within" if policy.by_query else "only orders rows for"
+            raise InputError(
+                f"policy '{POLICIES.name_of(policy)}' {what} native attention, with {owner}: the "
+                f"policy must evict, or be '{_default('policy')}'"
             )
 
     def _check_softmax(self) -> None:
@@ -172,12 +191,17 @@ class Config(EngineOptions):
                 "changes the visible tokens after each token: the policy must not evict while "
                 "decoding, or have rank_only=true"
             )
+        if drafts and in_python(self.attention) and not self.attention.stateless:
+            raise InputError(
+                f"speculator '{method}' with attention '{ATTENTIONS.name_of(self.attention)}', "
+                "which keeps state in Python that drafts cannot undo: the speculator must be 'none'"
+            )
         if speculator.drafts_with_own_model and self.policy.chooses:
             raise InputError(
                 f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': its drafts "
                 f"select their own tokens, so the policy must be '{_default('policy')}'"
             )
-        exact = self.attention.rule() is None and not self.softmax.coded
+        exact = rule_of(self.attention) is None and not self.softmax.coded
         if speculator.drafts_with_own_model and not exact:
             raise InputError(
                 f"speculator '{method}' with attention={ATTENTIONS.name_of(self.attention)} and "
@@ -214,7 +238,7 @@ class Config(EngineOptions):
     @property
     def leaves_out(self) -> bool:
         """Whether decode steps approximate attention to the rows that the cache holds."""
-        rule = self.attention.rule()
+        rule = rule_of(self.attention)
         return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
 
     def check_model(self, model: DecoderConfig) -> None:
@@ -228,7 +252,8 @@ class Config(EngineOptions):
             name = EXPERTS.name_of(self.experts)
             raise InputError(f"experts={name}: {self.model} has no experts: leave out --experts")
         changed = model.score_cap or model.spare_logits
-        if changed and (self.leaves_out or self.policy.watches):
+        own = self.leaves_out or in_python(self.attention)
+        if changed and (own or self.policy.watches):
             what = "caps its scores" if model.score_cap else "has a spare logit in each softmax"
             raise InputError(
                 f"{self.model} {what}, which techniques do not know: leave out --attention, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from suffice.attention import rule_of
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
@@ -84,7 +85,7 @@ class DraftModels:
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
             decoder = _requantized(decoder, setting, self._shelf)
-        rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
+        rules = [[rule_of(setting.attention)] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
 
@@ -119,7 +120,7 @@ def _requantized(decoder: DecoderWeights, setting: DraftSetting, shelf: Shelf) -
         )
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
-    others = setting.recent or setting.skipped or setting.attention.rule()
+    others = setting.recent or setting.skipped or rule_of(setting.attention)
     if found is decoder and not others:
         raise InputError("quantization: saves nothing, and nothing else makes drafts cheaper")
     return found

@@ -160,7 +160,7 @@ class Engine:
     def _technique(self, asked: str | None) -> int:
         if asked is None:
             return 0
-        found = self._techniques.get(ATTENTIONS.build(asked))
+        found = self._techniques.get(ATTENTIONS.build(asked, imports=False))
         if found is None:
             allowed = ", ".join(self.attentions)
             raise InputError(f"attention={asked}: is not allowed; allowed are: {allowed}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from suffice import native
-from suffice.attention import ATTENTIONS
+from suffice.attention import ATTENTIONS, Attention, in_python
 from suffice.attention.rule import (
     WHOLE,
     AttentionRule,
@@ -17,7 +18,7 @@ from suffice.attention.rule import (
 from suffice.cache import fits_keys, types_of
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
-from suffice.errors import InputError
+from suffice.errors import InputError, SufficeWarning
 from suffice.models.adapters import Adapter
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import POSITIONS, KeyRounding, key_rounding
@@ -45,6 +46,7 @@ class ModelWithTechniques(ModelFacts):
         super().__init__(config, decoder)
         self.stamp = stamp
         assert config.max_model_len is not None, "the config must be resolved"
+        _check_python(config.technique)
         rules = self._rules(config)
         self._native = NativeModel(
             decoder,
@@ -111,6 +113,7 @@ class ModelWithTechniques(ModelFacts):
                 f"{config.technique.unread_in_prompts:g} must be that of all requests, "
                 f"{self.config.technique.unread_in_prompts:g}: give it when the engine starts"
             )
+        _check_python(config.technique)
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.technique.sketched
@@ -147,4 +150,20 @@ class ModelWithTechniques(ModelFacts):
 
     def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._guarantees[technique] == WHOLE
+        native = not self._native.in_python(technique)
+        return self.shares_prompts and native and self._guarantees[technique] == WHOLE
+
+
+def _check_python(technique: Attention) -> None:
+    """Say that a technique has no native code, if it has none, and check its exact setting."""
+    if not in_python(technique):
+        return
+    from suffice.attention.python import check_limit
+
+    name = ATTENTIONS.name_of(technique)
+    check_limit(technique, name)
+    warnings.warn(
+        f"attention '{name}' has no native code: its reference runs in Python, which is slow",
+        SufficeWarning,
+        stacklevel=2,
+    )

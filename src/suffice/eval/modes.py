@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suffice.attention import ATTENTIONS, SOFTMAXES
+from suffice.attention import ATTENTIONS, SOFTMAXES, rule_of
 from suffice.engine.config import Config
 from suffice.errors import OptionError
 
@@ -18,7 +18,7 @@ def check_mode(mode: str, config: Config) -> None:
     if mode != "prefill":
         return
     idle: dict[str, object] = {}
-    rule = config.attention.rule()
+    rule = rule_of(config.attention)
     if rule is not None and not rule.exact and not config.technique.unread_in_prompts:
         idle["attention"] = ATTENTIONS.text_of(config.attention)
     if config.softmax.coded and not config.softmax.prefill:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from suffice.attention import ATTENTIONS, in_python
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.files import fingerprint, locate
@@ -55,6 +56,19 @@ def check_model(model: Any) -> None:
         raise InputError(f"{name} does not take its attention from transformers' interface")
     if model.device.type != "cpu":
         raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
+
+
+def check_attention(config: Config) -> None:
+    """Refuse a technique without native code.
+
+    Raises:
+        InputError: There is none.
+    """
+    if in_python(config.attention):
+        raise InputError(
+            f"attention '{ATTENTIONS.name_of(config.attention)}' has no native code, which enabled "
+            "models of transformers need: use it with LLM, or `suffice run` and `eval`"
+        )
 
 
 def source_of(what: str, model: Any, checkpoint: Any) -> Any:

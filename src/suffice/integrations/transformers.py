@@ -66,6 +66,7 @@ from suffice.errors import InputError
 from suffice.integrations.checks import (
     cache_argument,
     check_asked,
+    check_attention,
     check_calibration,
     check_generate,
     check_model,
@@ -151,6 +152,7 @@ def enable(
             "out prompt"
         )
     check_model(model)
+    check_attention(config)
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")
     decoder = model.config.get_text_config(decoder=True)

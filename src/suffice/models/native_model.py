@@ -20,6 +20,7 @@ from suffice.models.adapters import Adapter
 from suffice.models.blocks import Attention, Block, ExpertMLP
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights
+from suffice.models.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.models.rope import check_call
 from suffice.models.routing import STEPS
 from suffice.models.step_rows import Piece, StepRows
@@ -78,6 +79,7 @@ class NativeModel:
         self._timed = False
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
+        self._python: list[PythonAttention | None] = [None]  # of each number of rules
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
@@ -151,11 +153,13 @@ class NativeModel:
     def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
         self._rules[0] = self._native_rules(rules)
+        self._python[0] = self._python_attention(rules)
         self._model.set_rules(self._rules)
 
     def add_rules(self, rules: Sequence[Sequence[AttentionRule | None]]) -> int:
         """Let rows attend by these rules, [L][G], as well; return their number."""
         self._rules.append(self._native_rules(rules))
+        self._python.append(self._python_attention(rules))
         self._model.set_rules(self._rules)
         return len(self._rules) - 1
 
@@ -164,6 +168,33 @@ class NativeModel:
     ) -> list[core.AttentionRule]:
         coded = coded_rules(rules, self._levels)
         return [native_rule(rule) for layer in coded for rule in layer]
+
+    def _python_attention(
+        self, rules: Sequence[Sequence[AttentionRule | None]]
+    ) -> PythonAttention | None:
+        """Return the technique whose reference attends, None if the core does."""
+        found = {rule.technique for layer in rules for rule in layer if rule is not None} - {None}
+        assert len(found) <= 1, "heads of one model attend by one technique in Python"
+        scale = self._config.attention_scale
+        return PythonAttention(found.pop(), scale, self._levels) if found else None
+
+    def in_python(self, technique: int) -> bool:
+        """Whether the rules of a number are a technique's whose reference attends."""
+        return self._python[technique] is not None
+
+    def _python_step(
+        self, pieces: Sequence[Piece], audit: np.ndarray | None
+    ) -> tuple[list[int], NativeArguments | None]:
+        """Return each piece's kind, and what the core takes for attention in Python, if any is."""
+        own = [None if p.rows.exact else self._python[p.rows.technique] for p in pieces]
+        kinds = [
+            step_rows.kind(p.rows, each is not None) for p, each in zip(pieces, own, strict=True)
+        ]
+        if not any(own):
+            return kinds, None
+        config = self._config
+        sizes = config.heads, config.kv_heads, config.head_size
+        return kinds, PythonStep(pieces, own, *sizes, audit).native
 
     def _check(self, batch: Sequence[StepRows]) -> None:
         for rows in batch:
@@ -177,6 +208,9 @@ class NativeModel:
             return None
         config = self._config
         return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+
+    def _unaudited(self, rows: int) -> np.ndarray:
+        return unaudited(len(self._config.layers), rows, self._config.heads)
 
     def step(
         self,
@@ -198,8 +232,7 @@ class NativeModel:
         must be reserved. Row counts of reads are added to `trace`.
 
         Raises:
-            InputError: More rows than a cache has spare, or several beyond the trained positions
-                of a dynamic rotation (see `rope.check_call`).
+            InputError: Too many rows, see also `rope.check_call`; or a technique in Python fails.
         """
         self._check(batch)
         pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
@@ -207,14 +240,14 @@ class NativeModel:
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
-        layers, heads = len(self._config.layers), self._config.heads
         queries = self._watched(batch)
-        found = unaudited(layers, len(tokens), heads) if audit else None
+        found = self._unaudited(len(tokens)) if audit else None
+        kinds, python = self._python_step(pieces, found)
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
             _ints([piece.size for piece in pieces]),
-            _ints([step_rows.kind(piece.rows) for piece in pieces]),
+            _ints(kinds),
             _ints([piece.rows.technique for piece in pieces]),
             _ints([piece.rows.adapter for piece in pieces]),
             _ints(tokens),
@@ -226,6 +259,7 @@ class NativeModel:
             queries,
             found,
             maxima,
+            python,
         )
         if queries is not None:
             step_rows.show(batch, queries)

@@ -12,7 +12,7 @@ from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.decoder import Watch
 from suffice.trace import Reads
 
-_EXACT, _COUNTED, _WATCHED, _TILED = 1, 2, 4, 8
+_EXACT, _COUNTED, _WATCHED, _TILED, _PYTHON = 1, 2, 4, 8, 16
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,14 @@ def most_rows(rows: StepRows) -> int:
     return max(len(rows.tokens), MAX_TENTATIVE) if prompt else MAX_TENTATIVE
 
 
-def kind(rows: StepRows) -> int:
-    """Return how rows take part in a step, as the core numbers it."""
+def kind(rows: StepRows, in_python: bool = False) -> int:
+    """Return how rows take part in a step, as the core numbers it.
+
+    `in_python`: their attention is computed by a technique's reference.
+    """
     watched = _WATCHED * (rows.watch is not None)
-    return _EXACT * rows.exact + _COUNTED * rows.counted + watched + _TILED * rows.tiled
+    python = _PYTHON * in_python
+    return _EXACT * rows.exact + _COUNTED * rows.counted + watched + _TILED * rows.tiled + python
 
 
 def counted_rows(batch: Sequence[StepRows]) -> list[int]:

@@ -114,4 +114,5 @@ POLICIES = Table(
         "snapkv": "suffice.policy.snapkv:SnapKV",
         "streaming": "suffice.policy.streaming:Streaming",
     },
+    outside=("policy", Policy),
 )

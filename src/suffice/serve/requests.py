@@ -93,7 +93,7 @@ def _attention(front: Front, body: Fields) -> str:
     allowed = {ATTENTIONS.build(each): each for each in front.facts.attentions}
     why = f"suffice.attention='{asked[:60]}'"
     try:
-        found = allowed.get(ATTENTIONS.build(asked))
+        found = allowed.get(ATTENTIONS.build(asked, imports=False))
     except InputError as error:
         found, why = None, f"suffice.attention: {error}"
     if found is None:

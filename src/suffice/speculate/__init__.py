@@ -198,4 +198,5 @@ SPECULATORS = Table(
         "self": "suffice.speculate.self:SelfDraft",
         "suffix": "suffice.speculate.suffix:Suffix",
     },
+    outside=("speculate", Speculator),
 )

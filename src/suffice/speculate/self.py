@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from suffice.attention import ATTENTIONS, Attention
+from suffice.attention import ATTENTIONS, Attention, rule_of
 from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
 from suffice.registry import spelling
@@ -74,7 +74,7 @@ class SelfDraft:
             if (given := getattr(self, option)) < 0:
                 raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
         technique, quant, skipped = self.technique, self.quant, self.skipped
-        rule = technique.rule()
+        rule = rule_of(technique)
         # A technique with state would have to undo drafts, and exact steps do not update states.
         if rule is not None and (rule.exact or not technique.stateless):
             raise InputError(

@@ -1,0 +1,210 @@
+"""Techniques from outside: `package.module:Class`, and names that installed packages register.
+
+A package registers a name as an entry point of the group of a seam, such as `suffice.attention`.
+Entry points are only looked for when a name is not built in, or a listing is asked for. The current
+folder is searched for modules too, after all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from suffice.errors import InputError, nearest, one_line, shown, unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A name that a package registers: its `path`, `package.module:Class`, and the package."""
+
+    path: str
+    package: str
+
+
+class Outside:
+    """The techniques of one seam that are not built in.
+
+    `kind` is what errors call one, `seam` the end of the entry points' group, and `needs` are the
+    members that a class must have.
+    """
+
+    def __init__(self, kind: str, seam: str, needs: Iterable[str]) -> None:
+        self.kind = kind
+        self.group = f"suffice.{seam}"
+        self.needs = tuple(needs)
+        self._loaded: dict[str, type[Any]] = {}  # by the names that they were asked for by
+
+    @functools.cached_property
+    def registered(self) -> Mapping[str, Registered]:
+        """The names that installed packages register.
+
+        Raises:
+            InputError: Two packages register one name for different classes.
+        """
+        from importlib.metadata import entry_points
+
+        found: dict[str, Registered] = {}
+        for each in entry_points(group=self.group):
+            package = each.dist.name if each.dist is not None else "?"
+            before = found.setdefault(each.name, Registered(each.value, package))
+            if before.path != each.value:
+                raise InputError(
+                    f"{self.kind} '{each.name}': both {before.package} and {package} register it: "
+                    "uninstall one of them"
+                )
+        return found
+
+    def split(self, text: str) -> tuple[str, str, str]:
+        """Return the name, the colon after it if there is one, and the options of a technique.
+
+        The name is `module:Class` if the class's name follows the first colon, as it does unless
+        the module's name is registered.
+        """
+        name, colon, rest = text.partition(":")
+        own, second, options = rest.partition(":")
+        if not (own.isidentifier() and _is_module(name)) or name in self.registered:
+            return name, colon, rest
+        return f"{name}:{own}", second, options
+
+    def load(self, name: str, known: Iterable[str], imports: bool = True) -> type[Any]:
+        """Return the class of a registered name, or of `module:Class`.
+
+        `known` are the built-in names, for errors. Without `imports`, only what was loaded before
+        is known.
+
+        Raises:
+            InputError: There is none, its module cannot be imported, or it is no technique.
+        """
+        if name in self._loaded:
+            return self._loaded[name]
+        if not imports:
+            raise unknown(self.kind, name, [*known, *self._loaded])
+        path = name
+        if ":" not in name:
+            if name not in self.registered:
+                raise unknown(self.kind, name, [*known, *self.registered])
+            path = self.registered[name].path
+        owner = f"{self.kind} '{shown(name)}'"
+        module, _, attribute = path.partition(":")
+        found = self._class(owner, _imported(owner, module, known), attribute)
+        self._check(owner, found)
+        self._loaded[name] = found
+        return found
+
+    def name_of(self, technique: type[Any]) -> str:
+        """Return the name by which a class was loaded, or else its `module:Class`."""
+        loaded = (name for name, found in self._loaded.items() if found is technique)
+        return next(loaded, f"{technique.__module__}:{technique.__qualname__}")
+
+    def takes(self, value: object) -> bool:
+        """Whether an object is one of a class that could be loaded."""
+        own = type(value)
+        return dataclasses.is_dataclass(own) and not self._lacking(own)
+
+    def _class(self, owner: str, module: Any, name: str) -> type[Any]:
+        found = getattr(module, name, None)
+        if isinstance(found, type):
+            return found
+        own = [
+            each
+            for each, value in vars(module).items()
+            if isinstance(value, type)
+            and value.__module__ == module.__name__
+            and not each.startswith("_")
+        ]
+        listed = f"Classes: {', '.join(sorted(own))}" if own else "It has no class of its own"
+        where = getattr(module, "__file__", None) or "built in"
+        raise InputError(
+            f"{owner}: module {module.__name__} ({where}) has no class '{name}'."
+            f"{nearest(name, own)} {listed}"
+        )
+
+    def _check(self, owner: str, technique: type[Any]) -> None:
+        params = technique.__dict__.get("__dataclass_params__")
+        if params is None or not params.frozen:
+            raise InputError(
+                f"{owner}: {technique.__name__} must be a frozen dataclass: put "
+                "@dataclass(frozen=True) before it"
+            )
+        if lacking := self._lacking(technique):
+            raise InputError(
+                f"{owner}: {technique.__name__} lacks {', '.join(lacking)}: "
+                "docs/techniques/outside.md says what it needs"
+            )
+        try:
+            typing.get_type_hints(technique)
+        except NameError as error:
+            raise InputError(f"{owner}: the type of an option is unknown: {error}") from None
+
+    def _lacking(self, technique: type[Any]) -> list[str]:
+        """Return the members that a class lacks."""
+        fields = {field.name for field in dataclasses.fields(technique)}
+        abstract: frozenset[str] = getattr(technique, "__abstractmethods__", frozenset())
+        has = [name in fields or hasattr(technique, name) for name in self.needs]
+        missing = [name for name, there in zip(self.needs, has, strict=True) if not there]
+        return sorted({*missing, *abstract})
+
+
+def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
+    """Return a technique of a class that is not built in.
+
+    Raises:
+        InputError: An option without a default is not given, or the class refuses a value.
+    """
+    for field in dataclasses.fields(technique):
+        bare = (field.default, field.default_factory) == (dataclasses.MISSING,) * 2
+        if field.init and bare and field.name not in options:
+            raise InputError(f"{owner}: option '{field.name}' has no default: give it")
+    try:
+        return technique(**options)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{owner}: {one_line(error)}") from None
+
+
+def told(error: BaseException) -> str:
+    """Return a foreign exception in one line: its type, its text, and where it was raised."""
+    import traceback  # not before: most runs need none
+
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = ""  # its text says it
+    return f"{type(error).__name__}: {one_line(error)}{where}"
+
+
+def _is_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _imported(owner: str, name: str, known: Iterable[str]) -> Any:
+    """Import a module, also from the current folder.
+
+    Raises:
+        InputError: There is no such module, or it raises an exception.
+    """
+    here = os.getcwd()  # noqa: PTH109 (an entry of sys.path is text)
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name != missing and not name.startswith(f"{missing}."):
+            raise InputError(f"{owner}: importing {name} fails: {told(error)}") from error
+    except Exception as error:  # whatever the module raises is the user's to see
+        raise InputError(f"{owner}: importing {name} fails: {told(error)}") from error
+    neighbours = {path.stem for path in Path(here).glob("*.py")}
+    names = sorted({*known, *neighbours}) if "." not in name else []
+    raise InputError(
+        f"{owner}: there is no module '{missing}', here or installed.{nearest(missing, names)} "
+        f"Known techniques: {', '.join(sorted(known))}"
+    )

@@ -1,0 +1,162 @@
+"""Techniques from outside of the tree: the example as a package in a folder, and broken ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "outside_technique"
+# As a user could write them; each module is the source of a file.
+MODULES = {
+    "copies": '''
+"""Techniques that are built in, and run by their references."""
+from dataclasses import dataclass
+
+from suffice.attention.aet import AET
+from suffice.attention.exact import Exact
+
+
+@dataclass(frozen=True)
+class Whole(Exact):
+    """Exact attention."""
+
+
+@dataclass(frozen=True)
+class Early(AET):
+    """Early termination, with its state."""
+''',
+    "broken": '''
+"""Techniques that cannot be used."""
+from dataclasses import dataclass
+
+from suffice.attention.python import Attended, PythonTechnique, attend_to, seen
+
+
+class NoDataclass(PythonTechnique): ...
+
+
+@dataclass(frozen=True)
+class Bare(PythonTechnique):
+    """Lacks what it needs."""
+
+
+@dataclass(frozen=True)
+class Newest(PythonTechnique):
+    """Reads the newest row, and says that it is exact."""
+
+    rows: int
+
+    def __post_init__(self):
+        if self.rows < 1:
+            raise ValueError(f"rows={self.rows} must be at least 1")
+
+    @classmethod
+    def exact_limit(cls):
+        return cls(1)
+
+    def reference(self, q, k, v, *, scale, visible=None):
+        sees = seen(q, k, visible)[:, None].repeat(len(k), 1)
+        sees[:, :, : -self.rows] = False
+        return attend_to(sees, q, k, v, scale=scale)
+
+
+@dataclass(frozen=True)
+class Unlimited(Newest):
+    @classmethod
+    def exact_limit(cls):
+        return None
+
+
+@dataclass(frozen=True)
+class Fails(Unlimited):
+    rows: int = 1
+
+    def reference(self, q, k, v, *, scale, visible=None):
+        k[0, 0] = 0
+
+
+@dataclass(frozen=True)
+class Wrong(Unlimited):
+    rows: int = 1
+
+    def reference(self, q, k, v, *, scale, visible=None):
+        return Attended(q[0], k, v)
+
+
+@dataclass(frozen=True)
+class Nothing(Unlimited):
+    rows: int = 1
+
+    def reference(self, q, k, v, *, scale, visible=None): ...
+
+
+@dataclass(frozen=True)
+class Remembers(Unlimited):
+    rows: int = 1
+    stateless = False
+''',
+    "unfinished": "import no_such_module\n",
+    "others": '''
+"""Techniques of other seams."""
+from dataclasses import dataclass
+from math import exp
+
+from suffice.attention.levels import Levels
+from suffice.policy.streaming import Streaming
+from suffice.speculate.ngram import NGram
+
+
+@dataclass(frozen=True)
+class BySeven:
+    """Grows by seven rows."""
+
+    def next_capacity(self, needed, capacity, limit):
+        return min(-(-needed // 7) * 7, limit)
+
+
+@dataclass(frozen=True)
+class Ends(Streaming):
+    """Keeps both ends."""
+
+    sinks: int = 8
+
+
+@dataclass(frozen=True)
+class Pairs(NGram):
+    """Drafts what followed the last two tokens."""
+
+    prompt_lookup_max: int = 2
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Weights in powers of e, three of them and none."""
+
+    prefill = False
+    coded = True
+
+    @classmethod
+    def exact_limit(cls):
+        return None
+
+    def levels(self, calibration):
+        own = Levels((-3.0, -2.0, -1.0), (0.0, exp(-2), exp(-1), 1.0))
+        return [[own] * calibration.heads for _ in calibration.layers]
+''',
+}
+
+
+def write(folder: Path) -> Path:
+    """Write the example and the modules to a folder, with what an installer says of the example."""
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "my_rule.py").write_text((EXAMPLE / "my_rule.py").read_text())
+    project = (EXAMPLE / "pyproject.toml").read_text()
+    groups = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = .*\n)+)', project)
+    [name] = re.findall(r'^name = "(.*)"', project, re.MULTILINE)
+    about = folder / f"{name.replace('-', '_')}-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    lines = [f"[{group}]\n{lines.replace(chr(34), '')}" for group, lines in groups]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+    return folder

@@ -1,15 +1,9 @@
-"""The scripts, how long they take, and the new names of old ones."""
+"""The scripts and how long they take."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
-
-from suffice.attention import ATTENTIONS, SOFTMAXES
-from suffice.cache import GROWTHS
-from suffice.policy import POLICIES
-from suffice.quant import QUANTS
-from suffice.speculate import SPECULATORS
 
 
 class Script(NamedTuple):
@@ -106,54 +100,9 @@ SCRIPTS = (
     ),
     Script("redraw", "write stored results' tables again, after a change of words", "seconds"),
 )
-# Stored results keep the command that made them; pages show it as `current` returns it.
-RENAMED = {
-    "art": "attention.art",
-    "attention": "attention.kernel",
-    "attention_quality": "attention.quality",
-    "attention_speed": "attention.speed",
-    "base_plane": "attention.sketch",
-    "big_model": "quant.big_model",
-    "bmc": "growth.bmc",
-    "exaq": "attention.exaq",
-    "exaq_tail": "attention.exaq_tail",
-    "index_matmul": "quant.matmul",
-    "peer_quantise": "quant.quantize_peers",
-    "peers": "peers.speed",
-    "quant_quality": "quant.quality",
-    "quant_tasks": "quant.tasks",
-    "rotated_model": "quant.rotated_model",
-    "ruler": "attention.ruler",
-    "scrooge": "hw.scrooge",
-    "speculate": "speculate.speed",
-}
-TABLES = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
-_TECHNIQUES = {  # `exact` and `none`, names in two tables, have kept their options
-    name: table for table in TABLES for name in table.names() if name not in ("exact", "none")
-}
-_VALUE = r"-?\w+(?:[.+-]+\w+)*"
-_SETTING = re.compile(rf"\b(?:{'|'.join(_TECHNIQUES)}):\w+={_VALUE}(?:,\w+={_VALUE})*")
-_SCRIPT = re.compile(r"python benchmarks/(\w+)\.py")
 _DATA = re.compile(r"--data-dir \S+")
 
 
 def current(command: str) -> str:
-    """Return a stored command as it is written today; data sets are in the folder `data`.
-
-    Raises:
-        KeyError: A script that has no name of today.
-        InputError: An option that its technique does not have.
-    """
-    named = _SCRIPT.sub(lambda match: f"python -m benchmarks.{RENAMED[match[1]]}", command)
-    return respelt(_DATA.sub("--data-dir data", named))
-
-
-def respelt(text: str) -> str:
-    """Return a text in which techniques' options have the names of today.
-
-    Raises:
-        InputError: An option that its technique does not have.
-    """
-    return _SETTING.sub(
-        lambda match: _TECHNIQUES[match[0].partition(":")[0]].respelt(match[0]), text
-    )
+    """Return a stored command for a page: data sets are in the folder `data`."""
+    return _DATA.sub("--data-dir data", command)

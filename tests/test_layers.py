@@ -27,7 +27,7 @@ LAYERS = [
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
     ["outside"],
-    ["arrays", "errors", "data", "paths", "progress", "_native"],
+    ["arrays", "errors", "data", "flags", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PLAIN = {

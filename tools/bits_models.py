@@ -85,7 +85,7 @@ class Models:
         flags += ["-o", str(self.calibration(model.name)), "--window", "256", "--limit", "4"]
         suffice("calibrate", *flags)
         if model.name == bits_settings.VARIANTS[0]:
-            for attention in ("certified:bounded=false", "aet:v=0.01"):
+            for attention in ("certified:bounded=false", "aet:values=0.01"):
                 suffice("calibrate", *flags, "--attention", attention, "--budget", "20%")
 
     def _quantize(self, method: str) -> None:

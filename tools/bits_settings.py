@@ -9,17 +9,17 @@ REAL = "smollm2-135m"
 
 ATTENTIONS = [
     "exact",
-    "aet:k=0.9,v=0.001",
-    "aet:k=0.7,v=0.1,globals=16,locals=20,sinks=17",
-    "aet:k=2,v=0.05,globals=0,sinks=0",
-    "aet:k=0.8,v=0.05,globals=16,order=sketch",
-    "art:tau=0.5,phi=0.5,p=1,block=16,probe=16",
-    "art:tau=0.3,phi=0.3,p=2,block=32,probe=16,v=0.1",
-    "art:tau=0.5,phi=0.5,p=1,block=16,probe=16,order=sketch",
+    "aet:keys=0.9,values=0.001",
+    "aet:keys=0.7,values=0.1,globals=16,locals=20,sinks=17",
+    "aet:keys=all,values=0.05,globals=0,sinks=0",
+    "aet:keys=0.8,values=0.05,globals=16,order=sketch",
+    "art:change=0.5,angle=0.5,patience=1,block=16,probe=16",
+    "art:change=0.3,angle=0.3,patience=2,block=32,probe=16,values=0.1",
+    "art:change=0.5,angle=0.5,patience=1,block=16,probe=16,order=sketch",
     "certified",
-    "certified:eps=0.3,v=0.01",
+    "certified:eps=0.3,values=0.01",
     "certified:bounded=false,eps=0.3",
-    "certified:bounded=false,eps=0.5,v=0.05",
+    "certified:bounded=false,eps=0.5,values=0.05",
 ]
 CALIBRATED = ["certified:calibrated=true", "aet:calibrated=true"]
 SOFTMAXES = [
@@ -32,21 +32,24 @@ SOFTMAXES = [
     "exaq_km:bits=3,tail=flush",
     "exaq_km:bits=4",
 ]
-CODED = ["aet:k=0.8,v=0.1", "art:tau=0.5,phi=0.5,p=1,block=16,probe=16,v=0.1"]
+CODED = [
+    "aet:keys=0.8,values=0.1",
+    "art:change=0.5,angle=0.5,patience=1,block=16,probe=16,values=0.1",
+]
 POLICIES = [
     "h2o:budget=64",
     "h2o:ratio=0.3",
-    "h2o:keep=true",
+    "h2o:rank_only=true",
     "pyramidkv:budget=128",
     "pyramidkv:ratio=0.4",
     "quest:budget=64",
     "quest:budget=96,dense_layers=0",
     "snapkv:budget=80",
     "snapkv:ratio=0.5",
-    "snapkv:keep=true",
+    "snapkv:rank_only=true",
     "streaming:budget=64",
     "streaming:budget=48,sinks=16",
-    "streaming:keep=true",
+    "streaming:rank_only=true",
 ]
 GROWTHS = ["bmc", "bmc:rows=64", "double", "iterative", "step:rows=48", "upfront"]
 CAPACITIES = ["bmc:ratio=1000", "bmc:ratio=1000,group=4,shrink=2", *GROWTHS[1:]]
@@ -54,28 +57,28 @@ QUANTS = [
     "none:dtype=float32",
     "none:dtype=bfloat16",
     "int8",
-    "kmeans:w=4,a=16",
-    "kmeans:w=4,a=8",
-    "kmeans:w=2,a=8",
-    "kmeans:w=3,group=64",
-    "kmeans:w=5,a=8,hadamard=false",
-    "kmeans:w=6,a=16,group=64",
-    "kmeans:w=4,a=8,sites=qkv+down",
+    "kmeans:bits=4,act_bits=16",
+    "kmeans:bits=4,act_bits=8",
+    "kmeans:bits=2,act_bits=8",
+    "kmeans:bits=3,group=64",
+    "kmeans:bits=5,act_bits=8,hadamard=false",
+    "kmeans:bits=6,act_bits=16,group=64",
+    "kmeans:bits=4,act_bits=8,sites=qkv+down",
     "rtn",
-    "rtn:w=2,a=8",
-    "rtn:w=3,a=16,group=32",
-    "rtn:w=5,a=8,group=32",
-    "rtn:w=6",
+    "rtn:bits=2,act_bits=8",
+    "rtn:bits=3,act_bits=16,group=32",
+    "rtn:bits=5,act_bits=8,group=32",
+    "rtn:bits=6",
 ]
 LEARNED = [
-    "kmeans:w=4,a=16",
-    "kmeans:w=4,a=8,fisher=false",
-    "kmeans:w=4,a=4",
-    "kmeans:w=3,a=3,outliers=0.02",
-    "kmeans:w=4,a=4,hadamard=false,a_group=16",
+    "kmeans:bits=4,act_bits=16",
+    "kmeans:bits=4,act_bits=8,fisher=false",
+    "kmeans:bits=4,act_bits=4",
+    "kmeans:bits=3,act_bits=3,outliers=0.02",
+    "kmeans:bits=4,act_bits=4,hadamard=false,act_group=16",
     "kllm",
     "kllm:offline=true",
-    "rtn:w=3,group=32,compensate=true,fisher=true",
+    "rtn:bits=3,group=32,compensate=true,fisher=true",
 ]
 STORAGES = [
     "float32",
@@ -107,9 +110,9 @@ VARIANTS = ["llama", "mistral", "qwen2", "qwen3-window", "gemma3", "opt-post", "
 FEW: list[dict[str, Any]] = [  # settings for all variants but the first
     {},
     {"quantization": "int8", "kv_cache_dtype": "int8"},
-    {"quantization": "kmeans:w=4,a=8", "kv_cache_dtype": "kmeans4"},
-    {"attention": "aet:k=0.7,v=0.1,globals=16", "kv_cache_dtype": "bfloat16"},
-    {"attention": "certified:eps=0.3,v=0.01"},
+    {"quantization": "kmeans:bits=4,act_bits=8", "kv_cache_dtype": "kmeans4"},
+    {"attention": "aet:keys=0.7,values=0.1,globals=16", "kv_cache_dtype": "bfloat16"},
+    {"attention": "certified:eps=0.3,values=0.01"},
     {"policy": "snapkv:budget=64"},
     {"policy": "h2o:budget=64"},
     {"speculative_config": {"method": "suffix", "adaptive": False}},
@@ -119,9 +122,9 @@ REAL_ONES: list[dict[str, Any]] = [
     {},
     {"dtype": "bfloat16"},
     {"quantization": "int8", "kv_cache_dtype": "int8"},
-    {"quantization": "rtn:group=64,a=8", "kv_cache_dtype": "kmeans4"},
-    {"quantization": "kmeans:w=4,a=8,rounds=1"},
-    {"attention": "aet:k=0.9,v=0.001", "kv_cache_dtype": "bfloat16"},
+    {"quantization": "rtn:group=64,act_bits=8", "kv_cache_dtype": "kmeans4"},
+    {"quantization": "kmeans:bits=4,act_bits=8,rounds=1"},
+    {"attention": "aet:keys=0.9,values=0.001", "kv_cache_dtype": "bfloat16"},
     {"attention": "art", "kv_cache_dtype": "float16"},
     {"attention": "certified:eps=0.1", "kv_cache_dtype": "int8"},
     {"policy": "snapkv:ratio=0.3"},
@@ -140,7 +143,7 @@ def settings(calibration: str, draft: str) -> Iterator[dict[str, Any]]:
     for attention in CODED:
         yield {"softmax": "exaq", "attention": attention, "calibration": calibration}
     yield from ({"policy": each} for each in POLICIES)
-    yield {"policy": "snapkv:keep=true", "attention": ATTENTIONS[2]}
+    yield {"policy": "snapkv:rank_only=true", "attention": ATTENTIONS[2]}
     yield {"policy": "quest:budget=64", "attention": ATTENTIONS[5]}
     yield from ({"growth": each} for each in GROWTHS)
     yield from ({"quantization": each, "dtype": "auto"} for each in QUANTS)

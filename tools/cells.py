@@ -1,7 +1,8 @@
 """Text with cells of stored tables: `{row | column}` is replaced by that cell of a page's tables.
 
 `{row; cell | column}` is in the row that has both cells; one of them may also be another column of
-its table, or the line above the table. A `;` in round brackets separates nothing.
+its table, the line above the table, or a part of that line between commas. A `;` in round brackets
+separates nothing.
 """
 
 from __future__ import annotations
@@ -59,10 +60,13 @@ class Row(NamedTuple):
     above: str
 
     def has(self, asked: Counter[str]) -> bool:
-        """Return whether each text is a cell of the row as often, a column, or the line above."""
+        """Return whether each text is a cell of the row as often, a column, or in the line above.
+
+        Of the line above it is the whole or a part between commas.
+        """
         own = Counter(each.strip("`") for each in self.cells)
         rest = asked - own
-        return set(rest) <= {*self.heading, self.above}
+        return set(rest) <= {*self.heading, self.above, *self.above.split(", ")}
 
 
 def rows(page: str) -> list[Row]:

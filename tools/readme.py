@@ -20,9 +20,9 @@ import techniques
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))
-from benchmarks.catalog import current, respelt  # noqa: E402 (found once the path is there)
+from benchmarks.catalog import current  # noqa: E402 (found once the path is there)
 
-PAGES = ("README.md", "benchmarks/**/README.md", "docs/**/*.md")
+PAGES = ("README.md", "benchmarks/README.md", "benchmarks/*/*.md", "docs/**/*.md")
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ def table(path: Path) -> str:
     """Return a result's table in Markdown, with the machine and today's command under it."""
     result = json.loads(path.read_text(encoding="utf-8"))
     machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
-    drawn = respelt(path.with_suffix(".md").read_text(encoding="utf-8").strip())
+    drawn = path.with_suffix(".md").read_text(encoding="utf-8").strip()
     return f"{drawn}\n\n{machine}, {result['date']}: `{current(result['command'])}`\n"
 
 

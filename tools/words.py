@@ -27,11 +27,6 @@ SUFFIXES = {".py", ".pyi", ".md", ".cpp", ".h", ".inl", ".toml", ".txt", ".sh", 
 SKIPPED = {"tools/words.py", "tests/test_tools.py", "src/suffice/data/essay.txt", "CHANGELOG.md"}
 PHRASE = re.compile(rf"\b({'|'.join(PLAIN)})\b", re.IGNORECASE)
 SPELLED = re.compile(r"\w*quantis\w*", re.IGNORECASE)
-FORMER = {  # former names, which these files keep
-    "src/suffice/integrations/transformers.py": {"quantise", "load_quantised"},
-    "tests/integrations/test_quantized_linear.py": {"quantise", "load_quantised"},
-    "benchmarks/catalog.py": {"peer_quantise"},
-}
 
 
 def complaints(name: str, text: str) -> list[str]:
@@ -42,9 +37,8 @@ def complaints(name: str, text: str) -> list[str]:
             plain = PLAIN[match[1].lower()]
             found.append(f"{name}:{number}: '{match[1]}': {plain}")
         for match in SPELLED.finditer(line):
-            if match[0] not in FORMER.get(name, ()):
-                plain = re.sub("(?i)quantis", "quantiz", match[0])
-                found.append(f"{name}:{number}: '{match[0]}': {plain}")
+            plain = re.sub("(?i)quantis", "quantiz", match[0])
+            found.append(f"{name}:{number}: '{match[0]}': {plain}")
     return found
 
 

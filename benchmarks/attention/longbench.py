@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import ruler
-from benchmarks.catalog import respelt
 from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
@@ -130,7 +129,7 @@ def row(store: CellStore, task: str, setting: str) -> list[Any] | None:
         _with_error(own),
         "" if setting == "exact" else _with_error(beyond, "+"),
         f"{share:.3f}",
-        f"{PUBLISHED[named][kind]:.2f}" if (named := respelt(setting)) in PUBLISHED else "",
+        f"{PUBLISHED[setting][kind]:.2f}" if setting in PUBLISHED else "",
     ]
 
 

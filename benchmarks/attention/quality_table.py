@@ -10,9 +10,9 @@ from suffice.errors import InputError
 SCROOGE = "K 0.81, V 0.23, in all 0.52 of the bytes within 0.5 % (mean of six models from 1.3B)"
 AGGRESSIVE = "K 0.54, V 0.14, in all 0.34 of the bytes within 5 %"
 PUBLISHED = {
-    "aet:k=0.95": SCROOGE,
-    "aet:k=0.9": SCROOGE,
-    "aet:k=0.8": AGGRESSIVE,
+    "aet:keys=0.95": SCROOGE,
+    "aet:keys=0.9": SCROOGE,
+    "aet:keys=0.8": AGGRESSIVE,
     "aet:keys=0.9,block=1": SCROOGE,
     "aet:keys=0.6,values=0.005,block=1": AGGRESSIVE,
     "exaq:bits=2": "mean of 7 tasks 68.2 to 66.7 (LLaMA-1-13B)",

@@ -24,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.catalog import respelt
 from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.llm import LLM
@@ -181,7 +180,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
         means = [mean_score(found), f"{score - best:+.1f}", f"{share(found, exact):.3f}"]
-    return [f"`{setting}`", *means, *each, PUBLISHED.get(respelt(setting), "")]
+    return [f"`{setting}`", *means, *each, PUBLISHED.get(setting, "")]
 
 
 def in_order(store: CellStore, settings: Sequence[str]) -> list[str]:
@@ -192,7 +191,7 @@ def in_order(store: CellStore, settings: Sequence[str]) -> list[str]:
     place = {setting: at for at, setting in enumerate(settings)}
     measured = (setting for cells in store.cells.values() for setting in cells)
     found = dict.fromkeys((*measured, *store.refused))
-    return sorted(found, key=lambda setting: place.get(respelt(setting), len(place)))
+    return sorted(found, key=lambda setting: place.get(setting, len(place)))
 
 
 def table(store: CellStore) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import quality_table, ruler
-from benchmarks.catalog import respelt
 from benchmarks.harness import torch_device
 from benchmarks.harness.tables import CellStore, markdown
 
@@ -66,7 +65,7 @@ def of_engine(folder: Path, evaluated: dict[str, Any], scores: dict[str, str]) -
         same = found["asked"]["text_sha256"] == evaluated["sha256"]
         if same and common["limit"] == evaluated["windows"]:
             against, share = found["result"]["against"], quality_table.share(found)
-            score = scores.get(respelt(setting))
+            score = scores.get(setting)
             rows.append(shown(f"`{setting}` (engine)", share, against, score))
     return rows
 
@@ -99,7 +98,7 @@ def needles(path: Path, model: str, length: int) -> dict[str, str]:
     settings = {setting for cells in places for setting in cells}
     found = {each: [ruler.same_samples(cells, each) for cells in places] for each in settings}
     return {
-        respelt(setting): ruler.mean_score([cell for cell in cells if cell])
+        setting: ruler.mean_score([cell for cell in cells if cell])
         for setting, cells in found.items()
         if all(cells)
     }

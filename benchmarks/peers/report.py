@@ -172,9 +172,9 @@ def report(data: dict[str, Any]) -> str:
         f"Median (least to greatest) of {data['rounds']} rounds, in which suffice and the peer take"
         f" turns; ratios are of one round. {data['model']}, {data['threads']} threads,"
         f" {data['machine']['cpu']}, {data['machine']['isa']}."
-        " The suffice column: bf16, int8 or 4-bit weights (kmeans:a=8), with a bf16 or an int8"
-        " cache; 'engine' is `LLM.generate` with all it does, against engines, otherwise a bare"
-        " loop against bare loops."
+        " The suffice column: bf16, int8 or 4-bit weights (kmeans:act_bits=8), with a bf16 or an"
+        " int8 cache; 'engine' is `LLM.generate` with all it does, against engines, otherwise a"
+        " bare loop against bare loops."
     )
     quick = ["**A quick run of tiny sizes: no figure means anything.**", ""] * data["quick"]
     title = "## suffice and its peers"

@@ -94,8 +94,13 @@ OURS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": False},
     "bf16 engine": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": True},
     "int8": {"dtype": "auto", "quantization": "int8", "kv": "int8", "whole": False},
-    "4-bit": {"dtype": "auto", "quantization": "kmeans:a=8", "kv": "int8", "whole": False},
-    "4-bit engine": {"dtype": "auto", "quantization": "kmeans:a=8", "kv": "int8", "whole": True},
+    "4-bit": {"dtype": "auto", "quantization": "kmeans:act_bits=8", "kv": "int8", "whole": False},
+    "4-bit engine": {
+        "dtype": "auto",
+        "quantization": "kmeans:act_bits=8",
+        "kv": "int8",
+        "whole": True,
+    },
 }
 
 

@@ -57,7 +57,7 @@ from suffice_hw.kllm.design import MODELS, Shape
 NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
 TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabulary=200)
-SETTINGS = ("kmeans:a=8", "kmeans:a=8,group=none")
+SETTINGS = ("kmeans:act_bits=8", "kmeans:act_bits=8,group=none")
 QUICK = record.BUILD / "big-model-quick"
 CONTEXT = 4096
 PROMPT = [1, 2, 3, 4]
@@ -154,7 +154,7 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
     packed = quant.pack(random_rows(PANEL, columns))
     if not isinstance(packed, PackedCodes):
         raise InputError(
-            f"--settings {setting}: stores no codes; 4bit, int8, kmeans, rtn and kllm:a=16 do"
+            f"--settings {setting}: stores no codes; 4bit, int8, kmeans, rtn, kllm:act_bits=16 do"
         )
     try:
         native_linear(packed)  # the core checks that the parts fit

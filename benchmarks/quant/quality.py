@@ -3,21 +3,21 @@
     python -m benchmarks.quant.quality --data-dir DIR --cache FOLDER      SmolLM2, hours
     ... --model gemma3-270m
     ... --window 2048 --limit 5                                           longer windows
-    ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 only these
+    ... --settings kmeans "kllm:act_bits=16 + a=4,outliers=0.01"          only these
     ... --device cuda                                                     on a GPU, in float32
     python -m benchmarks.quant.quality --quick --data-dir DIR             a few cells, into build/
 
-A setting is weights + inputs of their matmuls: `kllm:a=16 + a=4,outliers=0.01` has weights of the
-preset kllm, and 4-bit inputs except for 1 % outliers, half of them at each end. With `group=64`, 64
-of a token's inputs share a scale instead of all. `sites=` selects the activations that are rounded,
-by default the inputs of all matrices (see `sites`). ` uncalibrated` after the weights quantizes
-them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of `quantize_peers` in --cache.
-`smoothquant`, `quarot`, `atom` and `squeezellm` are references (see `rivals`), whose inputs of a=4
-or 3 bits are rounded in their own way. `fisher=true` weighs the K-means of inputs.
-Weights are quantized once, with exact inputs, and stored in the folder --cache. Codebooks of inputs
-are learned on the activations that these weights give on the calibration text. That text is
-Spec-Bench's longer prompts, or a file (--calibrate), never the evaluated text. Cells are stored as
-soon as they are done.
+A setting is weights + inputs of their matmuls: `kllm:act_bits=16 + a=4,outliers=0.01` has weights
+of the preset kllm, and 4-bit inputs except for 1 % outliers, half of them at each end. With
+`group=64`, 64 of a token's inputs share a scale instead of all. `sites=` selects the activations
+that are rounded, by default the inputs of all matrices (see `sites`). ` uncalibrated` after the
+weights quantizes them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
+`quantize_peers` in --cache. `smoothquant`, `quarot`, `atom` and `squeezellm` are references (see
+`rivals`), whose inputs of a=4 or 3 bits are rounded in their own way. `fisher=true` weighs the
+K-means of inputs. Weights are quantized once, with exact inputs, and stored in the folder
+--cache. Codebooks of inputs are learned on the activations that these weights give on the
+calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the
+evaluated text. Cells are stored as soon as they are done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, 
 CALIBRATION = PerplexityPlan(1024, 16)  # windows of the calibration of weights
 LEARNING = 4  # of them, for learning codebooks of inputs
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
-PRESET, BEST = "kllm:a=16", "kmeans"
+PRESET, BEST = "kllm:act_bits=16", "kmeans"
 GROUPED = 64  # inputs that share a scale, where a token has several
 SITES = (
     *("qkv", "o", "gate_up", "down", "mlp", "queries", "keys", "values"),
@@ -79,7 +79,7 @@ SETTINGS = (
     "llama.cpp:Q4_0",
     "llama.cpp:IQ4_NL",
     "llama.cpp:Q4_K_S",
-    *(f"kmeans:w={w}" for w in (2, 3, 5, 6)),
+    *(f"kmeans:bits={w}" for w in (2, 3, 5, 6)),
     "llama.cpp:Q5_K_S",
     "llama.cpp:Q6_K",
     "hqq:group=32",
@@ -104,7 +104,7 @@ SETTINGS = (
     *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
     "none + a=8,sites=scores",
     "kllm",  # with the codebooks that `suffice quantize` learns
-    "kllm:a=3",
+    "kllm:act_bits=3",
     *(f"{weights} + a=4,outliers=0.01,sites=all" for weights in (PRESET, "kmeans:hadamard=false")),
     f"kmeans:hadamard=false + a=4,outliers=0.01,group={GROUPED},sites=all",
     "kmeans:hadamard=false + a=8,sites=all",

@@ -17,11 +17,11 @@ PUBLISHED = {
     "none": "5.47",
     "rtn:group=64,compensate=true": "GPTQ 5.84",
     "rtn uncalibrated + a=4,even=true": "RTN 2e3",
-    "kllm:a=16 + a=4,outliers=0.01": "KLLM 5.90",
-    "kllm:a=16 + a=4,outliers=0.01,offline=true": "KLLM-S 6.00",
+    "kllm:act_bits=16 + a=4,outliers=0.01": "KLLM 5.90",
+    "kllm:act_bits=16 + a=4,outliers=0.01,offline=true": "KLLM-S 6.00",
     "rtn uncalibrated + a=3,even=true": "RTN 6e5",
-    "kllm:a=16 + a=3,outliers=0.01": "KLLM 7.49",
-    "kllm:a=16 + a=3,outliers=0.01,offline=true": "KLLM-S 7.91",
+    "kllm:act_bits=16 + a=3,outliers=0.01": "KLLM 7.49",
+    "kllm:act_bits=16 + a=3,outliers=0.01,offline=true": "KLLM-S 7.91",
     "squeezellm": "SqueezeLLM 5.62",
     "smoothquant + a=4": "SmoothQuant 7e2",
     "quarot + a=4": "QuaRot 6.19",
@@ -46,20 +46,20 @@ STEPS = (
     ("rounded to even levels", "rtn uncalibrated + a=3,even=true", "> 6e5"),
     (
         "K-means, outliers by thresholds",
-        "kllm:a=16 uncalibrated + a=3,outliers=0.01,offline=true",
+        "kllm:act_bits=16 uncalibrated + a=3,outliers=0.01,offline=true",
         "8.03",
     ),
     (
         "weight codebooks weighted by Fisher information",
-        "kllm:a=16 + a=3,outliers=0.01,offline=true",
+        "kllm:act_bits=16 + a=3,outliers=0.01,offline=true",
         "7.91",
     ),
-    ("outliers found online", "kllm:a=16 + a=3,outliers=0.01", "7.49"),
+    ("outliers found online", "kllm:act_bits=16 + a=3,outliers=0.01", "7.49"),
 )
 # The paper's third step, once it is measured.
 WHOLE_STEP = (
     "codebooks of activations, too",
-    "kllm:a=16 + a=3,outliers=0.01,offline=true,fisher=true",
+    "kllm:act_bits=16 + a=3,outliers=0.01,offline=true,fisher=true",
     "7.91",
 )
 DEVIATION = (

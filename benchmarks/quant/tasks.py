@@ -55,9 +55,9 @@ SETTINGS = (
     "none + kmeans4",
     "int8",
     "rtn:group=64",
-    "kllm:a=16",
+    "kllm:act_bits=16",
     "kllm",
-    "kllm:a=3",
+    "kllm:act_bits=3",
     "kmeans:hadamard=false",
     "kmeans:hadamard=false + kmeans4",
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["log_softmax", "softmax"]
-
 
 def softmax(values: np.ndarray) -> np.ndarray:
     """Return the softmax along the last axis, in the type of `values`; -infinity gives 0."""

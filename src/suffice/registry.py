@@ -131,16 +131,6 @@ class Table:
         known = ", ".join(self.names())
         raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
 
-    def respelt(self, text: str) -> str:
-        """Return `name:field=value,...` with the names and words that the options have today.
-
-        Raises:
-            InputError: Unknown name or field, or a value of the wrong type.
-        """
-        name, _, options = self.split(text)
-        own = _Options(f"{self.kind} '{name}'", self.load(name))
-        return f"{name}:{','.join(own.respelt(item) for item in _COMMA.split(options))}"
-
     def holds(self, technique: object) -> bool:
         """Whether a technique's class or one of its base classes is registered here."""
         paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}
@@ -172,17 +162,14 @@ def members(protocol: type[Any]) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
 
 
-def spelling(
-    *, old: str = "", alone: bool = False, words: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def spelling(*, alone: bool = False, words: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the metadata of a technique's field: how its option may be written.
 
     Args:
-        old: The name that the option had; text and JSON may have it until 0.3.
         alone: Whether the value may be given without a name, first.
         words: Values that have a name of their own.
     """
-    return {"old": old, "alone": alone, "words": words or {}}
+    return {"alone": alone, "words": words or {}}
 
 
 def next_to_calibrated(name: str, option: str, value: Any) -> InputError:
@@ -203,41 +190,21 @@ class _Options:
         # A class that only changes a field's default leaves its spelling to the one above.
         above = [kind.__dict__.get("__dataclass_fields__", {}) for kind in technique.__mro__]
         told = [(field.name, field.metadata) for kind in above for field in kind.values()]
-        spelt = [(name, each) for name, each in told if name in self.hints and "old" in each]
-        self.old = {each["old"]: name for name, each in spelt if each["old"]}
+        spelt = [(name, each) for name, each in told if name in self.hints and "alone" in each]
         self.words = {name: each["words"] for name, each in reversed(spelt)}
         only = next(iter(self.hints)) if len(own) == 1 else None  # "step:256" can only mean that
         self.alone = next((name for name, each in spelt if each["alone"]), only)
 
-    def name(self, key: str) -> str:
-        """Return the field that a name means.
-
-        Raises:
-            InputError: There is none.
-        """
-        name: str = self.old.get(key, key)
-        if name not in self.hints:
-            raise unknown_option(self.owner, key, self.hints)
-        return name
-
-    def value(self, key: str, text: str) -> Any:
-        """Return the value of a field; `key` is what it was called.
+    def value(self, name: str, text: str) -> Any:
+        """Return the value of a field.
 
         Raises:
             InputError: A text of the wrong type.
         """
-        name, text = self.name(key), _bare(text)
-        words = self.words.get(name, {})
-        return words[text] if text in words else _convert(self.owner, key, text, self.hints[name])
-
-    def respelt(self, item: str) -> str:
-        """Return `field=value` with the field's name of today, and a word that means the value."""
-        key, _, text = item.partition("=")
-        name, value = self.name(key), self.value(key, text)
-        word = next(
-            (word for word, meant in self.words.get(name, {}).items() if meant == value), text
-        )
-        return f"{name}={word}"
+        if name not in self.hints:
+            raise unknown_option(self.owner, name, self.hints)
+        words, text = self.words.get(name, {}), _bare(text)
+        return words[text] if text in words else _convert(self.owner, name, text, self.hints[name])
 
 
 def _parse(options: _Options, text: str) -> dict[str, Any]:
@@ -247,7 +214,7 @@ def _parse(options: _Options, text: str) -> dict[str, Any]:
         if not item:
             raise InputError(f"{options.owner}: '{text}' has a comma with no option next to it")
         key, equals, value = item.partition("=")
-        if not equals and options.hints.get(options.old.get(item, item)) is bool:
+        if not equals and options.hints.get(item) is bool:
             value = "true"
         elif not equals and options.alone and (at == 0 or options.alone in values):
             key, equals, value = options.alone, "=", item
@@ -257,11 +224,10 @@ def _parse(options: _Options, text: str) -> dict[str, Any]:
     return values
 
 
-def _take(options: _Options, values: dict[str, Any], key: str, value: str) -> None:
-    name = options.name(key)
+def _take(options: _Options, values: dict[str, Any], name: str, value: str) -> None:
     if name in values:
-        raise InputError(f"{options.owner}: option '{key}' is given twice")
-    values[name] = options.value(key, value)
+        raise InputError(f"{options.owner}: option '{name}' is given twice")
+    values[name] = options.value(name, value)
 
 
 def _bare(value: str) -> str:

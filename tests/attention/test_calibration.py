@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
         },
     },
     "attention": {
-        "aet": {"options": {"v": 0.01}, "thresholds": [[0.9], [None]]},
+        "aet": {"options": {"values": 0.01}, "thresholds": [[0.9], [None]]},
         "tiers": {"options": {}, "thresholds": [[[0.5, 0.001]], [[0.75, 0.0]]]},
     },
     "policy": {"of": "a later version"},
@@ -56,7 +56,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         fit = EXAQ(3, clip="fit", tail=tail)
         assert fit.levels(found)[1][0] == fit.levels_of_clip(clip)
     assert EXAQKM(2, tail="flush").levels(found)[0][0].weights == (0, 0.5, 0.75, 1)
-    assert found.attention["aet"] == Thresholds({"v": 0.01}, (((0.9,),), (None,)))
+    assert found.attention["aet"] == Thresholds({"values": 0.01}, (((0.9,),), (None,)))
     assert found.attention["tiers"] == Thresholds({}, (((0.5, 0.001),), ((0.75, 0.0),)))
     plain = [[plain_level(each) for each in layer] for layer in found.attention["aet"].by_head]
     assert plain == GOOD["attention"]["aet"]["thresholds"]

@@ -251,7 +251,7 @@ SETTINGS = [
     "certified:eps=0.3,values=0.01",
     "aet:keys=0.7,values=0.05",
     "aet:keys=0.8,values=0.4,globals=16,locals=20,sinks=17",
-    "aet:keys=2,values=0.1,globals=0,sinks=0",
+    "aet:keys=all,values=0.1,globals=0,sinks=0",
     "aet:keys=0.8,values=0.05,globals=16,order=sketch",
     "aet:keys=0.8,values=0.05,globals=16,locals=20,sinks=3,block=1",
     "art:change=1,angle=0.5,patience=2",
@@ -305,7 +305,7 @@ def test_every_law_is_held() -> None:
 
 
 NEVER_STOP = [
-    "aet:keys=2,values=0",
+    "aet:keys=all,values=0",
     "art:change=0",
     "art:patience=2000000",
     "certified:eps=0",
@@ -325,7 +325,7 @@ def test_the_settings_leave_something_out() -> None:
         cache = filled(1, 128, 1000, technique=technique)
         reads = attend(technique.rule(), normal(8, 1, 128), cache, 0, scale=SCALE)[1][0]
         assert reads.value_rows < reads.dense_rows, setting
-        if not any(each in setting for each in ("keys=2", "certified:eps", "eps=0,")):
+        if not any(each in setting for each in ("keys=all", "certified:eps", "eps=0,")):
             assert reads.key_rows < reads.dense_rows, setting
 
 

@@ -47,7 +47,11 @@ def test_it_goes_on_where_it_stopped(
     run: Run, cli: Cli, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before: dict[str, Any] = {}
-    names = ["exact", "certified:bounded=false,eps=0.9", "quest:keep=true + certified:eps=0.05"]
+    names = [
+        "exact",
+        "certified:bounded=false,eps=0.9",
+        "quest:rank_only=true + certified:eps=0.05",
+    ]
     for asked in (names[:1], names):
         data = run("quality", "--settings", *asked)
         found = data["records"]
@@ -127,7 +131,7 @@ def test_thresholds_of_heads_are_measured(run: Run, model: Path, tmp_path: Path)
 def test_policies_choose_from_a_prompt(
     run: Run, cli: Cli, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["exact", "snapkv:budget=40", "h2o:ratio=0.5", "streaming:ratio=0.5 + aet:k=0.8"]
+    names = ["exact", "snapkv:budget=40", "h2o:ratio=0.5", "streaming:ratio=0.5 + aet:keys=0.8"]
     found = run("quality_policies", "--prompt", "60", "--settings", *names)["records"]
     assert list(found) == names
     for name in names[1:]:
@@ -150,13 +154,13 @@ def test_published_savings_are_reached_or_not() -> None:
         reads = rows | {"kv_bytes_read": keys + values, "kv_bytes_held": 200}
         return {"result": {"against": {"ratio": ratio}}, "reads": reads}
 
-    records = {"exact": made(1, 100, 100), "aet:k=0.9": made(1.004, 80, 20)}
-    records |= {"aet:k=0.5": made(1.04, 50, 20), "other": made(1.01, 10, 10)}
+    records = {"exact": made(1, 100, 100), "aet:keys=0.9": made(1.004, 80, 20)}
+    records |= {"aet:keys=0.5": made(1.04, 50, 20), "other": made(1.01, 10, 10)}
     note, lines = quality_table.reached(records)
     small, large = lines.splitlines()[2:]
     assert "accelerator" in note
     assert small.startswith("| 0.5 % | 1.92x (K 1.23x, V 4.34x) | yes | 2.00x (K 1.25x, V 5.00x)")
-    assert "| no | 2.86x (K 2.00x, V 5.00x): `aet:k=0.5` | 10.00x" in large
+    assert "| no | 2.86x (K 2.00x, V 5.00x): `aet:keys=0.5` | 10.00x" in large
     assert quality_table.reached({"exact": made(1, 100, 100)}) == []
 
 

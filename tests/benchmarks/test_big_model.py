@@ -65,7 +65,7 @@ def test_the_model_is_the_engines(setting: str) -> None:
 
 
 def test_every_byte_that_a_step_reads_is_counted() -> None:
-    runner = big_model.made(big_model.TINY, "rtn:a=8", lambda: None)
+    runner = big_model.made(big_model.TINY, "rtn:act_bits=8", lambda: None)
     shallow, deep = big_model.measure(runner, PLAN, lambda: None).values()
     shape = big_model.TINY
     # of each panel of 16 rows: a line of scales, then half a byte for each weight

@@ -56,7 +56,7 @@ def test_it_goes_on_where_it_stopped(
         ),
     )
     half = "snapkv:ratio=0.5"
-    assert run("--settings", half, "h2o:ratio=0.2 + art:tau=1e-2", "--samples", "3") == 0
+    assert run("--settings", half, "h2o:ratio=0.2 + art:change=1e-2", "--samples", "3") == 0
     assert [count for _, count in answered] == [3, 3]
     assert run("--settings", "exact", "--samples", "3") == 0 and len(answered) == 2
     assert run("--settings", half, "--samples", "7") == 0
@@ -71,7 +71,7 @@ def test_it_goes_on_where_it_stopped(
     assert share < first["exact"]["kv_bytes_read"] / first["exact"]["kv_bytes_held"] == 1
     text = path.with_suffix(".md").read_text()
     assert "### multi_news" in text and "| `exact` | 7 | " in text and " | 26.06 |" in text
-    assert "| `h2o:ratio=0.2 + art:tau=1e-2` | refused: policy 'h2o' sums the weights" in text
+    assert "| `h2o:ratio=0.2 + art:change=1e-2` | refused: policy 'h2o' sums the weights" in text
 
 
 def cell(scores: list[float], read: int) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def told(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
-    first = ["none", "kmeans:group=64", "kllm:a=16 + a=4,outliers=0.05"]
+    first = ["none", "kmeans:group=64", "kllm:act_bits=16 + a=4,outliers=0.05"]
     assert run("--settings", *first[:2]) == 0
     before, _ = told(tmp_path)
     (kept,) = (tmp_path / "cache").iterdir()
@@ -58,16 +58,16 @@ def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
     assert run("--settings", *first, "none + a=8", "rtn:symmetric=false uncalibrated") == 0
     after, drawn = told(tmp_path)
     assert after["cells"]["none"]["none"] == before["cells"]["none"]["none"]
-    assert list(after["cells"]) == ["none", "kmeans:group=64", "kllm:a=16"]
+    assert list(after["cells"]) == ["none", "kmeans:group=64", "kllm:act_bits=16"]
     assert "Refused: `rtn:symmetric=false uncalibrated`: only codes of int8 levels" in drawn
     exact = after["cells"]["none"]["none"]
     assert exact["ratio"] == 1 and exact["divergence"] == 0 and exact["agreement"] == 1
-    coded = after["cells"]["kllm:a=16"][first[2]]
+    coded = after["cells"]["kllm:act_bits=16"][first[2]]
     rounded = after["cells"]["none"]["none + a=8"]
     assert 0 < rounded["divergence"] < coded["divergence"]
     # 64 or 96 inputs, panels of 16 rows: levels of 16 bytes and scales add to the 4 bits
     assert 4 < coded["bits"] < 5 < 5.1 < exact["bits"] == 32
-    assert "| `kllm:a=16` | 4 bits | selection |  |  |  |  | " in drawn
+    assert "| `kllm:act_bits=16` | 4 bits | selection |  |  |  |  | " in drawn
     assert run("--settings", "none", "--limit", "2") == 2
 
 

@@ -119,19 +119,21 @@ def test_torch_runs_the_engine_s_weights(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that `quality` stores, and others: each far from float, and near the engine's."""
-    kept(tmp_path, monkeypatch, "kllm:a=3", "kmeans:group=64")
+    kept(tmp_path, monkeypatch, "kllm:act_bits=3", "kmeans:group=64")
     flags = Namespace(model=str(tmp_path / "model"), cache=tmp_path, threads=1)
     checkpoint, random = open_checkpoint(tmp_path / "model"), np.random.default_rng(0)
     pairs = [Pair(*random.integers(3, 200, (2, 12)).tolist()) for _ in range(10)]
     floats = logs_of(tasks.weights(flags, checkpoint, "none", {}), pairs)
-    for setting in ("int8", "rtn:group=64", "kmeans:group=64", "kllm:a=3"):
+    for setting in ("int8", "rtn:group=64", "kmeans:group=64", "kllm:act_bits=3"):
         facts = {"model": {"name": "model", "hash": fingerprint(tmp_path / "model")}}
         found = logs_of(tasks.weights(flags, checkpoint, setting, facts), pairs)
         llm = tasks.engine(flags, f"{setting} + float32")
         expected = dict(score(llm.runner, pairs, LikelihoodPlan("prefill")))
         near = max(abs(found[at] - own.log) for at, own in expected.items())
         far = max(map(abs, np.subtract(found, floats)))
-        jumps = setting.endswith("a=3")  # codes of inputs on a border, and what follows from them
+        jumps = setting.endswith(
+            "bits=3"
+        )  # codes of inputs on a border, and what follows from them
         assert near < (0.2 * far if jumps else 0.02) and far > 1, setting
 
 

@@ -29,17 +29,17 @@ COUNTS = ("kv_bytes_read", "kv_bytes_held", "sketch_bytes_read", "tile_rows_read
 TILED = "tiers:eps=0,skip=0,prompt=0.5"  # its prompts are its own
 SHARED = (
     "exact",
-    "aet:k=0.8",
-    "art:tau=1e-1,phi=1e-1,p=1",
+    "aet:keys=0.8",
+    "art:change=1e-1,angle=1e-1,patience=1",
     "certified:bounded=false,eps=0.5",
     "snapkv:budget=40",
     "snapkv:ratio=0.2",
     "pyramidkv:ratio=0.6",
     "streaming:ratio=0.5",
     "h2o:ratio=0.3",
-    "h2o:keep=true + art:tau=1e-1,phi=1e-1,p=1",
+    "h2o:rank_only=true + art:change=1e-1,angle=1e-1,patience=1",
     "quest:ratio=0.4",
-    "snapkv:keep=true + art:tau=1e-1,phi=1e-1,p=1",
+    "snapkv:rank_only=true + art:change=1e-1,angle=1e-1,patience=1",
     TILED,
 )
 
@@ -225,14 +225,14 @@ def test_what_exact_attention_cannot_do_does_not_count(
     assert list(cells) == ["exact"] and cells["exact"]["score"] == 0
     assert "| niah_single_1 at 900 | 0 | 1 |" in drawn and "snapkv" not in drawn
     monkeypatch.setattr(ruler, "COUNTS", 0)
-    assert run(["snapkv:ratio=0.5", "h2o:ratio=0.2 + art:tau=1e-2"], 1) == 0
+    assert run(["snapkv:ratio=0.5", "h2o:ratio=0.2 + art:change=1e-2"], 1) == 0
     found, drawn = told(tmp_path)
     (again,) = found["cells"].values()
     assert again["exact"] == cells["exact"], "not measured again"
     share = again["snapkv:ratio=0.5"]["kv_bytes_read"] / again["snapkv:ratio=0.5"]["kv_bytes_held"]
     assert 0.5 < share < 0.7, "half of the prompt and all that follows"
     assert f"| `snapkv:ratio=0.5` | 0.0 ± 0.0 | +0.0 | {share:.3f} | 0 ({share:.2f}) |" in drawn
-    assert "| `h2o:ratio=0.2 + art:tau=1e-2` | refused: policy 'h2o' sums the weights" in drawn
+    assert "| `h2o:ratio=0.2 + art:change=1e-2` | refused: policy 'h2o' sums the weights" in drawn
     assert run(["exact"], 2) == 0
     _, drawn = told(tmp_path)
     assert "| `snapkv:ratio=0.5` |  |  |  |  |" in drawn, "it did not answer the same samples"

@@ -241,7 +241,7 @@ def test_the_engine_s_rows_are_those_of_the_same_windows() -> None:
     assert len(rows) == len(stored["records"])
     assert next(row for row in rows if row[0] == "`exact` (engine)")[1] == 1
     assert all(0 < row[1] < 1.2 for row in rows)
-    assert [row[0] for row in rows if row[-1] == "7.0 ± 1.0"] == ["`aet:k=0.9` (engine)"]
+    assert [row[0] for row in rows if row[-1] == "7.0 ± 1.0"] == ["`aet:keys=0.9` (engine)"]
     for other in ({"windows": 1}, {"prompt": 1}, {"sha256": ""}):
         assert not selection_table.of_engine(folder, evaluated | other, {})
 
@@ -250,8 +250,8 @@ def test_needles_are_means_over_the_tasks_that_count(tmp_path: Path) -> None:
     def cell(score: float, samples: int = 50) -> dict[str, Any]:
         return {"score": score, "error": 3.0, "samples": samples}
 
-    one = {"exact": cell(100), "aet:k=0.9": cell(10), "sparq": cell(50), "h2o": cell(9, 20)}
-    two = {"exact": cell(90), "aet:k=0.9": cell(30), "h2o": cell(9)}
+    one = {"exact": cell(100), "aet:keys=0.9": cell(10), "sparq": cell(50), "h2o": cell(9, 20)}
+    two = {"exact": cell(90), "aet:keys=0.9": cell(30), "h2o": cell(9)}
     cells = {"a at 64": one, "b at 64": two, "c at 64": {"exact": cell(79)}, "a at 128": one}
     path = tmp_path / "found.json"
     path.write_text(json.dumps({"engine": {"model": "owl"}, "cells": cells}))

@@ -33,8 +33,8 @@ QUALITY = (
     "none + a=4,outliers=0.05,group=16,sites=all",
     "kmeans:group=64",
     "kmeans:group=64 + a=4,outliers=0.05",
-    "kllm:a=16 + a=3,outliers=0.05,offline=true,fisher=true",
-    "kllm:a=3",
+    "kllm:act_bits=16 + a=3,outliers=0.05,offline=true,fisher=true",
+    "kllm:act_bits=3",
     "quarot + a=4",
     "squeezellm",
 )

@@ -298,8 +298,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
             "give the other options, if any",
         ),
         (
-            ["--budget", "1%", "--attention", "aet:k=0.9"],
-            "--attention=aet:k=0.9: --budget finds keys for each head: leave out keys",
+            ["--budget", "1%", "--attention", "aet:keys=0.9"],
+            "--attention=aet:keys=0.9: --budget finds keys for each head: leave out keys",
         ),
         (
             ["--budget", "1%", "--attention", "tiers:skip=0.0002,eps=0.5"],

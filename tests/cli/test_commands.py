@@ -5,7 +5,6 @@ Also tests environment.py.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -356,14 +355,10 @@ def test_an_empty_instruction_set_is_none() -> None:
 def test_every_long_flag_has_its_variable() -> None:
     for group in (ModelFlags, SamplingFlags, BenchFlags):
         for member in members(group).values():
-            for parameter in [member] if isinstance(member, inspect.Parameter) else member:
-                [declared] = parameter.annotation.__metadata__
-                # SUFFICE_CACHE is the folder that models are kept in
-                long = [
-                    name for name in declared.names if name.startswith("--") and name != "--cache"
-                ]
+            for declared in member.values():
+                long = [name for name in declared.flag.names if name.startswith("--")]
                 expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
-                assert long and [*declared.variables] == expected, parameter.name
+                assert long and declared.flag.variables == expected, declared.name
 
 
 def test_the_version(cli: Cli) -> None:

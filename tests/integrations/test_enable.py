@@ -29,7 +29,7 @@ from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 
 FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
-EXACT = ["exact", "aet:keys=2,values=0", "art:change=0", "certified:eps=0"]
+EXACT = ["exact", "aet:keys=all,values=0", "art:change=0", "certified:eps=0"]
 LOSSY = [
     "aet:keys=0.5,globals=16,locals=8",
     "art:change=0.5,angle=0.5,patience=1,block=16",
@@ -210,7 +210,7 @@ def test_another_model_with_the_same_configuration_is_left_alone() -> None:
         ({"attention": "arts"}, "unknown attention 'arts'. Did you mean 'art'?"),
         ({"attention": 3}, "attention=3: must be a technique or its name. Known: aet, art,"),
         ({"policy": "snapvk"}, "unknown policy 'snapvk'. Did you mean 'snapkv'?"),
-        ({"cache": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
+        ({"growth": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
         ({"limit": 0}, "limit=0 must be a whole number of at least 1 row"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_real_model_generates_what_it_does_without() -> None:
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     inputs["attention_mask"][1, :9] = 0
     expected = model.generate(**inputs, max_new_tokens=12, **GREEDY)
-    for attention in ("exact", "certified:eps=0", "aet:keys=2,values=0"):
+    for attention in ("exact", "certified:eps=0", "aet:keys=all,values=0"):
         with st.enable(model, attention=attention):
             found = model.generate(**inputs, max_new_tokens=12, **GREEDY)
         assert torch.equal(found, expected), attention

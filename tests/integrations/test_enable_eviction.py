@@ -116,7 +116,7 @@ def test_with_keep_a_second_prompt_loses_nothing(policy: str, small: Any) -> Non
         return torch.cat([second, after], 1)
 
     expected = run()
-    with st.enable(small, policy=f"{policy}:keep=true"):
+    with st.enable(small, policy=f"{policy}:rank_only=true"):
         actual = run()
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 

@@ -187,7 +187,3 @@ def test_what_cannot_be_is_one_line(
     unknown = refused(lambda: st.load_quantized(strange, path, checkpoint=folder))
     assert unknown.startswith("unknown architecture 'MambaForCausalLM'")
     assert not swapped(small) and not swapped(gpt2) and not swapped(other)
-
-
-def test_the_british_names_are_the_same_functions() -> None:
-    assert (st.quantise, st.load_quantised) == (st.quantize, st.load_quantized)

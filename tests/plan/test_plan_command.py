@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from commands import Cli, complaint
 from planning import calibration
 from suffice.cli.plan import drawn
 from suffice.cli.plan_flags import LoadFlags, PlanFlags
+from suffice.flags import offered
 from suffice.plan import calibrate, stored
 from suffice.plan.costs import Residual
 from suffice.plan.stored import Calibration
@@ -149,10 +149,11 @@ def test_a_measurement_beside_other_work_is_said(
 
 def test_what_is_not_given_is_as_in_the_server() -> None:
     from suffice.cli.serve import ServerFlags
+    from suffice.serve.settings import Settings
 
-    server, own = ServerFlags(), PlanFlags()
-    for name in ("parallel", "max_queue", "step_ms", "prefix_cache_bytes"):
-        assert getattr(own, name) == getattr(server, name)
+    limits, own = ServerFlags().limits, PlanFlags()
+    assert own.limits() == limits.read() and own.parallel == Settings.max_num_seqs
+    assert own.max_queue == Settings.max_queue
     assert not LoadFlags().given and LoadFlags(rate=1.0).given
 
 
@@ -218,9 +219,9 @@ def test_bad_flags_are_one_line(
 def test_every_flag_of_its_own_is_tried_with_a_bad_value() -> None:
     """But those that are on or off."""
     declared = [
-        get_type_hints(group, include_extras=True)[field.name].__metadata__[0].names
+        own.names
         for group in (LoadFlags, PlanFlags)
-        for field in dataclasses.fields(group)
+        for field, own in offered(group).values()
         if not isinstance(field.default, bool)
     ]
     tried = {flag for flags, _ in BAD for flag in flags[-2:-1]}

@@ -76,7 +76,7 @@ def test_a_technique_asked_for_gives_what_a_server_of_it_gives(make: Make, mixed
 
 
 def test_a_technique_is_known_however_it_is_spelled(mixed: Served) -> None:
-    assert logprobs(mixed, "certified:v=0,eps=0.70") == logprobs(mixed, ALLOWED[1])
+    assert logprobs(mixed, "certified:values=0,eps=0.70") == logprobs(mixed, ALLOWED[1])
 
 
 @pytest.mark.parametrize(

@@ -351,7 +351,8 @@ def test_help_names_all_generation_configs(cli: Cli) -> None:
 def test_keys_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# of the team\none\n\n  two\n")
-    assert ServerFlags(api_key=["zero"], api_key_file=file).keys() == ("zero", "one", "two")
+    keys = ServerFlags(own={"api_keys": ("zero",)}, api_key_file=file).keys()
+    assert keys == ("zero", "one", "two")
     file.write_text("# none yet\n")
     with pytest.raises(InputError, match="has no key"):
         ServerFlags(api_key_file=file).keys()

@@ -52,7 +52,13 @@ class FakeHub:
                 "size": len(data),
                 "blobId": hashlib.sha1(data).hexdigest(),
                 **(
-                    {"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
+                    {
+                        "lfs": {
+                            "sha256": hashlib.sha256(data).hexdigest(),
+                            "size": len(data),
+                            "pointerSize": 134,
+                        }
+                    }
                     if path.endswith((".gguf", ".safetensors"))
                     else {}
                 ),

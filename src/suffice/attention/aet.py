@@ -75,8 +75,8 @@ class AET(BlockByBlock):
     stateless: ClassVar[bool] = False
     ladders: ClassVar = {"keys": (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)}
 
-    keys: float = field(default=0.9, metadata=spelling(old="k", words={"all": NEVER_STOP}))
-    values: float = field(default=0.001, metadata=spelling(old="v"))
+    keys: float = field(default=0.9, metadata=spelling(words={"all": NEVER_STOP}))
+    values: float = 0.001
     block: int = 16
     sinks: int = 1
     globals: int = 64

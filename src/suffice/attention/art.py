@@ -34,7 +34,7 @@ Options
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -44,7 +44,6 @@ from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import BlockByBlock
 from suffice.cache import BLOCK
 from suffice.errors import InputError
-from suffice.registry import spelling
 
 if TYPE_CHECKING:
     from suffice.attention.traversal import Seen
@@ -74,12 +73,12 @@ class ART(BlockByBlock):
 
     ladders: ClassVar = {"change": (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)}
 
-    change: float = field(default=1e-5, metadata=spelling(old="tau"))
-    angle: float = field(default=1e-3, metadata=spelling(old="phi"))
-    patience: int = field(default=5, metadata=spelling(old="p"))
+    change: float = 1e-5
+    angle: float = 1e-3
+    patience: int = 5
     block: int = 64
     probe: int = 32
-    values: float = field(default=0.0, metadata=spelling(old="v"))
+    values: float = 0.0
     order: str = "newest"
     calibrated: bool = False
 

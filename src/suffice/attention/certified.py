@@ -34,13 +34,12 @@ Options
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import Technique
 from suffice.errors import InputError
-from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +60,7 @@ class Certified(Technique):
     ladders: ClassVar = {"eps": (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)}
 
     eps: float = 0.05
-    values: float = field(default=0.0, metadata=spelling(old="v"))
+    values: float = 0.0
     bounded: bool = True
     calibrated: bool = False
 

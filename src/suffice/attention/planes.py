@@ -19,8 +19,6 @@ import numpy as np
 
 from suffice.quant import hadamard
 
-__all__ = ["GREATEST", "LEAST", "LEVELS", "MOST", "Planes", "rotated", "split", "with_base"]
-
 UPPER = (3, 9, 15, 21, 27, 35, 45, 59)
 LEVELS = np.array([*(-level for level in reversed(UPPER)), *UPPER], np.int8)
 GREATEST = UPPER[-1]

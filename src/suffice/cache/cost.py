@@ -54,15 +54,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = [
-    "GrowthCosts",
-    "attention_seconds",
-    "best_allocations",
-    "kernel_rows",
-    "nearest_power_of_two",
-    "spare_rows",
-]
-
 COPY_SHARE = 0.02  # the most that copies may add to the time of reading the cache
 
 

@@ -120,7 +120,6 @@ class KVCache:
         the held rows. This moves at most eight rows for each row that is added.
 
         Raises:
-            InputError: More rows than the context holds.
             OutOfMemory: There is not enough memory; the cache is unchanged.
         """
         needed = self.length + self.tentative + rows
@@ -310,7 +309,6 @@ class KVCache:
         """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.
 
         Raises:
-            InputError: There are tentative rows.
             OutOfMemory: There is not enough memory; the layer is unchanged.
         """
         self._require_no_drafts()
@@ -362,7 +360,6 @@ class KVCache:
         It has memory for `spare` more, by default for as many rows as this cache.
 
         Raises:
-            InputError: More rows than are committed, or some of them were evicted.
             OutOfMemory: There is no memory for the copy.
         """
         kept = self.length if rows is None else rows

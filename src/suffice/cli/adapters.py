@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from suffice.cli.flags import flag
 from suffice.errors import InputError
@@ -17,16 +17,14 @@ if TYPE_CHECKING:
 class AdapterFlags:
     """LoRA adapters."""
 
-    adapter: Annotated[
-        list[str] | None,
-        flag(
-            "--adapter",
-            help="A LoRA adapter, a folder of PEFT. A server takes several, and requests name one "
-            "as their model.",
-            panel="Model",
-            metavar="NAME=FOLDER",
-        ),
-    ] = None
+    adapter: list[str] | None = flag(
+        None,
+        "--adapter",
+        "A LoRA adapter, a folder of PEFT. A server takes several, and requests name one "
+        "as their model.",
+        panel="Model",
+        metavar="NAME=FOLDER",
+    )
 
     def on(self, model: ModelFlags) -> ModelFlags:
         """Return the model's flags with the adapters."""
@@ -35,7 +33,7 @@ class AdapterFlags:
         return dataclasses.replace(model, options=options)
 
     def usual(self, model: ModelFlags, command: str) -> ModelFlags:
-        """Return the model's flags with the one adapter that a command measures, if one is given.
+        """Return the model's flags with the one adapter that a command measures, if given.
 
         Raises:
             InputError: There are several, or its form is wrong.

@@ -36,7 +36,6 @@ class Answer:
 
         Raises:
             KeyboardInterrupt: Ctrl-C, after the text so far and its summary are printed.
-            InputError: The request failed, for lack of memory.
         """
         before = self._llm.runner.trace.copy()
         output = None

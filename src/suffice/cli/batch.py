@@ -10,21 +10,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from suffice.cli.adapters import AdapterFlags
 from suffice.cli.answer import prompts_read
-from suffice.cli.flags import WHOLE, flag, plain
+from suffice.cli.flags import flag
 from suffice.cli.interrupt import terminates_as_interrupt
-from suffice.cli.options import ModelFlags, long
+from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.errors import InputError
+from suffice.flags import again
 from suffice.progress import EVERY, counting_bar
+from suffice.serve.settings import Settings
 
 if TYPE_CHECKING:
     from suffice.serve.batch import Counts
     from suffice.serve.batch_setting import Setting
-    from suffice.serve.settings import Settings
 
 _EXTRA = "pip install 'suffice[serve]'"
 _RAY = "pip install 'suffice[ray]'"
@@ -35,59 +36,38 @@ HERE = "auto"  # the address of `--ray` without one
 class BatchFlags:
     """The files, and how many requests run at a time."""
 
-    requests: Annotated[
-        Path | None,
-        flag(
-            "-i",
-            "--input",
-            "--input-file",
-            help="Requests in OpenAI's batch format, one JSON object per line.",
-            environment=False,
-            metavar="FILE",
-        ),
-    ] = None
-    results: Annotated[
-        Path | None,
-        flag(
-            "-o",
-            "--output",
-            "--output-file",
-            help="Results; if the file is there, the run goes on with it.",
-            environment=False,
-            metavar="FILE",
-        ),
-    ] = None
-    parallel: Annotated[
-        int,
-        flag(
-            "-np",
-            "--parallel",
-            "--max-num-seqs",
-            help="Most samples that decode together; also the largest `n` of a request.",
-            **WHOLE,
-        ),
-    ] = 32
-    instances: Annotated[
-        int | None,
-        flag(
-            "--instances",
-            help="Number of engines, each with its own cores and weights; default: 1.",
-            **WHOLE,
-        ),
-    ] = None
-    ray: Annotated[
-        str | None,
-        flag(
-            "--ray",
-            help="Run on a Ray cluster: at the address, else at RAY_ADDRESS, else on this "
-            "machine. --instances is then the most engines (default: as many as fit).",
-            metavar="[ADDRESS]",
-            alone=HERE,
-        ),
-    ] = None
-    allow_unknown_fields: Annotated[
-        bool, flag("--allow-unknown-fields", help="Ignore unknown fields of requests.")
-    ] = False
+    requests: Path | None = flag(
+        None,
+        "-i --input --input-file",
+        "Requests in OpenAI's batch format, one JSON object per line.",
+        environment=False,
+        metavar="FILE",
+    )
+    results: Path | None = flag(
+        None,
+        "-o --output --output-file",
+        "Results; if the file is there, the run goes on with it.",
+        environment=False,
+        metavar="FILE",
+    )
+    parallel: int = again(
+        Settings,
+        "max_num_seqs",
+        32,
+        help="Most samples that decode together; also the largest `n` of a request.",
+    )
+    instances: int | None = flag(
+        None, "--instances", "Number of engines, each with its own cores and weights; default: 1."
+    )
+    ray: str | None = flag(
+        None,
+        "--ray",
+        "Run on a Ray cluster: at the address, else at RAY_ADDRESS, else on this "
+        "machine. --instances is then the most engines (default: as many as fit).",
+        metavar="[ADDRESS]",
+        alone=HERE,
+    )
+    allow_unknown_fields: bool = again(Settings, "allow_unknown_fields")
 
 
 def run(*, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags) -> None:
@@ -157,8 +137,8 @@ def _setting(flags: BatchFlags, settings: Settings) -> Setting:
         value = settings.options[name]
         if name == "model" or name in served.SAME_TEXT or option.flag is None:
             continue
-        if value not in (declared.default, plain(declared, option.flag)):
-            given[long(option.flag)] = value if isinstance(value, str) else json.dumps(value)
+        if value not in (declared.default, option.plain):
+            given[option.flag.long] = value if isinstance(value, str) else json.dumps(value)
     if flags.ray is not None:  # the model's files and the processors are the cluster's
         return Setting(settings.model, given, settings.allow_unknown_fields)
     stamp = fingerprint(locate(settings.model))
@@ -173,7 +153,6 @@ def _setting(flags: BatchFlags, settings: Settings) -> Setting:
 
 def _settings(flags: BatchFlags, model: ModelFlags) -> Settings:
     from suffice.pull import resolve
-    from suffice.serve.settings import Settings
 
     if flags.ray is None:
         model.config()  # refuses bad options

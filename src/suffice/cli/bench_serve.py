@@ -7,9 +7,9 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from suffice.cli.flags import NUMBER, WHOLE, flag
+from suffice.cli.flags import flag
 from suffice.cli.output import markdown
 from suffice.errors import InputError, unknown
 
@@ -23,86 +23,46 @@ _OUTPUTS = ("md", "json")
 class LoadFlags:
     """The server, and what is sent to it."""
 
-    base_url: Annotated[
-        str, flag("--base-url", help="The server, such as http://127.0.0.1:8000.")
-    ] = "http://127.0.0.1:8000"
-    model: Annotated[
-        str | None,
-        flag("--model", help="Its model's name; default: the first it lists.", environment=False),
-    ] = None
-    key: Annotated[str, flag("--key", help="The API key to send.", metavar="KEY")] = ""
-    dataset: Annotated[
-        str,
-        flag("--dataset-name", help="random, shared-prefix, multi-turn or spec-bench."),
-    ] = "random"
-    file: Annotated[Path | None, flag("--dataset-path", help="The file of spec-bench.")] = None
-    requests: Annotated[int, flag("--num-prompts", help="Requests, or conversations.", **WHOLE)] = (
-        64
+    base_url: str = flag(
+        "http://127.0.0.1:8000", "--base-url", "The server, such as http://127.0.0.1:8000."
     )
-    input_len: Annotated[
-        int,
-        flag(
-            "--input-len",
-            "--random-input-len",
-            help="Tokens of a prompt, or words of a message.",
-            **WHOLE,
-        ),
-    ] = 128
-    output_len: Annotated[
-        int, flag("--output-len", "--random-output-len", help="Tokens to generate.", **WHOLE)
-    ] = 128
-    range_ratio: Annotated[
-        float,
-        flag("--range-ratio", "--random-range-ratio", help="Lengths vary by this share.", **NUMBER),
-    ] = 0.0
-    prefix_len: Annotated[int, flag("--prefix-len", help="Tokens that prompts share.", **WHOLE)] = (
-        1024
+    model: str | None = flag(
+        None, "--model", "Its model's name; default: the first it lists.", environment=False
     )
-    prefixes: Annotated[
-        int, flag("--num-prefixes", help="Different shared beginnings.", **WHOLE)
-    ] = 1
-    turns: Annotated[int, flag("--num-turns", help="Requests of a conversation.", **WHOLE)] = 4
-    concurrency: Annotated[
-        int | None,
-        flag(
-            "--max-concurrency",
-            help="Most requests at a time; default: 8, with a rate any.",
-            **WHOLE,
-        ),
-    ] = None
-    rate: Annotated[
-        float | None, flag("--request-rate", help="Requests per second, at random times.", **NUMBER)
-    ] = None
-    warmups: Annotated[
-        int, flag("--num-warmups", help="Requests before the measurement.", **WHOLE)
-    ] = 2
-    goodput: Annotated[
-        list[str] | None,
-        flag(
-            "--goodput",
-            help="Count requests within ttft:MS, tpot:MS, e2el:MS; may be repeated.",
-            metavar="GOAL",
-        ),
-    ] = None
-    stop_at_eos: Annotated[
-        bool, flag("--stop-at-eos", help="Let answers end before their length.")
-    ] = False
-    extra_body: Annotated[
-        str,
-        flag(
-            "--extra-body", help='Further fields of requests, such as {"top_k": 1}.', metavar="JSON"
-        ),
-    ] = "{}"
-    seed: Annotated[
-        int,
-        flag("--seed", help="Same seed, same requests; default: 0.", environment=False, **WHOLE),
-    ] = 0
-    timeout: Annotated[float, flag("--timeout", help="Longest seconds of a request.", **NUMBER)] = (
-        3600.0
+    key: str = flag("", "--key", "The API key to send.", metavar="KEY")
+    dataset: str = flag(
+        "random", "--dataset-name", "random, shared-prefix, multi-turn or spec-bench."
     )
-    output: Annotated[
-        str, flag("-o", "--output", help="Format: md or json.", environment=False)
-    ] = "md"
+    file: Path | None = flag(None, "--dataset-path", "The file of spec-bench.")
+    requests: int = flag((64), "--num-prompts", "Requests, or conversations.")
+    input_len: int = flag(
+        128, "--input-len --random-input-len", "Tokens of a prompt, or words of a message."
+    )
+    output_len: int = flag(128, "--output-len --random-output-len", "Tokens to generate.")
+    range_ratio: float = flag(
+        0.0, "--range-ratio --random-range-ratio", "Lengths vary by this share."
+    )
+    prefix_len: int = flag((1024), "--prefix-len", "Tokens that prompts share.")
+    prefixes: int = flag(1, "--num-prefixes", "Different shared beginnings.")
+    turns: int = flag(4, "--num-turns", "Requests of a conversation.")
+    concurrency: int | None = flag(
+        None, "--max-concurrency", "Most requests at a time; default: 8, with a rate any."
+    )
+    rate: float | None = flag(None, "--request-rate", "Requests per second, at random times.")
+    warmups: int = flag(2, "--num-warmups", "Requests before the measurement.")
+    goodput: list[str] | None = flag(
+        None,
+        "--goodput",
+        "Count requests within ttft:MS, tpot:MS, e2el:MS; may be repeated.",
+        metavar="GOAL",
+    )
+    stop_at_eos: bool = flag(False, "--stop-at-eos", "Let answers end before their length.")
+    extra_body: str = flag(
+        "{}", "--extra-body", 'Further fields of requests, such as {"top_k": 1}.', metavar="JSON"
+    )
+    seed: int = flag(0, "--seed", "Same seed, same requests; default: 0.", environment=False)
+    timeout: float = flag((3600.0), "--timeout", "Longest seconds of a request.")
+    output: str = flag("md", "-o --output", "Format: md or json.", environment=False)
 
     def load(self) -> Load:
         """Return what is sent.

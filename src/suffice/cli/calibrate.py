@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR, MOST_WINDOWS
-from suffice.cli.flags import WHOLE, flag
+from suffice.cli.flags import REQUIRED, flag
 from suffice.cli.options import ModelFlags
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -32,34 +32,22 @@ Windows = list[list[int]]
 class CalibrateFlags:
     """The text, budget, windows and output file of `calibrate`."""
 
-    text: Annotated[
-        str,
-        flag(
-            "--text",
-            help=CALIBRATION_TEXT,
-        ),
-    ]
-    output: Annotated[
-        Path | None,
-        flag(
-            "-o", "--output", help="The file (JSON); default: next to the model.", environment=False
-        ),
-    ] = None
-    budget: Annotated[
-        str | None,
-        flag(
-            "--budget",
-            help=f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, "
-            "so that perplexity rises by at most this, such as 0.5%; without it: codebooks of exaq "
-            "and exaq_km.",
-        ),
-    ] = None
-    data_dir: Annotated[str | None, DATA_DIR] = None
-    window: Annotated[
-        int | None,
-        flag("--window", help="Tokens per window; default: 1024, or 2048 with --budget.", **WHOLE),
-    ] = None
-    limit: Annotated[int | None, MOST_WINDOWS] = None
+    text: str = flag(REQUIRED, "--text", CALIBRATION_TEXT)
+    output: Path | None = flag(
+        None, "-o --output", "The file (JSON); default: next to the model.", environment=False
+    )
+    budget: str | None = flag(
+        None,
+        "--budget",
+        f"Calibrate thresholds of --attention (default: {ATTENTION}) by layer and head, "
+        "so that perplexity rises by at most this, such as 0.5%; without it: codebooks of exaq "
+        "and exaq_km.",
+    )
+    data_dir: str | None = DATA_DIR()
+    window: int | None = flag(
+        None, "--window", "Tokens per window; default: 1024, or 2048 with --budget."
+    )
+    limit: int | None = MOST_WINDOWS()
 
 
 def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:

@@ -8,19 +8,20 @@ from typing import Any
 
 from suffice.cli.options import SAMPLING_NAMES, SamplingFlags
 from suffice.errors import InputError, OptionError, unknown
+from suffice.flags import offered
 
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
 def _names() -> dict[str, tuple[str, Any]]:
-    """Return the names of options, such as top_k, each with its field and type."""
-    found = {}
-    for name, hint in typing.get_type_hints(SamplingFlags, include_extras=True).items():
-        kind, declared = typing.get_args(hint)
-        for flag in declared.names:
-            if flag.startswith("--"):
-                found[flag[2:].replace("-", "_")] = (name, kind)
-    return found
+    """Return the field and its type by each name that an option has as a flag."""
+    kinds = typing.get_type_hints(SamplingFlags)
+    return {
+        flag[2:].replace("-", "_"): (name, kinds[name])
+        for name, (_, own) in offered(SamplingFlags).items()
+        for flag in own.names
+        if flag.startswith("--")
+    }
 
 
 def settings(sampling: SamplingFlags) -> str:

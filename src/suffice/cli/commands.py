@@ -11,7 +11,6 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import click
 
@@ -19,7 +18,7 @@ from suffice import __version__
 from suffice.cli.adapters import AdapterFlags
 from suffice.cli.answer import Answer
 from suffice.cli.environment import misspelt
-from suffice.cli.flags import argument, flag
+from suffice.cli.flags import REQUIRED, argument, flag
 from suffice.cli.foreign import foreign_flags
 from suffice.cli.groups import Commands, Program
 from suffice.cli.interrupt import INTERRUPTED
@@ -63,14 +62,9 @@ app = Commands(
     ],
 )
 
-System = Annotated[
-    str | None, flag("-sys", "--system-prompt", help="Instructions that precede the conversation.")
-]
-Quiet = Annotated[bool, flag("-q", "--quiet", help="Print no summary after an answer.")]
-Raw = Annotated[
-    bool,
-    flag("--no-chat-template", "--raw", help="Run the prompt as it is, without a chat template."),
-]
+SYSTEM = flag(None, "-sys --system-prompt", "Instructions that precede the conversation.")
+QUIET = flag(False, "-q --quiet", "Print no summary after an answer.")
+RAW = flag(False, "--no-chat-template --raw", "Run the prompt as it is, without a chat template.")
 
 
 def execute(arguments: list[str]) -> int:
@@ -145,16 +139,12 @@ def _from_environment(context: click.Context, name: str) -> bool:
 @app.program(more=foreign_flags)
 def run(
     context: click.Context,
-    text: Annotated[
-        str | None, argument(metavar="PROMPT", help="The prompt; - reads standard input.")
-    ] = None,
-    prompt: Annotated[str | None, flag("-p", "--prompt", help="The prompt, as a flag.")] = None,
-    file: Annotated[
-        Path | None, flag("-f", "--file", help="A text file (UTF-8) that holds the prompt.")
-    ] = None,
-    system: System = None,
-    raw: Raw = False,
-    quiet: Quiet = False,
+    text: str | None = argument(None, "The prompt; - reads standard input.", metavar="PROMPT"),
+    prompt: str | None = flag(None, "-p --prompt", "The prompt, as a flag."),
+    file: Path | None = flag(None, "-f --file", "A text file (UTF-8) that holds the prompt."),
+    system: str | None = SYSTEM,
+    raw: bool = RAW,
+    quiet: bool = QUIET,
     *,
     model: ModelFlags,
     adapters: AdapterFlags,
@@ -182,8 +172,8 @@ def run(
 
 @app.program(more=foreign_flags)
 def chat(
-    system: System = None,
-    quiet: Quiet = False,
+    system: str | None = SYSTEM,
+    quiet: bool = QUIET,
     *,
     model: ModelFlags,
     adapters: AdapterFlags,
@@ -259,13 +249,12 @@ app.add_command(
 
 @app.program()
 def report(
-    results: Annotated[
-        list[Path],
-        argument(metavar="RESULTS", help="Result files (.json), or folders of them."),
-    ],
-    output: Annotated[
-        Path, flag("-o", "--output", help="The page (HTML) to write.", environment=False)
-    ] = Path("report.html"),
+    results: list[Path] = argument(
+        REQUIRED, "Result files (.json), or folders of them.", metavar="RESULTS"
+    ),
+    output: Path = flag(
+        Path("report.html"), "-o --output", "The page (HTML) to write.", environment=False
+    ),
 ) -> None:
     """Write one HTML page of the results of `eval` and `bench`."""
     from suffice.cli import report as reporting
@@ -286,32 +275,24 @@ app.add_command(Program("rm", "suffice.cli.models:remove", help="Remove a downlo
 
 @app.program()
 def info(
-    names: Annotated[
-        list[str] | None,
-        argument(
-            metavar="SEAM|TECHNIQUE",
-            help="A seam (attention, softmax, policy, experts, growth, quant, speculate) lists "
-            "its techniques, a technique such as aet its options; without one, the machine.",
-        ),
-    ] = None,
+    names: list[str] | None = argument(
+        None,
+        "A seam (attention, softmax, policy, experts, growth, quant, speculate) lists "
+        "its techniques, a technique such as aet its options; without one, the machine.",
+        metavar="SEAM|TECHNIQUE",
+    ),
     *,
-    model: Annotated[
-        str | None,
-        flag(
-            "-m",
-            "--model",
-            help="The model to describe; SUFFICE_MODEL is not read here.",
-            environment=False,
-        ),
-    ] = None,
-    measure: Annotated[
-        bool,
-        flag(
-            "--measure",
-            old=("--calibrate",),
-            help="Measure and store the speed of memory and arithmetic, which `--growth bmc` uses.",
-        ),
-    ] = False,
+    model: str | None = flag(
+        None,
+        "-m --model",
+        "The model to describe; SUFFICE_MODEL is not read here.",
+        environment=False,
+    ),
+    measure: bool = flag(
+        False,
+        "--measure",
+        "Measure and store the speed of memory and arithmetic, which `--growth bmc` uses.",
+    ),
 ) -> None:
     """Describe the machine, a model, a seam or a technique."""
     from suffice.cli import info as showing

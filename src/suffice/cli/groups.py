@@ -51,7 +51,7 @@ class Program(click.Command):
         """What the function asks for; reading it makes the parameters."""
         if self._signature is None:
             self._signature = Signature.of(self.function)
-            self.params = [parameter(each) for each in self._signature.parameters]
+            self.params = [parameter(each) for each in self._signature.declared]
             own = {flag for each in self.params for flag in (*each.opts, *each.secondary_opts)}
             self.params += [each for each in self._more() if own.isdisjoint(each.opts)]
         return self._signature

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
 
-from suffice.cli.flags import argument, flag
+from suffice.cli.flags import REQUIRED, argument, flag
 from suffice.cli.output import byte_bars, markdown
 from suffice.errors import InputError, unknown
 from suffice.pull import MODELS, HubName
@@ -16,15 +15,16 @@ from suffice.pull.stored import Entry, entries, find, meant
 from suffice.pull.stored import remove as remove_files
 
 NAME = argument(
-    metavar="NAME",
-    help="A name such as smollm2-135m (`info` lists them), or on the Hugging Face Hub ORG/REPO, "
+    REQUIRED,
+    "A name such as smollm2-135m (`info` lists them), or on the Hugging Face Hub ORG/REPO, "
     "ORG/REPO:Q4_K_M or ORG/REPO/FILE.gguf, with @REVISION if need be.",
+    metavar="NAME",
 )
-PULLED = argument(metavar="NAME", help="A name that `list` shows.")
-YES = flag("-y", "--yes", help="Do not ask.", environment=False)
+PULLED = argument(REQUIRED, "A name that `list` shows.", metavar="NAME")
+YES = flag(False, "-y --yes", "Do not ask.", environment=False)
 
 
-def pull(name: Annotated[str, NAME]) -> None:
+def pull(name: str = NAME) -> None:
     """Download a model and print its path.
 
     Raises:
@@ -68,7 +68,7 @@ def _size(entry: Entry) -> str:
     return f"{entry.size_bytes / 1e6:.0f} MB"
 
 
-def remove(name: Annotated[str, PULLED], yes: Annotated[bool, YES] = False) -> None:
+def remove(name: str = PULLED, yes: bool = YES) -> None:
     """Remove a model that `pull` has downloaded, after a question.
 
     Raises:

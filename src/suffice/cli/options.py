@@ -7,13 +7,14 @@ import functools
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from suffice.cli.flags import NUMBER, WHOLE, EngineFlags, flag, plain
+from suffice.cli.flags import engine_flags, flag
 from suffice.engine.option_values import kv_names, speculator
-from suffice.engine.options import EngineOptions, Flag, options
+from suffice.engine.options import EngineOptions, Option, options
 from suffice.errors import InputError
+from suffice.flags import Flag
 from suffice.pull import resolve
 from suffice.sampling_params import SamplingParams
 
@@ -59,35 +60,18 @@ _MODEL = functools.partial(flag, panel="Model")
 _SAMPLING = functools.partial(flag, panel="Sampling")
 
 
-def _nothing_given() -> EngineOptions:
-    return EngineOptions(
-        **{
-            name: plain(declared, option.flag)
-            for name, (declared, option) in options().items()
-            if option.flag is not None
-        }
-    )
-
-
-def long(own: Flag) -> str:
-    """Return a flag's first long name."""
-    return next(name for name in own.names if name.startswith("--"))
-
-
-def _inexact() -> Iterator[tuple[str, dataclasses.Field[Any], Flag]]:
-    """Yield the options that change results: name, field and flag."""
-    for name, (declared, option) in options().items():
+def _inexact() -> Iterator[tuple[str, Option, Flag]]:
+    """Yield the options that change results: name, declaration and flag."""
+    for name, (_, option) in options().items():
         if option.inexact and option.flag is not None:
-            yield name, declared, option.flag
+            yield name, option, option.flag
 
 
 @dataclass(frozen=True)
 class SourceFlags:
     """The model, and the number of threads."""
 
-    options: Annotated[EngineOptions, EngineFlags("model", "tokenizer", "threads")] = field(
-        default_factory=_nothing_given
-    )
+    options: EngineOptions = engine_flags("model", "tokenizer", "threads")
 
     @property
     def model(self) -> str:
@@ -102,15 +86,13 @@ class ModelFlags(SourceFlags):
     `cache_type_k` and `cache_type_v` are llama.cpp's names for the types of `--kv-cache-dtype`.
     """
 
-    options: Annotated[EngineOptions, EngineFlags()] = field(default_factory=_nothing_given)
-    cache_type_k: Annotated[
-        str | None,
-        _MODEL("-ctk", "--cache-type-k", help="Type of cached keys; without -ctv also of values."),
-    ] = None
-    cache_type_v: Annotated[
-        str | None,
-        _MODEL("-ctv", "--cache-type-v", help="Type of cached values; without -ctk also of keys."),
-    ] = None
+    options: EngineOptions = engine_flags()
+    cache_type_k: str | None = _MODEL(
+        None, "-ctk --cache-type-k", "Type of cached keys; without -ctv also of values."
+    )
+    cache_type_v: str | None = _MODEL(
+        None, "-ctv --cache-type-v", "Type of cached values; without -ctk also of keys."
+    )
 
     def load(self, seed: int | None = None) -> LLM:
         """Build the engine.
@@ -175,7 +157,7 @@ class ModelFlags(SourceFlags):
 
     def exact(self) -> ModelFlags:
         """Return the flags of the same model with exact arithmetic."""
-        exact = {name: plain(field, own) for name, field, own in _inexact()}
+        exact = {name: option.plain for name, option, _ in _inexact()}
         return dataclasses.replace(
             self,
             options=dataclasses.replace(self.options, **exact),
@@ -186,9 +168,9 @@ class ModelFlags(SourceFlags):
     def inexact(self) -> dict[str, Any]:
         """Return the flags that ask for inexact arithmetic, with their values."""
         named = {
-            long(own): getattr(self.options, name)
-            for name, field, own in _inexact()
-            if getattr(self.options, name) != plain(field, own)
+            own.long: getattr(self.options, name)
+            for name, option, own in _inexact()
+            if getattr(self.options, name) != option.plain
         }
         types = {"--cache-type-k": self.cache_type_k, "--cache-type-v": self.cache_type_v}
         return named | {name: given for name, given in types.items() if given is not None}
@@ -215,80 +197,40 @@ class ModelFlags(SourceFlags):
 class SamplingFlags:
     """How tokens are sampled and when the text ends."""
 
-    n_predict: Annotated[
-        int,
-        _SAMPLING(
-            "-n",
-            "--n-predict",
-            "--max-tokens",
-            help="Maximum number of new tokens; -1: until the context is full.",
-            **WHOLE,
-        ),
-    ] = 512
-    min_tokens: Annotated[
-        int, _SAMPLING("--min-tokens", help="Minimum number of new tokens.", **WHOLE)
-    ] = 0
-    temp: Annotated[
-        float,
-        _SAMPLING("--temp", "--temperature", help="Temperature; 0: greedy decoding.", **NUMBER),
-    ] = 0.8
-    top_k: Annotated[
-        int, _SAMPLING("--top-k", help="Sample from the N most likely tokens; 0: all.", **WHOLE)
-    ] = 40
-    top_p: Annotated[
-        float,
-        _SAMPLING(
-            "--top-p",
-            help="Sample from the most likely tokens that together reach this probability.",
-            **NUMBER,
-        ),
-    ] = 0.95
-    min_p: Annotated[
-        float,
-        _SAMPLING(
-            "--min-p",
-            help="Smallest probability of a sampled token, as a fraction of the largest.",
-            **NUMBER,
-        ),
-    ] = 0.05
-    repeat_penalty: Annotated[
-        float,
-        _SAMPLING(
-            "--repeat-penalty",
-            "--repetition-penalty",
-            help="Penalty on the logits of earlier tokens; 1: none.",
-            **NUMBER,
-        ),
-    ] = 1.0
-    presence_penalty: Annotated[
-        float,
-        _SAMPLING(
-            "--presence-penalty",
-            help="Subtracted from the logit of each generated token.",
-            **NUMBER,
-        ),
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float,
-        _SAMPLING(
-            "--frequency-penalty",
-            help="Subtracted from a token's logit for each time it was generated.",
-            **NUMBER,
-        ),
-    ] = 0.0
-    seed: Annotated[
-        int | None,
-        _SAMPLING(
-            "-s", "--seed", help="Same seed, same text; default: different every time.", **WHOLE
-        ),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        _SAMPLING("--stop", help="Text that ends the generation; may be repeated.", metavar="TEXT"),
-    ] = None
-    ignore_eos: Annotated[
-        bool, _SAMPLING("--ignore-eos", help="Continue past the end-of-sequence token.")
-    ] = False
+    n_predict: int = _SAMPLING(
+        512,
+        "-n --n-predict --max-tokens",
+        "Maximum number of new tokens; -1: until the context is full.",
+    )
+    min_tokens: int = _SAMPLING(0, "--min-tokens", "Minimum number of new tokens.")
+    temp: float = _SAMPLING(0.8, "--temp --temperature", "Temperature; 0: greedy decoding.")
+    top_k: int = _SAMPLING(40, "--top-k", "Sample from the N most likely tokens; 0: all.")
+    top_p: float = _SAMPLING(
+        0.95, "--top-p", "Sample from the most likely tokens that together reach this probability."
+    )
+    min_p: float = _SAMPLING(
+        0.05, "--min-p", "Smallest probability of a sampled token, as a fraction of the largest."
+    )
+    repeat_penalty: float = _SAMPLING(
+        1.0,
+        "--repeat-penalty --repetition-penalty",
+        "Penalty on the logits of earlier tokens; 1: none.",
+    )
+    presence_penalty: float = _SAMPLING(
+        0.0, "--presence-penalty", "Subtracted from the logit of each generated token."
+    )
+    frequency_penalty: float = _SAMPLING(
+        0.0,
+        "--frequency-penalty",
+        "Subtracted from a token's logit for each time it was generated.",
+    )
+    seed: int | None = _SAMPLING(
+        None, "-s --seed", "Same seed, same text; default: different every time."
+    )
+    stop: list[str] | None = _SAMPLING(
+        None, "--stop", "Text that ends the generation; may be repeated.", metavar="TEXT"
+    )
+    ignore_eos: bool = _SAMPLING(False, "--ignore-eos", "Continue past the end-of-sequence token.")
 
     def params(self) -> SamplingParams:
         """Return the engine's sampling parameters.
@@ -306,19 +248,9 @@ class SamplingFlags:
 class BenchFlags:
     """The cases that `bench` measures, with llama-bench's names."""
 
-    n_prompt: Annotated[
-        str, flag("-p", "--n-prompt", help="Lengths of prompts, such as 128,512; 0: none.")
-    ] = "512"
-    n_gen: Annotated[
-        str, flag("-n", "--n-gen", help="Numbers of decoded tokens, such as 16,64; 0: none.")
-    ] = "64"
-    n_depth: Annotated[
-        str, flag("-d", "--n-depth", help="Tokens cached before a run, such as 0,1024,3000.")
-    ] = "0"
-    batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Requests decoded together.", **WHOLE)
-    ] = 1
-    repetitions: Annotated[
-        int, flag("-r", "--repetitions", help="Timed runs of a case.", **WHOLE)
-    ] = 3
-    output: Annotated[str, flag("-o", "--output", help="Format: md, csv or json.")] = "md"
+    n_prompt: str = flag("512", "-p --n-prompt", "Lengths of prompts, such as 128,512; 0: none.")
+    n_gen: str = flag("64", "-n --n-gen", "Numbers of decoded tokens, such as 16,64; 0: none.")
+    n_depth: str = flag("0", "-d --n-depth", "Tokens cached before a run, such as 0,1024,3000.")
+    batch_size: int = flag(1, "-b --batch-size", "Requests decoded together.")
+    repetitions: int = flag(3, "-r --repetitions", "Timed runs of a case.")
+    output: str = flag("md", "-o --output", "Format: md, csv or json.")

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 import click
 
-from suffice.cli.flags import Declared
+from suffice.cli.flags import REQUIRED, Declared
 
-_TYPES: dict[Any, click.ParamType[Any]] = {str: click.STRING, Path: click.Path(path_type=Path)}
+
+def whole(text: str | int) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not a whole number") from None
+
+
+def number(text: str | float) -> float:
+    """Read a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not a number") from None
+
+
+# By the annotation of the field; any other is a text.
+_TYPES: dict[str, Any] = {"int": whole, "float": number, "Path": click.Path(path_type=Path)}
+_METAVARS = {"int": "N", "float": "X"}
 
 
 class Option(click.Option):
-    """A flag with a heading in help, and former names that are accepted but not shown."""
+    """A flag with a heading in help."""
 
     def __init__(
-        self, names: list[str], *, panel: str | None, old: tuple[str, ...] = (), **settings: Any
+        self, names: list[str], *, panel: str | None, several: type[Any] = list, **settings: Any
     ) -> None:
         super().__init__(names, **settings)
         self.panel = panel
-        self._accepted = self.opts
-        self.opts = [name for name in self.opts if name not in old]
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Make a parser of the command line know the flag by all its names."""
-        shown, self.opts = self.opts, self._accepted
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = shown
+        self._several = several
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         """Take a variable as one value of a repeatable flag; click would split it at spaces."""
@@ -40,9 +49,9 @@ class Option(click.Option):
         return None if text is None else [text]
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value for the command; a repeatable flag's is a list, or its default."""
+        """Return the value for the command; a repeatable flag's are several, or its default."""
         found = super().process_value(ctx, value)
-        return (list(found) or self.default) if self.multiple else found
+        return (self._several(found) or self.default) if self.multiple else found
 
 
 class Argument(click.Argument):
@@ -73,38 +82,31 @@ class Argument(click.Argument):
         return (list(found) or None) if self.nargs == -1 else found
 
 
-def parameter(own: inspect.Parameter) -> click.Parameter:
-    """Return the parameter of a command, declared as `Annotated[type, flag(...)]`."""
-    kind, declared = _annotated(own.annotation)
-    several = get_origin(kind) is list
-    of_one = get_args(kind)[0] if several else kind
-    required = own.default is inspect.Parameter.empty
-    settings: dict[str, Any] = {"required": required, "metavar": declared.metavar}
+def parameter(own: Declared) -> click.Parameter:
+    """Return the parameter of a command."""
+    kind = own.kind.removesuffix(" | None")
+    group, _, rest = kind.partition("[")
+    several = group in ("list", "tuple")
+    of_one = rest.rstrip("].").removesuffix(", ") if several else kind
+    required = own.default is REQUIRED
+    metavar = own.flag.metavar or _METAVARS.get(of_one)
+    settings: dict[str, Any] = {"required": required, "metavar": metavar}
     if not required:
         settings["default"] = own.default
-    if of_one is not bool:
-        settings["type"] = declared.parser or _TYPES[of_one]
-    if declared.alone is not None:
-        settings["flag_value"] = declared.alone
-    if not declared.names:
-        return Argument(own.name, help=declared.help, nargs=-1 if several else 1, **settings)
+    if of_one != "bool":
+        settings["type"] = _TYPES.get(of_one, click.STRING)
+    if own.flag.alone is not None:
+        settings["flag_value"] = own.flag.alone
+    if not own.flag.names:
+        return Argument(own.name, help=own.flag.help, nargs=-1 if several else 1, **settings)
     return Option(
-        [own.name, *declared.names],
-        help=declared.help,
-        panel=declared.panel,
-        old=declared.old,
-        envvar=declared.variables or None,
-        is_flag=of_one is bool,
+        [own.name, *own.flag.names],
+        help=own.flag.help,
+        panel=own.flag.panel,
+        envvar=own.flag.variables or None,
+        is_flag=of_one == "bool",
         multiple=several,
-        show_default=not required and own.default not in (None, False),
+        several=tuple if group == "tuple" else list,
+        show_default=not required and own.default not in (None, False, ()),
         **settings,
     )
-
-
-def _annotated(annotation: Any) -> tuple[Any, Declared]:
-    """Return the type and the declaration of a parameter; `X | None` is X."""
-    assert get_origin(annotation) is Annotated, annotation
-    kind, declared = get_args(annotation)
-    kinds = [each for each in get_args(kind) if each is not type(None)]
-    union = type(None) in get_args(kind)
-    return (kinds[0] if union else kind), declared

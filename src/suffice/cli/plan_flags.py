@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from suffice.cli.flags import NUMBER, WHOLE, flag
+from suffice.cli.flags import flag
 from suffice.errors import InputError, OptionError
+from suffice.flags import again
+from suffice.serve.settings import Limits, Settings
 
 if TYPE_CHECKING:
     from suffice.plan.trace import Arrival
@@ -22,40 +24,25 @@ _MOST_MICROSECONDS = 1e7
 class LoadFlags:
     """What arrives: a file, or requests at random times."""
 
-    trace: Annotated[
-        Path | None,
-        flag(
-            "--trace",
-            help='A request per line: {"arrival": 0.5, "prompt_tokens": 100, "output_tokens": 50}.',
-            metavar="FILE",
-            environment=False,
-        ),
-    ] = None
-    rate: Annotated[
-        float | None, flag("--request-rate", help="Without a file: requests per second.", **NUMBER)
-    ] = None
-    arrivals: Annotated[
-        str, flag("--arrivals", help="Without a file: poisson, or bursts of --burst-size.")
-    ] = "poisson"
-    burst: Annotated[
-        int, flag("--burst-size", help="Requests that arrive together in a burst.", **WHOLE)
-    ] = 16
-    requests: Annotated[int, flag("--num-prompts", help="Number of requests.", **WHOLE)] = 2000
-    input_len: Annotated[int, flag("--input-len", help="Tokens of a prompt.", **WHOLE)] = 128
-    output_len: Annotated[int, flag("--output-len", help="Tokens to generate.", **WHOLE)] = 128
-    range_ratio: Annotated[
-        float, flag("--range-ratio", help="Lengths vary by this share.", **NUMBER)
-    ] = 0.0
-    prefix_len: Annotated[
-        int, flag("--prefix-len", help="Tokens before each prompt that prompts share.", **WHOLE)
-    ] = 0
-    prefixes: Annotated[
-        int, flag("--num-prefixes", help="Number of different shared beginnings.", **WHOLE)
-    ] = 1
-    seed: Annotated[
-        int,
-        flag("--seed", help="Same seed, same requests; default: 0.", environment=False, **WHOLE),
-    ] = 0
+    trace: Path | None = flag(
+        None,
+        "--trace",
+        'A request per line: {"arrival": 0.5, "prompt_tokens": 100, "output_tokens": 50}.',
+        metavar="FILE",
+        environment=False,
+    )
+    rate: float | None = flag(None, "--request-rate", "Without a file: requests per second.")
+    arrivals: str = flag(
+        "poisson", "--arrivals", "Without a file: poisson, or bursts of --burst-size."
+    )
+    burst: int = flag(16, "--burst-size", "Requests that arrive together in a burst.")
+    requests: int = flag(2000, "--num-prompts", "Number of requests.")
+    input_len: int = flag(128, "--input-len", "Tokens of a prompt.")
+    output_len: int = flag(128, "--output-len", "Tokens to generate.")
+    range_ratio: float = flag(0.0, "--range-ratio", "Lengths vary by this share.")
+    prefix_len: int = flag(0, "--prefix-len", "Tokens before each prompt that prompts share.")
+    prefixes: int = flag(1, "--num-prefixes", "Number of different shared beginnings.")
+    seed: int = flag(0, "--seed", "Same seed, same requests; default: 0.", environment=False)
 
     @property
     def given(self) -> bool:
@@ -86,92 +73,45 @@ class LoadFlags:
 class PlanFlags:
     """The goals, the engines and the front."""
 
-    slo: Annotated[
-        str, flag("--slo", help="Goals of a request: ttft, tpot, gap, e2el, in s, ms or us.")
-    ] = "ttft=1s,tpot=50ms"
-    goal: Annotated[str, flag("--goal", help="The share of requests that must hold the goals.")] = (
-        "99%"
+    slo: str = flag(
+        "ttft=1s,tpot=50ms", "--slo", "Goals of a request: ttft, tpot, gap, e2el, in s, ms or us."
     )
-    instances: Annotated[
-        int | None,
-        flag("--instances", help="Simulate this number of engines; search no other.", **WHOLE),
-    ] = None
-    most: Annotated[
-        int, flag("--most-instances", help="Search up to this number of engines.", **WHOLE)
-    ] = 256
-    cores: Annotated[
-        str | None,
-        flag("--cores", help="Cores of an engine, such as 2 or 4,8; default: those measured."),
-    ] = None
-    node_cores: Annotated[
-        int | None,
-        flag("--node-cores", help="Cores of a node; default: those of this machine.", **WHOLE),
-    ] = None
-    bandwidth: Annotated[
-        float | None,
-        flag(
-            "--bandwidth",
-            help="GB/s that a node reads from memory; default: this machine's, in proportion to "
-            "its cores.",
-            **NUMBER,
-        ),
-    ] = None
-    parallel: Annotated[
-        int,
-        flag(
-            "-np",
-            "--parallel",
-            "--max-num-seqs",
-            help="Most samples that an engine decodes together.",
-            **WHOLE,
-        ),
-    ] = 16
-    max_queue: Annotated[
-        int, flag("--max-queue", help="Most requests that wait; others are refused.", **WHOLE)
-    ] = 256
-    step_ms: Annotated[
-        float,
-        flag(
-            "--step-ms",
-            help="Milliseconds that prompts may delay the next token of others.",
-            **NUMBER,
-        ),
-    ] = 40.0
-    prefix_cache_bytes: Annotated[
-        str | None,
-        flag("--prefix-cache-bytes", help="Memory of kept caches, 0: none; default: 1GiB."),
-    ] = None
-    front_request_us: Annotated[
-        float | None,
-        flag(
-            "--front-request-us",
-            help="Microseconds of the front's CPU time for a request.",
-            **NUMBER,
-        ),
-    ] = None
-    front_token_us: Annotated[
-        float | None,
-        flag(
-            "--front-token-us", help="Microseconds of the front's CPU time for a token.", **NUMBER
-        ),
-    ] = None
-    front_apart: Annotated[
-        bool, flag("--front-apart", help="Give the front a core of its own.")
-    ] = False
-    calibrate: Annotated[
-        bool,
-        flag(
-            "--calibrate",
-            help="Measure the model's steps here again; goes on with an interrupted measurement.",
-        ),
-    ] = False
-    plot: Annotated[
-        Path | None,
-        flag("--plot", help="Write a picture, .png or .svg.", metavar="FILE", environment=False),
-    ] = None
-    output: Annotated[
-        str, flag("-o", "--output", help="Format: md or json.", environment=False)
-    ] = "md"
+    goal: str = flag("99%", "--goal", "The share of requests that must hold the goals.")
+    instances: int | None = flag(
+        None, "--instances", "Simulate this number of engines; search no other."
+    )
+    most: int = flag(256, "--most-instances", "Search up to this number of engines.")
+    cores: str | None = flag(
+        None, "--cores", "Cores of an engine, such as 2 or 4,8; default: those measured."
+    )
+    node_cores: int | None = flag(
+        None, "--node-cores", "Cores of a node; default: those of this machine."
+    )
+    bandwidth: float | None = flag(
+        None,
+        "--bandwidth",
+        "GB/s that a node reads from memory; default: this machine's, in proportion to its cores.",
+    )
+    parallel: int = again(Settings, "max_num_seqs")
+    max_queue: int = again(Settings, "max_queue")
+    step_ms: float = again(Limits, "step_ms")
+    prefix_cache_bytes: str | None = again(Limits, "prefix_cache_bytes")
+    front_request_us: float | None = flag(
+        None, "--front-request-us", "Microseconds of the front's CPU time for a request."
+    )
+    front_token_us: float | None = flag(
+        None, "--front-token-us", "Microseconds of the front's CPU time for a token."
+    )
+    front_apart: bool = flag(False, "--front-apart", "Give the front a core of its own.")
+    calibrate: bool = flag(
+        False,
+        "--calibrate",
+        "Measure the model's steps here again; goes on with an interrupted measurement.",
+    )
+    plot: Path | None = flag(
+        None, "--plot", "Write a picture, .png or .svg.", metavar="FILE", environment=False
+    )
+    output: str = flag("md", "-o --output", "Format: md or json.", environment=False)
 
     def limits(self) -> dict[str, Any]:
         """Return an engine's limits, as the server has them.
@@ -179,14 +119,7 @@ class PlanFlags:
         Raises:
             InputError: A value out of range.
         """
-        from suffice.serve.settings import limits
-
-        return limits(
-            step_ms=self.step_ms,
-            max_queued_tokens=None,
-            prefix_cache_bytes=self.prefix_cache_bytes,
-            allow_attention=(),
-        )
+        return Limits(step_ms=self.step_ms, prefix_cache_bytes=self.prefix_cache_bytes).read()
 
     def check(self) -> None:
         """Refuse bad values before anything is measured.

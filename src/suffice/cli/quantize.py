@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR
-from suffice.cli.flags import WHOLE, flag
+from suffice.cli.flags import REQUIRED, flag
 from suffice.cli.options import SourceFlags
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -26,39 +26,24 @@ MOST_LISTED = 12  # experts of a layer, and layers, that a line names
 class QuantizeFlags:
     """The method, calibration text, windows and output file of `quantize`."""
 
-    text: Annotated[
-        str,
-        flag(
-            "--text",
-            old=("--calibrate",),
-            help=CALIBRATION_TEXT,
-        ),
-    ]
-    output: Annotated[
-        Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
-    ]
-    quick: Annotated[
-        bool,
-        flag(
-            "--quick",
-            help="A few times faster, and nearly as good: --method 4bit --window 512 --limit 4, "
-            "where these are not given.",
-        ),
-    ] = False
-    method: Annotated[
-        str | None,
-        flag(
-            "--method",
-            help="How weights are stored: kmeans:bits=4,act_bits=16, 4bit, ...; default: kmeans.",
-        ),
-    ] = None
-    data_dir: Annotated[str | None, DATA_DIR] = None
-    window: Annotated[
-        int | None, flag("--window", help="Tokens per window of the text; default: 1024.", **WHOLE)
-    ] = None
-    limit: Annotated[
-        int | None, flag("--limit", help="Maximum number of windows; default: 16.", **WHOLE)
-    ] = None
+    text: str = flag(REQUIRED, "--text", CALIBRATION_TEXT)
+    output: Path = flag(
+        REQUIRED, "-o --output", "The file (.safetensors) to write.", environment=False
+    )
+    quick: bool = flag(
+        False,
+        "--quick",
+        "A few times faster, and nearly as good: --method 4bit --window 512 --limit 4, "
+        "where these are not given.",
+    )
+    method: str | None = flag(
+        None,
+        "--method",
+        "How weights are stored: kmeans:bits=4,act_bits=16, 4bit, ...; default: kmeans.",
+    )
+    data_dir: str | None = DATA_DIR()
+    window: int | None = flag(None, "--window", "Tokens per window of the text; default: 1024.")
+    limit: int | None = flag(None, "--limit", "Maximum number of windows; default: 16.")
 
     @property
     def chosen_method(self) -> str:

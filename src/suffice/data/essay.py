@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["essay"]
-
 
 @cache
 def essay() -> str:

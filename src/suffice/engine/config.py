@@ -215,7 +215,7 @@ class Config(EngineOptions):
             )
 
     def with_attention(self, text: str) -> Config:
-        """Return the config with another attention technique, without audits if they say nothing.
+        """Return the config with another technique, without audits if they say nothing.
 
         Raises:
             InputError: There is no such technique, or it contradicts another option.
@@ -261,7 +261,7 @@ class Config(EngineOptions):
             )
 
     def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:
-        """Return the attention rule of each layer and key/value head, [L][G]; None reads all rows.
+        """Return each layer's and key/value head's attention rule, [L][G]; None reads all.
 
         Raises:
             InputError: The calibration has another number of layers or heads.

@@ -12,8 +12,6 @@ from typing import Any
 
 from suffice.errors import InputError, SufficeWarning
 
-__all__ = ["FOREIGN", "Foreign", "take", "without_foreign"]
-
 
 @dataclass(frozen=True)
 class Foreign:

@@ -62,7 +62,7 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
 
 
 def pair_adapters(count: int, names: Any) -> list[str | None]:
-    """Return the name of an adapter for each of `count` prompts, from one for all or from a list.
+    """Return an adapter's name for each of `count` prompts, from one for all or from a list.
 
     Raises:
         InputError: Another type, or a list of another length.

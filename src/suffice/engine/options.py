@@ -20,6 +20,7 @@ from suffice.engine import option_values as values
 from suffice.engine.foreign import without_foreign
 from suffice.errors import unknown
 from suffice.experts import EXPERTS, ChoiceOfExperts
+from suffice.flags import REQUIRED, Flag
 from suffice.policy import POLICIES, Policy
 from suffice.pull import DEFAULT_MODEL
 from suffice.speculate import Speculator
@@ -36,53 +37,39 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Flag:
-    """How the command line offers an option.
-
-    Attributes:
-        names: Such as "-c" and "--ctx-size".
-        help: One line.
-        panel: The heading in `--help`.
-        whole: Whether the value is a whole number.
-        default: The default on the command line, if it differs from the option's own.
-        old: Former names, which are accepted but not shown.
-    """
-
-    names: tuple[str, ...]
-    help: str
-    panel: str
-    whole: bool = False
-    default: Any = ...
-    old: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Option:
     """What the field of an option declares besides its name, type and default.
 
     Attributes:
         parse: Returns the value for `Config`, or raises `InputError`.
         flag: The option on the command line; None if it has no flag.
+        plain: The default on the command line.
         inexact: Whether the option changes results; `ModelFlags.exact` leaves it out.
     """
 
     parse: values.Parser
-    flag: Flag | None = None
-    inexact: bool = False
+    flag: Flag | None
+    plain: Any
+    inexact: bool
 
 
 def _option(
-    parse: values.Parser, flag: Flag | None = None, inexact: bool = False
-) -> dict[str, Option]:
-    return {"option": Option(parse, flag, inexact)}
+    default: Any,
+    parse: values.Parser,
+    own: Flag | None = None,
+    plain: Any = ...,
+    inexact: bool = False,
+) -> Any:
+    option = Option(parse, own, default if plain is ... else plain, inexact)
+    return field(default=default, metadata={"option": option})
 
 
-def _model(*names: str, help: str, whole: bool = False, default: Any = ...) -> Flag:
-    return Flag(names, help, "Model", whole, default)
+def _model(default: Any, parse: values.Parser, names: str, help: str, **more: Any) -> Any:
+    return _option(default, parse, Flag(tuple(names.split()), help, "Model"), **more)
 
 
-def _technique(*names: str, help: str, whole: bool = False, old: tuple[str, ...] = ()) -> Flag:
-    return Flag(names, help, "Techniques", whole, old=old)
+def _technique(default: Any, parse: values.Parser, names: str, help: str, **more: Any) -> Any:
+    return _option(default, parse, Flag(tuple(names.split()), help, "Techniques"), **more)
 
 
 @dataclass(frozen=True)
@@ -112,204 +99,127 @@ class EngineOptions:
     """
 
     model: str | os.PathLike[str] = field(
-        metadata=_option(
+        metadata=_model(
+            REQUIRED,
             values.model_name,
-            _model(
-                "-m",
-                "--model",
-                help="A name that `pull` knows, a folder, a hub id or a .gguf file.",
-                default=DEFAULT_MODEL,
-            ),
-        )
+            "-m --model",
+            "A name that `pull` knows, a folder, a hub id or a .gguf file.",
+            plain=DEFAULT_MODEL,
+        ).metadata
     )
     _: KW_ONLY
-    tokenizer: str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=_option(
-            values.text,
-            _model("--tokenizer", help="Where the tokenizer is, if not with the model."),
-        ),
+    tokenizer: str | os.PathLike[str] | None = _model(
+        None, values.text, "--tokenizer", "Where the tokenizer is, if not with the model."
     )
-    threads: int | None = field(
-        default=None,
-        metadata=_option(
-            values.threads,
-            _model(
-                "-t",
-                "--threads",
-                help="Threads; default: the cores this process may use.",
-                whole=True,
-            ),
-        ),
+    threads: int | None = _model(
+        None, values.threads, "-t --threads", "Threads; default: the cores this process may use."
     )
-    max_model_len: int | None = field(
-        default=None,
-        metadata=_option(
-            values.whole(2, none=True),
-            _model(
-                "-c",
-                "--ctx-size",
-                "--max-model-len",
-                help="Context in tokens; default: the model's.",
-                whole=True,
-            ),
-        ),
+    max_model_len: int | None = _model(
+        None,
+        values.whole(2, none=True),
+        "-c --ctx-size --max-model-len",
+        "Context in tokens; default: the model's.",
     )
-    dtype: str = field(
-        default="auto",
-        metadata=_option(
-            values.dtype,
-            _model(
-                "--dtype",
-                help="Type of all weights: float32 (f32), bfloat16 (bf16); "
-                "auto: as the file stores them.",
-            ),
-        ),
+    dtype: str = _model(
+        "auto",
+        values.dtype,
+        "--dtype",
+        "Type of all weights: float32 (f32), bfloat16 (bf16); auto: as the file stores them.",
     )
-    kv_cache_dtype: str = field(
-        default="auto",
-        metadata=_option(
-            values.kv_dtype,
-            _model(
-                "--kv-cache-dtype",
-                help="Type of cached keys and values, or KEYS/VALUES: auto, float32 (f32), "
-                "bfloat16 (bf16), float16 (f16), int8, kmeans4, planes.",
-                default=None,
-            ),
-            inexact=True,
-        ),
+    kv_cache_dtype: str = _model(
+        "auto",
+        values.kv_dtype,
+        "--kv-cache-dtype",
+        "Type of cached keys and values, or KEYS/VALUES: auto, float32 (f32), "
+        "bfloat16 (bf16), float16 (f16), int8, kmeans4, planes.",
+        plain=None,
+        inexact=True,
     )
-    kv_cache_bytes: int | str | None = field(
-        default=None,
-        metadata=_option(
-            values.size,
-            _model(
-                "--kv-cache-bytes", help="Memory limit of cached keys and values, such as 4GiB."
-            ),
-        ),
+    kv_cache_bytes: int | str | None = _model(
+        None,
+        values.size,
+        "--kv-cache-bytes",
+        "Memory limit of cached keys and values, such as 4GiB.",
     )
-    quantization: str | Quant | None = field(
-        default=None,
-        metadata=_option(
-            values.quant_of,
-            _technique(
-                "--quant",
-                "--quantization",
-                help="How weights are stored: file, int8, ...; `suffice info quant` lists them.",
-            ),
-            inexact=True,
-        ),
+    quantization: str | Quant | None = _technique(
+        None,
+        values.quant_of,
+        "--quant --quantization",
+        "How weights are stored: file, int8, ...; `suffice info quant` lists them.",
+        inexact=True,
     )
-    attention: str | Attention = field(
-        default="exact",
-        metadata=_option(
-            values.of_table(ATTENTIONS),
-            _technique(
-                "--attention",
-                help="How attention is computed: exact, certified:eps=0.05, ...; "
-                "`suffice info attention` lists them.",
-            ),
-            inexact=True,
-        ),
+    attention: str | Attention = _technique(
+        "exact",
+        values.of_table(ATTENTIONS),
+        "--attention",
+        "How attention is computed: exact, certified:eps=0.05, ...; "
+        "`suffice info attention` lists them.",
+        inexact=True,
     )
-    softmax: str | Softmax = field(
-        default="exact",
-        metadata=_option(
-            values.of_table(SOFTMAXES),
-            _technique(
-                "--softmax",
-                help="How scores become weights: exact, exaq:bits=2, ...; "
-                "`suffice info softmax` lists them.",
-            ),
-            inexact=True,
-        ),
+    softmax: str | Softmax = _technique(
+        "exact",
+        values.of_table(SOFTMAXES),
+        "--softmax",
+        "How scores become weights: exact, exaq:bits=2, ...; `suffice info softmax` lists them.",
+        inexact=True,
     )
-    calibration: str | os.PathLike[str] | Calibration | None = field(
-        default=None,
-        metadata=_option(
-            values.calibration,
-            _technique("--calibration", help="File that `suffice calibrate` wrote for the model."),
-            inexact=True,
-        ),
+    calibration: str | os.PathLike[str] | Calibration | None = _technique(
+        None,
+        values.calibration,
+        "--calibration",
+        "File that `suffice calibrate` wrote for the model.",
+        inexact=True,
     )
-    policy: str | Policy = field(
-        default="full",
-        metadata=_option(
-            values.of_table(POLICIES),
-            _technique(
-                "--policy",
-                help="Which cached tokens may be read: full, snapkv:ratio=0.5, ...; "
-                "`suffice info policy` lists them.",
-            ),
-            inexact=True,
-        ),
+    policy: str | Policy = _technique(
+        "full",
+        values.of_table(POLICIES),
+        "--policy",
+        "Which cached tokens may be read: full, snapkv:ratio=0.5, ...; "
+        "`suffice info policy` lists them.",
+        inexact=True,
     )
-    experts: str | ChoiceOfExperts = field(
-        default="all",
-        metadata=_option(
-            values.of_table(EXPERTS),
-            _technique(
-                "--experts",
-                help="Which of a token's experts are computed: all, mass:keep=0.98; "
-                "`suffice info experts` lists them.",
-            ),
-            inexact=True,
-        ),
+    experts: str | ChoiceOfExperts = _technique(
+        "all",
+        values.of_table(EXPERTS),
+        "--experts",
+        "Which of a token's experts are computed: all, mass:keep=0.98; "
+        "`suffice info experts` lists them.",
+        inexact=True,
     )
-    audit: int | None = field(
-        default=None,
-        metadata=_option(
-            values.whole(1, none=True),
-            _technique(
-                "--audit",
-                help="Every N decode steps, also compute exact attention and report the error.",
-                whole=True,
-            ),
-            inexact=True,
-        ),
+    audit: int | None = _technique(
+        None,
+        values.whole(1, none=True),
+        "--audit",
+        "Every N decode steps, also compute exact attention and report the error.",
+        inexact=True,
     )
-    growth: str | Growth = field(
-        default="bmc",
-        metadata=_option(
-            values.of_table(GROWTHS),
-            _technique(
-                "--growth",
-                old=("--cache",),
-                help="How the cache grows: bmc, step:rows=256, ...; "
-                "`suffice info growth` lists them.",
-            ),
-        ),
+    growth: str | Growth = _technique(
+        "bmc",
+        values.of_table(GROWTHS),
+        "--growth",
+        "How the cache grows: bmc, step:rows=256, ...; `suffice info growth` lists them.",
     )
-    speculative_config: str | Mapping[str, Any] | Speculator | None = field(
-        default=None,
-        metadata=_option(
-            values.speculator,
-            _technique(
-                "--speculate",
-                "--speculative-config",
-                help='Who drafts tokens: a name, or JSON such as {"method": "ngram"}; '
-                "`suffice info speculate` lists them.",
-            ),
-            inexact=True,
-        ),
+    speculative_config: str | Mapping[str, Any] | Speculator | None = _technique(
+        None,
+        values.speculator,
+        "--speculate --speculative-config",
+        'Who drafts tokens: a name, or JSON such as {"method": "ngram"}; '
+        "`suffice info speculate` lists them.",
+        inexact=True,
     )
-    adapters: str | Mapping[str, str | os.PathLike[str]] | Sequence[Any] = field(
-        default=(), metadata=_option(values.named_folders)
+    adapters: str | Mapping[str, str | os.PathLike[str]] | Sequence[Any] = _option(
+        (), values.named_folders
     )
-    adapter: str | None = field(default=None, metadata=_option(values.text))
-    merge_adapter: str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=_option(
-            values.text,
-            _model(
-                "--merge-adapter",
-                help="Folder of a LoRA adapter that is added to the weights as they are loaded.",
-            ),
-        ),
+    adapter: str | None = _option(None, values.text)
+    merge_adapter: str | os.PathLike[str] | None = _model(
+        None,
+        values.text,
+        "--merge-adapter",
+        "Folder of a LoRA adapter that is added to the weights as they are loaded.",
     )
-    max_num_seqs: int = field(default=16, metadata=_option(values.whole(1)))
-    seed: int | None = field(default=0, metadata=_option(values.whole(0, none=True)))
-    prefill_chunk: int = field(default=512, metadata=_option(values.whole(1)))
+    max_num_seqs: int = _option(16, values.whole(1))
+    seed: int | None = _option(0, values.whole(0, none=True))
+    prefill_chunk: int = _option(512, values.whole(1))
 
 
 def options() -> dict[str, tuple[Field[Any], Option]]:

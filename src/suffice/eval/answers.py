@@ -27,7 +27,7 @@ class Score:
 
 
 def answered(llm: LLM, prompts: Sequence[list[int]], new_tokens: int) -> list[str]:
-    """Return the greedy answers to prompts that are run together, at most `new_tokens` tokens each.
+    """Return greedy answers to prompts that run together, at most `new_tokens` tokens each.
 
     Raises:
         InputError: There is no memory for a prompt.

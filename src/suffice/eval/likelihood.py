@@ -82,7 +82,7 @@ class LikelihoodPlan:
 
 
 def prefix_token(tokenizer: Tokenizer) -> int:
-    """Return the token used as an empty context: the tokenizer's BOS token, or else its EOS token.
+    """Return the token used as an empty context: the tokenizer's BOS, or else its EOS.
 
     Raises:
         InputError: The tokenizer has neither.

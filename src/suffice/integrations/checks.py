@@ -72,7 +72,7 @@ def check_attention(config: Config) -> None:
 
 
 def source_of(what: str, model: Any, checkpoint: Any) -> Any:
-    """Return the files of a model: `checkpoint`, or if None the source that transformers recorded.
+    """Return a model's files: `checkpoint`, or if None the source that transformers recorded.
 
     Raises:
         InputError: Neither is known, but `what` needs it.

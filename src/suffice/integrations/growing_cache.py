@@ -46,8 +46,6 @@ from suffice.cache import GROWTHS, Growth, with_defaults
 from suffice.errors import InputError, OutOfMemory, unknown
 from suffice.integrations.checks import given_cache
 
-__all__ = ["GrowingCache", "GrowingLayer", "reused_masks"]
-
 # Sliding layers keep all rows here; the model's own sliding mask picks the window.
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _ATTENTION = ("sdpa", "eager")

@@ -47,8 +47,6 @@ from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS
 from suffice.quant.sites import SITE_OF
 
-__all__ = ["QuantizedLinear", "load_quantized", "quantize"]
-
 HESSIAN_BYTES = 256 << 20
 
 

@@ -24,8 +24,6 @@ from suffice.serve.batch_file import Entry, entry_of, id_of, refusal
 from suffice.serve.ray_batch import Engines, connected, fitting, lines
 from suffice.serve.settings import Settings
 
-__all__ = ["Answer", "batch"]
-
 _PLAIN = (str, int, float, type(None), Mapping)
 
 

@@ -96,10 +96,6 @@ __all__ = [
     "reused_masks",
 ]
 
-# The former names of these functions, aliases until 0.3.
-load_quantised = load_quantized
-quantise = quantize
-
 _numbers = itertools.count()
 
 
@@ -113,7 +109,6 @@ def enable(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
-    cache: str | Growth | None = None,
     audit: int | None = None,
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
@@ -127,16 +122,12 @@ def enable(
     does: it loads the model once more for that. Without one it is not fitted, so
     `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. Every `audit`-th
     decode step also computes exact attention, and notes in `trace.audit` how far the technique was
-    from it. `cache` is the old name of `growth`, valid until 0.3.
+    from it.
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers does not
             support; the model is then unchanged.
     """
-    if cache is not None:
-        if growth != "bmc":
-            raise InputError(f"growth={growth!r} and cache={cache!r}: are one option: give growth")
-        growth = cache
     config = Config.create(
         getattr(model, "name_or_path", "") or type(model).__name__,
         attention=attention,

@@ -15,8 +15,6 @@ from typing import Any
 from suffice.errors import InputError, brief, shown
 from suffice.models.config import check_number, check_size
 
-__all__ = ["CONFIG", "WEIGHTS", "AdapterSettings"]
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MOST_ALPHA = 1e6  # of `lora_alpha`; published adapters have at most some hundreds
 

@@ -26,8 +26,6 @@ from suffice.models.weights import check_finite, module_names, shapes, views
 from suffice.quant import PackedLinear
 from suffice.quant.none import NoQuant
 
-__all__ = ["Adapter", "read_adapters", "read_matrices"]
-
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
 _ADAPTED = ("q", "k", "v", "o", "gate", "up", "down")  # matrices that adapters may change

@@ -13,8 +13,6 @@ from typing import ClassVar
 
 from suffice.models.routing import Experts
 
-__all__ = ["MATRICES", "ROUTERS", "Attention", "Block", "DenseMLP", "ExpertMLP"]
-
 ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "gate", "up", "down", *ROUTERS),

@@ -9,8 +9,6 @@ from typing import Any
 
 from suffice.errors import InputError, one_line
 
-__all__ = ["ChatTemplate"]
-
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _LONGEST = 1 << 18  # characters of a template
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # found again where the last message ends

@@ -26,8 +26,6 @@ from suffice.models.weights import is_linear, is_norm, match, shapes, views
 from suffice.quant.code_layout import CodeLayout
 from suffice.quant.packed_float8 import StoredFloat8
 
-__all__ = ["Checkpoint", "Source", "UnreadCodes", "Weight", "assemble"]
-
 _BLOCK_VALUES = 1 << 19  # converted at a time: 2 MiB in float32, which the caches hold
 _PANEL_ROWS = 16  # blocks of rows are whole panels of packed weights
 

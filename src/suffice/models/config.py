@@ -11,19 +11,6 @@ from suffice.errors import InputError, brief, unknown
 from suffice.models.blocks import Attention, Block, DenseMLP, ExpertMLP
 from suffice.models.routing import Experts
 
-__all__ = [
-    "ACTIVATIONS",
-    "PLACEMENTS",
-    "ROPE_KINDS",
-    "DecoderConfig",
-    "LayerConfig",
-    "Rope",
-    "check_layers",
-    "check_number",
-    "check_rope_parameter",
-    "check_size",
-]
-
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from suffice.models.checkpoint import Checkpoint, Weight
 
-__all__ = ["DecoderWeights", "Watch", "pack_weights"]
-
 Watch = Callable[[int, np.ndarray], None]  # a layer, and its queries [H, T, D]
 
 

@@ -16,15 +16,6 @@ from suffice.errors import InputError, brief, unknown
 from suffice.models.config import LayerConfig, check_layers, check_number, check_size
 from suffice.models.ignored import SILENT, has_no_effect, tell
 
-__all__ = [
-    "activation",
-    "head_size",
-    "layers_by_kind",
-    "layers_with_experts",
-    "read_fields",
-    "under_own_name",
-]
-
 # Optional fields of any family with only these supported values; null is none.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),

@@ -9,8 +9,6 @@ from pathlib import Path
 from suffice.errors import InputError, shown
 from suffice.pull import resolve
 
-__all__ = ["fingerprint", "is_quantized", "locate"]
-
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _SUFFIX = ".safetensors"  # of files that `suffice quantize` writes
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]

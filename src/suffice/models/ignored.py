@@ -14,15 +14,6 @@ from typing import Any
 
 from suffice.errors import SufficeWarning, brief
 
-__all__ = [
-    "SILENT",
-    "has_no_effect",
-    "is_stored_whole",
-    "quantized_by",
-    "tell",
-    "without_quantization",
-]
-
 # Fields that transformers writes or takes: ignored without a word.
 _TRANSFORMERS = """
     _attn_implementation _attn_implementation_autoset _commit_hash _from_model_config

@@ -52,8 +52,6 @@ from suffice.models.step_rows import StepRows
 from suffice.native import core
 from suffice.quant import hadamard
 
-__all__ = ["KeyRounding", "Observed", "factors", "key_rounding", "rounding_of"]
-
 VERSION = 1  # of the fit: another one gives other roundings of the same model
 TOKENS = 1024
 POSITIONS = 4096  # at most, covered by shifted copies of the text

@@ -20,8 +20,6 @@ from suffice.models.checkpoint import Checkpoint, Source, UnreadCodes
 from suffice.models.stored_file import Array
 from suffice.quant.packed_float8 import StoredFloat8
 
-__all__ = ["merged"]
-
 Pair = tuple[np.ndarray, np.ndarray]  # A [r, K] and scale times B [N, r], float32
 
 

@@ -14,8 +14,6 @@ from suffice.models.formats.quantized_file import Quantized, open_quantized
 from suffice.models.ignored import is_stored_whole, without_quantization
 from suffice.models.weights import check_layers
 
-__all__ = ["open_checkpoint", "open_model"]
-
 
 def open_model(model: str | Path) -> Checkpoint | Quantized:
     """Open a Hugging Face directory, a hub id, a `.gguf` file or a file of `suffice quantize`.

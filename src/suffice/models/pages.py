@@ -18,8 +18,6 @@ import numpy as np
 from suffice.quant import PackedLinear
 from suffice.quant.panels import Allocate
 
-__all__ = ["HugePages", "to_huge_pages", "trim_heap"]
-
 HUGE = 2 << 20
 LINE = 64
 MAPPED = 64 << 20  # at a time; what is never written takes no memory

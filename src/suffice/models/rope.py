@@ -23,8 +23,6 @@ import numpy.typing as npt
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, Rope
 
-__all__ = ["check_call", "frequencies", "rope_table"]
-
 Array = npt.NDArray[np.float32]
 Lengths = npt.NDArray[np.int64]
 

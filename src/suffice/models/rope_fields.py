@@ -14,8 +14,6 @@ from typing import Any
 from suffice.errors import InputError, brief, unknown
 from suffice.models.config import ROPE_KINDS, Rope, check_number, check_rope_parameter
 
-__all__ = ["ROPE_DEFAULTS", "layer_ropes", "read_rope"]
-
 # transformers' defaults of the fields that every family with rotary positions reads
 ROPE_DEFAULTS: Mapping[str, Any] = {
     "rope_theta": 10_000.0,
@@ -33,7 +31,7 @@ _NOTHING: tuple[Any, ...] = (None, {}, [], False, 0, "")
 
 
 def read_rope(fields: Mapping[str, Any], *, partial: bool = False) -> Rope:
-    """Read the one rotary embedding of a model from its fields; `partial`: of a part of each head.
+    """Read a model's one rotary embedding from its fields; `partial`: of a part of each head.
 
     Raises:
         InputError: An unknown kind, a parameter that its kind lacks, or an impossible value.

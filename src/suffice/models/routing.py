@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from suffice.errors import InputError
 
-__all__ = ["STEPS", "Experts"]
-
 STEPS = ("softmax", "top", "normalize")  # as the native core numbers them
 MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
 _WHOLE = 16  # rows of a panel, which belong to one expert

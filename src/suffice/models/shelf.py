@@ -34,8 +34,6 @@ import numpy as np
 from suffice.models.pages import HUGE, HugePages
 from suffice.quant.panels import Allocate
 
-__all__ = ["Shelf", "can_share", "has_huge_pages", "huge_shared_bytes", "is_closed", "new_memory"]
-
 T = TypeVar("T")
 CHUNK = 64 << 20  # mapped at a time
 _HEADER = struct.Struct("<QQ")

@@ -21,8 +21,6 @@ from suffice.quant.packed_float8 import StoredFloat8
 if TYPE_CHECKING:
     from suffice.models.checkpoint import Source, UnreadCodes
 
-__all__ = ["Slice", "Templates", "View", "slice_source", "stored_together"]
-
 _PANEL_ROWS = 16
 
 

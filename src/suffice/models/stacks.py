@@ -20,8 +20,6 @@ from suffice.quant.packed_float8 import StoredFloat8
 if TYPE_CHECKING:
     from suffice.models.checkpoint import Source, UnreadCodes
 
-__all__ = ["EVERY", "members", "stack_source"]
-
 EVERY = "*"  # instead of an expert's index
 _PANEL_ROWS = 16
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["StoredMatrix", "by_kind", "commonest"]
-
 
 class StoredMatrix(NamedTuple):
     """A matrix of a file: canonical name, storage type, bytes with its scales, and entries.

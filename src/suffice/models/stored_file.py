@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, shown
 from suffice.native import core
 
-__all__ = ["FLOATS", "Array", "StoredFile", "is_finite", "unpack_words"]
-
 Array = NDArray[np.generic]
 Result = TypeVar("Result")
 

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, shown
 from suffice.models.stored_file import FLOATS, Array, StoredFile
 
-__all__ = ["StoredTensors"]
-
 _DTYPES = FLOATS | {
     "F64": np.dtype(np.float64),
     "I64": np.dtype(np.int64),

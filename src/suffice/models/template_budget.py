@@ -18,8 +18,6 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
-__all__ = ["FILTERS", "METHODS", "Budget", "check_product", "weigh"]
-
 _WORK = 1 << 28  # units: a byte made, 1/256 of an operation
 _VALUE = 1 << 22  # bytes of a value
 _STEP, _VISIT, _READ = 256, 64, 32  # units of an operation, of a value; bytes read for a unit

@@ -24,8 +24,6 @@ from jinja2.visitor import NodeTransformer
 
 from suffice.models.template_budget import FILTERS, METHODS, Budget, check_product
 
-__all__ = ["Sandbox"]
-
 _NODE = 16  # units of a node in a loop or macro, for each round
 _SMALL = 64  # spaces of an indent, characters of a separator
 _DATE = 1000  # characters of a format of dates

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BYTE_LETTERS", "TextBound", "text_bound"]
-
 _COMPOSED = 4  # characters that Unicode composes to one, at most
 _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 _LONGER = {"Prepend"}  # normalizers that only add characters

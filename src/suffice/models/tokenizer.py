@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from suffice.models.formats.tokenizer_json import TokenizerParts
 
-__all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
-
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _STORED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence most tokens per character
@@ -84,7 +82,7 @@ class Tokenizer:
         return [self._backend.id_to_token(token) for token in tokens]
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the tokens of a text; `special` adds the tokens that the model expects around it.
+        """Return a text's tokens; `special` adds those that the model expects around it.
 
         Raises:
             InputError: The text has no UTF-8 form, or has a token that the model has not.

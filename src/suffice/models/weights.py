@@ -17,19 +17,6 @@ from suffice.models.slices import Slice, Templates, View
 from suffice.models.stacks import EVERY, members
 from suffice.models.stored_file import Array, is_finite
 
-__all__ = [
-    "LINEARS",
-    "check_finite",
-    "check_layers",
-    "is_linear",
-    "is_norm",
-    "match",
-    "module_names",
-    "not_finite",
-    "shapes",
-    "views",
-]
-
 LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out")
 _LISTED = 4  # names in an error message
 

@@ -78,7 +78,6 @@ class Cache:
         """Make room for more rows; return how many were copied.
 
         Raises:
-            InputError: More rows than the context holds.
             OutOfMemory: There is not enough memory; nothing has changed.
         """
         needed = self.length + rows

@@ -91,7 +91,7 @@ class Budgeted(KeepAll):
 
     budget: int | None = None
     ratio: float | None = field(default=None, metadata=spelling(alone=True))
-    rank_only: bool = field(default=False, metadata=spelling(old="keep"))
+    rank_only: bool = False
 
     def __post_init__(self) -> None:
         name = self.name()

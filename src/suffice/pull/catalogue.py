@@ -7,8 +7,6 @@ from pathlib import Path
 
 from suffice.paths import cache_dir
 
-__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "Wheel", "model_path", "models_dir", "present"]
-
 DEFAULT_MODEL = "smollm2-135m"
 
 

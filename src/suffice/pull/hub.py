@@ -1,33 +1,30 @@
 """Pulls models from a hub with the interface of the Hugging Face Hub.
 
-The variables of its own library are respected: HF_ENDPOINT, HF_TOKEN (or a stored login) and
-HF_HUB_OFFLINE. That library starts a file again after an interruption, so files are downloaded
-here: a part that has arrived stays, and the next pull goes on from there.
+Its own library, `huggingface_hub`, does it, with its variables: HF_ENDPOINT, HF_TOKEN (or a stored
+login) and HF_HUB_OFFLINE. Its `snapshot_download` removes what has arrived when it is interrupted;
+so files are downloaded by its `http_get`, which is given what is there and goes on.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING
 
 from suffice.errors import InputError, one_line
 from suffice.pull.hub_files import HubFile, chosen
 from suffice.pull.names import HubName
 from suffice.pull.storage import Report, locked, require_space, storing
 from suffice.pull.stored import PARTS, Record, entry_in, find, folder_of, write_record
-from suffice.pull.transfer import TIMEOUT_SECONDS, Remote, Source, download, unreachable
+from suffice.pull.transfer import Source, download
 
-__all__ = ["pull_hub"]
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
+    from huggingface_hub.errors import HfHubHTTPError
 
 _ENDPOINT = "https://huggingface.co"
-_MOST_INDEX_BYTES = 1 << 26
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -100,39 +97,47 @@ class _Hub:
     """A hub, asked for one repository at one revision."""
 
     def __init__(self, name: HubName) -> None:
-        from huggingface_hub import get_token  # takes as long to import as all else here
+        from huggingface_hub import HfApi  # takes as long to import as all else here
 
         self._name = name
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _ENDPOINT
-        self._token = get_token()
+        self._api = HfApi(endpoint=self._endpoint, library_name="suffice")
         self._revision = name.revision
 
-    def index(self) -> dict[str, Any]:
+    def index(self) -> ModelInfo:
         """Return what the hub says of the repository: its files, and the card's facts."""
-        revision = quote(self._revision, safe="")
-        place = f"api/models/{self._name.repo}/revision/{revision}?blobs=true"
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
+
         try:
-            with urlopen(self._request(place), timeout=TIMEOUT_SECONDS) as answer:
-                found = json.loads(answer.read(_MOST_INDEX_BYTES))
-        except HTTPError as error:
-            with error:
-                raise self._refused(error) from None
-        except OSError as error:
-            raise InputError(unreachable(self._said(), self._endpoint, error)) from None
-        except ValueError:
+            found = self._api.model_info(
+                self._name.repo, revision=self._revision, files_metadata=True
+            )
+        except HfHubHTTPError as error:
+            raise self._refused(error) from None
+        except (OSError, HTTPError) as error:
+            why = f"{self._endpoint} cannot be reached: {one_line(error)}"
+            raise InputError(f"{self._said()}: {why}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"{self._said()}: {self._endpoint} is no model hub") from None
-        if not isinstance(found, dict) or not isinstance(found.get("siblings"), list):
+        if found.siblings is None:
             raise InputError(f"{self._said()}: {self._endpoint} is no model hub")
         # All files are of one commit, even if somebody changes the repository meanwhile.
-        self._revision = str(found.get("sha") or self._revision)
+        self._revision = found.sha or self._revision
         return found
 
     def source(self, file: HubFile) -> Source:
         """Return where a file is downloaded from, and what it must be."""
-        place = f"{self._name.repo}/resolve/{quote(self._revision, safe='')}/{quote(file.path)}"
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        url = hf_hub_url(
+            self._name.repo, file.path, revision=self._revision, endpoint=self._endpoint
+        )
         return Source(
             said=f"{self._said()}: {one_line(file.path)}",
-            remote=Remote(self._endpoint, lambda: self._request(place), self._refused),
+            url=url,
+            headers=build_hf_headers(library_name="suffice"),
+            refused=self._refused,
             size_bytes=file.size_bytes,
             sha256=file.sha256,
         )
@@ -140,45 +145,36 @@ class _Hub:
     def _said(self) -> str:
         return f"cannot pull '{self._name}'"
 
-    def _request(self, place: str) -> Request:
-        request = Request(f"{self._endpoint}/{place}", headers={"User-Agent": "suffice"})
-        if self._token:  # for the hub alone, not for the stores that it points to
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        return request
-
-    def _refused(self, error: HTTPError) -> InputError:
-        code = error.headers.get("X-Error-Code", "")
+    def _refused(self, error: HfHubHTTPError) -> InputError:
+        code, status = error.response.headers.get("X-Error-Code", ""), error.response.status_code
         page = f"{self._endpoint}/{self._name.repo}"
-        if code == "GatedRepo" or error.code == 403:
+        if code == "GatedRepo" or status == 403:
             why = f"the hub asks for an accepted licence: accept it at {page} and set HF_TOKEN"
         elif code == "RevisionNotFound":
             why = f"the repository has no revision '{self._name.revision}'"
         elif code == "EntryNotFound":
             why = "the hub lists a file that it does not have"
-        elif error.code in (401, 404):
+        elif status in (401, 404):
             why = "the hub has no such repository (or HF_TOKEN does not open it)"
         else:
-            why = f"{self._endpoint} answers {error.code} {one_line(error.reason)}"
+            why = f"{self._endpoint} answers {status}"
         return InputError(f"{self._said()}: {why}")
 
 
-def _files(name: HubName, index: dict[str, Any]) -> list[HubFile]:
+def _files(name: HubName, index: ModelInfo) -> list[HubFile]:
     """Return the files that an index lists; sizes and hashes become names and are checked."""
     found = []
-    for each in index["siblings"]:
-        try:
-            large = each.get("lfs") or {}
-            sha256 = large.get("sha256")
-            hashed = str(sha256 or each["blobId"])
-            file = HubFile(str(each["rfilename"]), int(each["size"]), hashed, sha256)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise InputError(f"cannot pull '{name}': the hub's list of files is damaged") from None
-        if hashed.isalnum() and file.name and not file.name.startswith("."):
+    for each in index.siblings or ():
+        sha256 = each.lfs.sha256 if each.lfs else None
+        hashed = str(sha256 or each.blob_id)
+        if each.size is None or not hashed.isalnum():
+            raise InputError(f"cannot pull '{name}': the hub's list of files is damaged")
+        file = HubFile(each.rfilename, each.size, hashed, sha256)
+        if file.name and not file.name.startswith("."):
             found.append(file)
     return found
 
 
-def _licence(index: dict[str, Any]) -> str | None:
-    card = index.get("cardData")
-    licence = card.get("license") if isinstance(card, dict) else None
+def _licence(index: ModelInfo) -> str | None:
+    licence = index.card_data.license if index.card_data is not None else None
     return one_line(licence) if isinstance(licence, str) else None

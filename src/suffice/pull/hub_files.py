@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from suffice.errors import InputError, nearest, shown
 from suffice.pull.names import HubName
 
-__all__ = ["HubFile", "chosen"]
-
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json")
@@ -36,7 +34,7 @@ class HubFile:
 
 
 def chosen(name: HubName, files: Sequence[HubFile]) -> tuple[str, list[HubFile]]:
-    """Return the path of the .gguf file that a name means, "" for a folder, and what to download.
+    """Return the path of the .gguf file that is meant, "" for a folder, and what to download.
 
     Raises:
         InputError: No file fits the name, several do, or the model is in a form that is not read.

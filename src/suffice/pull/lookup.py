@@ -8,8 +8,6 @@ from suffice.errors import InputError, unknown
 from suffice.pull.catalogue import MODELS, model_path
 from suffice.pull.names import HubName
 
-__all__ = ["resolve"]
-
 
 def resolve(model: str) -> str:
     """Return the path of a pulled model; a path or another hub id is returned unchanged.

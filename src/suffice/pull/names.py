@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["HubName"]
-
 _HUB_NAME = re.compile(
     r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:/(?P<file>[^:@]+\.gguf))?"
     r"(?::(?P<tag>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?",

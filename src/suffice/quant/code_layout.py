@@ -16,8 +16,6 @@ from typing import Literal, get_args
 from suffice.errors import InputError
 from suffice.quant.panels import ROWS
 
-__all__ = ["NESTED", "UNIT", "CodeLayout", "MinimumForm", "ScaleForm"]
-
 ScaleForm = Literal["float16", "bfloat16", "power", "nested", "float32"]
 MinimumForm = Literal["none", "float16", "zero", "nested"]
 BITS = (2, 3, 4, 5, 6, 8)

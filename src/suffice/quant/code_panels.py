@@ -17,8 +17,6 @@ import numpy as np
 from suffice.quant.code_layout import NESTED, UNIT, CodeLayout
 from suffice.quant.panels import ROWS, Allocate
 
-__all__ = ["LEVEL_OFFSET", "Numbers", "dense", "pack_panels", "read_codes", "read_numbers", "spans"]
-
 ORDER = (0, 2, 1, 3)  # of columns within 4 bytes: neighbours end up as pairs of int16
 LEVEL_OFFSET = 128  # added to levels, which are stored as bytes
 PANELS = 16  # laid out at a time, so that their parts stay in the cache

@@ -17,8 +17,6 @@ import numpy as np
 
 from suffice.errors import InputError
 
-__all__ = ["borders", "codebook", "codes_of", "optimum"]
-
 GROUPS, BINS = 256, 1 << 16
 CHUNK = 1 << 14  # values compared at a time: they and their codes stay in the cache
 FEW = 128  # borders that are compared one by one, without a branch

@@ -17,18 +17,6 @@ from suffice.errors import InputError
 from suffice.quant.code_layout import UNIT
 from suffice.quant.codebook import borders, intervals
 
-__all__ = [
-    "Coded",
-    "Grid",
-    "check_group",
-    "check_weight",
-    "grouped",
-    "halves",
-    "inverse_of",
-    "row_blocks",
-    "stored",
-]
-
 BLOCK = 1 << 16  # values that are worked on at a time
 
 

@@ -25,8 +25,6 @@ from suffice.quant.packed_codes import INPUT_LEVELS
 from suffice.quant.panels import Allocate, PackedLinear
 from suffice.quant.sites import STEADY, input_bits
 
-__all__ = ["AsStored"]
-
 
 @dataclass(frozen=True)
 class AsStored:

@@ -41,8 +41,6 @@ from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
 from suffice.quant.sites import SITE_OF, STEADY, in_dense_layer, input_bits
 
-__all__ = ["FourBit", "Nested", "signed", "with_minima"]
-
 OWN_BITS = 5.0  # per weight, of codes that stay as the file has them
 BITS = {"k": 6, "v": 6, "down": 5}  # of matrices of a layer that do not have 4
 MORE_BITS = 6  # of all others

@@ -23,8 +23,6 @@ import numpy as np
 
 from suffice.quant.coded import Coded, Grid, grouped
 
-__all__ = ["compensate", "damped", "descend", "inverse_factor", "loss", "rescale"]
-
 DAMPING = 0.01  # fraction of the mean of the diagonal that is added to it
 BLOCK = 128  # columns whose errors are passed to the others together
 

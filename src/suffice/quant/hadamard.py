@@ -21,8 +21,6 @@ import numpy as np
 
 from suffice.errors import InputError
 
-__all__ = ["MOST", "MOST_PARTS", "block_of", "rotate"]
-
 LEAST, MOST = 16, 1024  # of a Hadamard matrix
 MOST_PARTS = 64  # of a Hartley matrix
 CHUNK = 1 << 16  # values rotated at a time, so that they stay in the cache

@@ -25,19 +25,6 @@ import numpy as np
 from suffice.quant.activations import Activations
 from suffice.quant.coded import Coded
 
-__all__ = [
-    "cartesian",
-    "concatenate",
-    "distribution",
-    "index_matmul",
-    "integer_matmul",
-    "layer_norm",
-    "mean_square",
-    "multiply",
-    "replaced",
-    "rms_norm",
-]
-
 
 def concatenate(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     """Return the codes (x, w), with `bits` bits for `w`: step 1 of Fig. 3."""

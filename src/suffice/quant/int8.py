@@ -32,8 +32,6 @@ from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
 from suffice.quant.sites import STEADY, input_bits
 
-__all__ = ["INT8_LAYOUT", "ROUNDING", "Int8", "quantize_groups"]
-
 INT8_LAYOUT = CodeLayout(8, 32)
 _GREATEST = 127
 # Down to 96 levels of a sign. Float weights gain little below 115, those on a grid of 4 bits much.

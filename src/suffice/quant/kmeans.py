@@ -45,7 +45,7 @@ Options
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -71,7 +71,6 @@ from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.panels import Allocate
 from suffice.quant.sites import EXACT, GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen, in_dense_layer
 from suffice.quant.sums import row_sums
-from suffice.registry import spelling
 
 __all__ = ["CODED_INPUTS", "EXACT", "INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
 
@@ -108,17 +107,17 @@ class KMeans:
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = True
 
-    bits: int = field(default=4, metadata=spelling(old="w"))
-    act_bits: int = field(default=16, metadata=spelling(old="a"))
+    bits: int = 4
+    act_bits: int = 16
     group: int | None = 32
-    centroids: str = field(default="int8", metadata=spelling(old="levels"))
+    centroids: str = "int8"
     rounds: int = 3
     compensate: bool = True
     sweeps: int = 2
     hadamard: bool = True
     fisher: bool = True
     outliers: float | None = None
-    act_group: int | None = field(default=None, metadata=spelling(old="a_group"))
+    act_group: int | None = None
     sites: str = LINEAR
     offline: bool = False
     act_fisher: bool = False

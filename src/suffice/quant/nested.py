@@ -25,15 +25,6 @@ from suffice.quant.code_panels import Numbers
 from suffice.quant.codebook import codes_of
 from suffice.quant.coded import Grid, grouped, inverse_of, row_blocks
 
-__all__ = [
-    "NestedGrid",
-    "RoundGroups",
-    "Rounded",
-    "Rounding",
-    "round_groups",
-    "signed_scale",
-]
-
 _SCALES, _MINIMA = 127, 255  # the greatest numbers in bytes
 _LEAST = np.float32(1e-30)
 _MORE = np.float32(1.0000005)  # more than sums are rounded by: a grid keeps its first scale

@@ -22,8 +22,6 @@ import numpy as np
 
 from suffice.errors import InputError
 
-__all__ = ["Orizuru", "Outliers", "check", "count_of", "reference"]
-
 
 @dataclass(frozen=True)
 class Outliers:

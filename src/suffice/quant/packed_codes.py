@@ -24,8 +24,6 @@ from suffice.quant.coded import Coded, Grid, check_group
 from suffice.quant.hadamard import rotate
 from suffice.quant.panels import Allocate, PackedLinear, float32
 
-__all__ = ["INPUT_LEVELS", "PackedCodes", "pack_codes", "unpack_codes"]
-
 LEAST_BITS = 2
 # The greatest integers of inputs: a signed byte's, and 256 times that plus one more.
 INPUT_LEVELS = {16: 256 * 127 + 127, 8: 127}

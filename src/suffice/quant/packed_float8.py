@@ -22,8 +22,6 @@ import numpy as np
 
 from suffice.quant.panels import ROWS, Allocate, PackedLinear, float32
 
-__all__ = ["SPAN", "PackedFloat8", "StoredFloat8", "pack_float8"]
-
 SPAN = 128  # columns with one scale
 _FOUR = 4  # columns of a line
 _LINE_BYTES = 64

@@ -20,7 +20,7 @@ Options
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -41,9 +41,6 @@ from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.panels import Allocate
 from suffice.quant.sites import VOCABULARY
-from suffice.registry import spelling
-
-__all__ = ["RTN"]
 
 BITS = (2, 8)
 
@@ -62,8 +59,8 @@ class RTN:
     hadamard: ClassVar[bool] = False
     weighs_inputs: ClassVar[bool] = False
 
-    bits: int = field(default=4, metadata=spelling(old="w"))
-    act_bits: int = field(default=16, metadata=spelling(old="a"))
+    bits: int = 4
+    act_bits: int = 16
     group: int | None = None
     symmetric: bool = True
     compensate: bool = False
@@ -139,7 +136,7 @@ class RTN:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
     def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
-        """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.
+        """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of inputs.
 
         Raises:
             InputError: A weight that is not finite, or no text to compensate with.

@@ -11,20 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from suffice.errors import InputError, unknown
 
-__all__ = [
-    "CALIBRATED",
-    "EXACT",
-    "GROUPS",
-    "LINEAR",
-    "SITES",
-    "SITE_OF",
-    "STEADY",
-    "VOCABULARY",
-    "chosen",
-    "in_dense_layer",
-    "input_bits",
-]
-
 SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 # Those of an expert that all rows share, which has no place in a choice of sites.

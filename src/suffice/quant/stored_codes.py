@@ -14,8 +14,6 @@ import numpy as np
 
 from suffice.quant.code_layout import UNIT, CodeLayout, ScaleForm
 
-__all__ = ["StoredCodes", "stored_codes"]
-
 _OFFSET = 128  # of levels in bytes
 _BYTE_BITS = 8
 _SCALES: dict[ScaleForm, np.dtype[np.generic]] = {

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["row_sums"]
-
 LANES, SUMS, STEPS, LEVELS = 8, 4, 16, 4
 
 

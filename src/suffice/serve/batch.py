@@ -101,7 +101,6 @@ def run(answer: Answer, requests: Requests, results: Results, tell: Tell) -> Cou
     """Answer the requests that have no result yet; `tell` gets the counts after each.
 
     Raises:
-        InputError: The model cannot be used, or the results are another model's.
         KeyboardInterrupt: What is done is in the file; a second run goes on.
     """
     record, todo = Record(requests, results, tell), results.todo

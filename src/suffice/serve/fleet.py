@@ -109,7 +109,6 @@ class Fleet:
         """Start the engines and wait until all are ready.
 
         Raises:
-            InputError: Their options are bad.
             Problem: One died before it was ready.
         """
         await asyncio.gather(*(member.start() for member in self.members))

@@ -85,7 +85,6 @@ class Instance:
         """Start the engine and wait until it is ready.
 
         Raises:
-            InputError: Its options are bad.
             Problem: It died before it was ready.
         """
         self._started = asyncio.get_running_loop().create_future()

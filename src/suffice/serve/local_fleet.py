@@ -64,7 +64,6 @@ class LocalFleet(Fleet):
         """Start the engines and wait until all are ready.
 
         Raises:
-            InputError: Their options are bad.
             Problem: One died before it was ready.
         """
         await asyncio.gather(self._find(), super().start())

@@ -16,8 +16,9 @@ import msgspec
 
 from suffice.engine.options import EngineOptions, options
 from suffice.errors import InputError, OptionError, brief, one_line, unknown
+from suffice.flags import offered
 from suffice.pull import DEFAULT_MODEL
-from suffice.serve.settings import FLAGS, GENERATION, Settings, limits
+from suffice.serve.settings import GENERATION, Limits, Settings
 from suffice.serve.tools import parser_of
 
 FRONT_NODES = ("head", "any")
@@ -68,39 +69,18 @@ class Cluster:
         return self.max_instances or self.instances
 
 
-@dataclass(frozen=True)
-class Server:
-    """Whom the server serves, and its limits: as the flags of `suffice serve` with these names."""
-
-    parallel: int = 16
-    alias: tuple[str, ...] = ()
-    api_key: tuple[str, ...] = ()
-    max_queue: int = 256
-    max_queued_tokens: int | None = None
-    max_per_key: int = 0
-    step_ms: float = 40.0
-    prefix_cache_bytes: str | None = None
-    share_prefixes: bool = False
-    request_timeout: float | None = None
-    shutdown_timeout: float = 30.0
-    hang_timeout: float = 60.0  # less than the server's: requests come to it until then
-    sse_ping_interval: float = 15.0
-    allow_attention: tuple[str, ...] = ()
-    allow_unknown_fields: bool = False
-    metrics_prefix: str = "suffice"
-    tool_call_parser: str = "auto"
-    cors_origins: tuple[str, ...] = ()
-    root_path: str = ""
-
-
-_OWN = {flag: name for name, flag in FLAGS.items()}  # what those are called in `Settings`
-_LIMITS = ("step_ms", "max_queued_tokens", "prefix_cache_bytes", "allow_attention")
+# Settings of a server on one machine; there, Ray listens.
+_ELSEWHERE = ("host", "port", "uds", "share_weights", "ssl_keyfile", "ssl_certfile")
+_SERVER = {  # the other settings, by argument
+    own.argument: name for name, (_, own) in offered(Settings).items() if name not in _ELSEWHERE
+}
+_HANG_SECONDS = 60.0  # less than the server's: requests come to it until then
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def names() -> list[str]:
     """Return the names of all arguments."""
-    return sorted({*_engine_names(), *_types(Cluster), *_types(Server)})
+    return sorted({*_engine_names(), *_types(Cluster), *_types(Limits), *_SERVER})
 
 
 def read(args: Mapping[str, Any]) -> tuple[Settings, Cluster]:
@@ -110,39 +90,39 @@ def read(args: Mapping[str, Any]) -> tuple[Settings, Cluster]:
         InputError: An unknown argument, or a value out of range.
     """
     engine: dict[str, Any] = {}
-    groups: dict[type, dict[str, Any]] = {Cluster: {}, Server: {}}
+    server: dict[str, Any] = {"hang_seconds": _HANG_SECONDS}
+    groups: dict[type, dict[str, Any]] = {Cluster: {}, Limits: {}}
     aliases = _engine_names()
     for name, value in args.items():
         group = next((each for each in groups if name in _types(each)), None)
         if group is not None:
             groups[group][name] = _value(name, value, _types(group)[name])
+        elif name in _SERVER:
+            server[_SERVER[name]] = _value(name, value, _types(Settings)[_SERVER[name]])
         elif name in aliases:
             engine[aliases[name]] = _engine_value(value)
         else:
             raise unknown("argument", str(name), names())
-    cluster, server = Cluster(**groups[Cluster]), Server(**groups[Server])
-    return _settings(engine, server, cluster), cluster
+    cluster, limits = Cluster(**groups[Cluster]), Limits(**groups[Limits])
+    return _settings(engine, server, limits, cluster), cluster
 
 
-def _settings(engine: dict[str, Any], server: Server, cluster: Cluster) -> Settings:
+def _settings(
+    engine: dict[str, Any], server: dict[str, Any], limits: Limits, cluster: Cluster
+) -> Settings:
     from suffice.engine.config import Config
 
     engine.setdefault("model", DEFAULT_MODEL)
-    if server.parallel < 1:
-        raise OptionError("parallel", server.parallel, "must be at least 1")
-    engine["max_num_seqs"] = server.parallel
+    settings = Settings(model=str(engine["model"]), page=False, **server)
+    engine["max_num_seqs"] = settings.max_num_seqs
     config = Config.built(EngineOptions(**engine))  # refuses bad options
-    for text in server.allow_attention:
+    for text in limits.allow_attention:
         config.with_attention(text)
-    parser_of(None, server.tool_call_parser)
-    given = dataclasses.asdict(server)
-    own = limits(**{name: given.pop(name) for name in _LIMITS})
-    return Settings(
-        model=str(engine["model"]),
+    parser_of(None, settings.tool_parser)
+    return dataclasses.replace(
+        settings,
         options={**engine, "threads": cluster.threads},  # not checked here: nodes may have more
-        limits=own,
-        page=False,
-        **{_OWN.get(name, name): value for name, value in given.items()},
+        limits=limits.read(),
     )
 
 

@@ -133,7 +133,7 @@ def answered(
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect to a cluster; one that is made for it ends with it. A connection that is there stays.
+    """Connect to a cluster, unless connected; one that is made for it ends with it.
 
     Raises:
         InputError: There is none at the address.

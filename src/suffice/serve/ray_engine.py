@@ -62,7 +62,6 @@ class EngineReplica:
         `name` is what metrics call it.
 
         Raises:
-            InputError: The model or an option cannot be used.
             Problem: The engine died at once.
         """
         self._name = name

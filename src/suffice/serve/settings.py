@@ -1,45 +1,69 @@
-"""The settings of a server: one frozen value, checked once."""
+"""The settings of a server: each declared once, with its default, range and flag.
+
+The flags of `suffice serve` and the arguments of the server on Ray are made of the fields.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from suffice.engine.option_values import named_folders, size, whole
 from suffice.errors import InputError, OptionError
+from suffice.flags import Fault, flag, offered
 
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 ENGINE = "suffice.serve.model:opened"
-# The flags of what is called otherwise here.
-FLAGS = {
-    "max_num_seqs": "parallel",
-    "served_names": "alias",
-    "api_keys": "api_key",
-    "request_seconds": "request_timeout",
-    "shutdown_seconds": "shutdown_timeout",
-    "hang_seconds": "hang_timeout",
-    "keep_alive_seconds": "sse_ping_interval",
-    "tool_parser": "tool_call_parser",
-    "allowed_origins": "cors_origins",
-}
-_POSITIVE = (
-    "request_seconds",
-    "max_body_bytes",
-    "body_seconds",
-    "heartbeat_seconds",
-    "stall_seconds",
-    "step_seconds",
-    "hang_seconds",
-    "keep_alive_seconds",
-)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?|null")
 _MOST = 2**31 - 1  # of numbers
+
+_server = partial(flag, panel="Server")
+
+
+def _whole(least: int) -> Fault:
+    def fault(value: int) -> str | None:
+        bound = f"at least {least}" if value < least else f"at most {_MOST}"
+        return None if least <= value <= _MOST else f"must be a whole number of {bound}"
+
+    return fault
+
+
+def _port(value: int) -> str | None:
+    return None if 0 <= value < 65536 else "must be a whole number in [0, 65535]"
+
+
+def _seconds(value: float) -> str | None:
+    return None if 0 <= value <= _MOST else f"must be a number from 0 to {_MOST}"
+
+
+def _positive(value: float | None) -> str | None:
+    sound = value is None or 0 < value <= _MOST
+    return None if sound else f"must be a number above 0, at most {_MOST}"
+
+
+def _own(default: Any, fault: Fault) -> Any:
+    """Declare a field with a range that no flag sets."""
+    return field(default=default, metadata={"fault": fault})
+
+
+def _check(given: Any) -> None:
+    """Refuse values of a dataclass that are out of the range that their fields declare."""
+    for each in fields(given):
+        fault, value = each.metadata.get("fault"), getattr(given, each.name)
+        if fault is not None and (must := fault(value)) is not None:
+            raise OptionError(named(type(given), each.name), value, must)
+
+
+def named(group: type[Any], name: str) -> str:
+    """Return what a field is called where a user sets it."""
+    found = offered(group).get(name)
+    return name if found is None else found[1].argument
 
 
 @dataclass(frozen=True)
@@ -71,58 +95,98 @@ class Settings:
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    host: str = "127.0.0.1"
-    port: int = 8000
-    uds: str | None = None
-    api_keys: tuple[str, ...] = ()
-    served_names: tuple[str, ...] = ()
-    share_prefixes: bool = False
-    instances: int = 1
-    share_weights: bool | None = None
-    max_queue: int = 256
-    max_num_seqs: int = 16
-    max_per_key: int = 0
-    request_seconds: float | None = None
-    shutdown_seconds: float = 30.0
-    keep_alive_seconds: float = 15.0
-    heartbeat_seconds: float = 10.0
-    step_seconds: float = 60.0
-    hang_seconds: float = 120.0
-    stall_seconds: float = 60.0
-    body_seconds: float = 60.0
-    max_body_bytes: int = 8 << 20
-    allow_unknown_fields: bool = False
+    host: str = _server("127.0.0.1", "--host", "Address to listen on; 0.0.0.0 for all.")
+    port: int = _server(8000, "--port", "Port to listen on; 0 for any.", _port)
+    uds: str | None = _server(None, "--uds", "Listen on this Unix socket instead.")
+    api_keys: tuple[str, ...] = _server(
+        (), "--api-key", "A key that clients must send; may be repeated.", metavar="KEY"
+    )
+    served_names: tuple[str, ...] = _server(
+        (),
+        "-a --alias --served-model-name",
+        "A name that clients give for the model; may be repeated.",
+        metavar="NAME",
+    )
+    instances: int = _own(1, _whole(1))
+    share_weights: bool | None = _server(
+        None,
+        "--share-weights/--no-share-weights",
+        "Keep the weights of a NUMA node's engines once, in memory that they share and a "
+        "restarted engine finds; default: yes, but for one engine without huge pages for it.",
+    )
+    max_num_seqs: int = _server(
+        16, "-np --parallel --max-num-seqs", "Most samples that decode together.", _whole(1)
+    )
+    max_queue: int = _server(
+        256,
+        "--max-queue --max-num-queued-reqs",
+        "Most requests that wait; others are refused with the time to wait.",
+        _whole(0),
+    )
+    share_prefixes: bool = _server(
+        False,
+        "--share-prefixes",
+        "Share kept caches between API keys; the time to the first token then tells "
+        "whether others sent the same beginning.",
+    )
+    max_per_key: int = _server(
+        0, "--max-per-key", "Most requests of a key at a time; 0: all.", _whole(0)
+    )
+    request_seconds: float | None = _server(
+        None, "-to --request-timeout", "Longest seconds of a request.", _positive
+    )
+    shutdown_seconds: float = _server(
+        30.0,
+        "--shutdown-timeout",
+        "Seconds that requests may go on after a signal to stop.",
+        _seconds,
+    )
+    hang_seconds: float = _server(
+        120.0,
+        "--hang-timeout",
+        "Seconds after which an engine that says nothing, has work and makes no step, or "
+        "loads and does nothing, is replaced; its requests go on in another.",
+        _positive,
+    )
+    keep_alive_seconds: float = _server(
+        15.0,
+        "--sse-ping-interval --sse-keep-alive-interval",
+        "Seconds of silence after which a stream says that it lives.",
+        _positive,
+    )
+    heartbeat_seconds: float = _own(10.0, _positive)
+    step_seconds: float = _own(60.0, _positive)
+    stall_seconds: float = _own(60.0, _positive)
+    body_seconds: float = _own(60.0, _positive)
+    max_body_bytes: int = _own(8 << 20, _positive)
+    allow_unknown_fields: bool = _server(
+        False, "--allow-unknown-fields", "Ignore unknown fields of requests."
+    )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
-    metrics_prefix: str = "suffice"
-    tool_parser: str = "auto"
-    allowed_origins: tuple[str, ...] = ()
-    root_path: str = ""
+    metrics_prefix: str = _server(
+        "suffice", "--metrics-prefix", "Prefix of the metrics' names, such as suffice or vllm."
+    )
+    tool_parser: str = _server(
+        "auto",
+        "--tool-call-parser",
+        "How the model writes tool calls: hermes, llama3; auto: by its chat template.",
+    )
+    allowed_origins: tuple[str, ...] = _server(
+        (),
+        "--cors-origins --allowed-origins",
+        "An origin whose pages may call the server; may be repeated.",
+        metavar="ORIGIN",
+    )
+    root_path: str = _server("", "--root-path --api-prefix", "Path under which a proxy serves it.")
     page: bool = True
-    ssl_keyfile: str | None = None
-    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = _server(None, "--ssl-keyfile", "Key of TLS.")
+    ssl_certfile: str | None = _server(None, "--ssl-certfile", "Certificate of TLS.")
     access_log: bool = True
     engine: str = ENGINE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            self._refuse("port", "must be a whole number in [0, 65535]")
-        for name in ("instances", "max_num_seqs"):
-            self._check_whole(name, 1)
-        for name in ("max_queue", "max_per_key"):
-            self._check_whole(name, 0)
-        if not 0 <= self.shutdown_seconds <= _MOST:
-            self._refuse("shutdown_seconds", f"must be a number from 0 to {_MOST}")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= _MOST:
-                self._refuse(name, f"must be a number above 0, at most {_MOST}")
+        _check(self)
         self._check_texts()
-
-    def _check_whole(self, name: str, least: int) -> None:
-        if getattr(self, name) < least:
-            self._refuse(name, f"must be a whole number of at least {least}")
-        if getattr(self, name) > _MOST:
-            self._refuse(name, f"must be a whole number of at most {_MOST}")
 
     def _check_texts(self) -> None:
         if not self.host:
@@ -130,9 +194,7 @@ class Settings:
         if self.uds == "":
             self._refuse("uds", "must be a path")
         if not self.metrics_prefix.isidentifier():
-            raise OptionError(
-                "metrics_prefix", self.metrics_prefix, "must be a word such as 'suffice' or 'vllm'"
-            )
+            self._refuse("metrics_prefix", "must be a word such as 'suffice' or 'vllm'")
         for name in self.adapters:
             if name in self.names:
                 self._refuse("adapter", "must not be a name of the model", name)
@@ -153,7 +215,7 @@ class Settings:
 
     def _refuse(self, name: str, must: str, value: Any = None) -> NoReturn:
         given = getattr(self, name) if value is None else value
-        raise OptionError(FLAGS.get(name, name), given, must)
+        raise OptionError(named(Settings, name), given, must)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -180,27 +242,43 @@ def _origin_fault(given: str) -> str | None:
     return f"must be an origin such as https://example.org, without a path, or * for all{hint}"
 
 
-def limits(
-    *,
-    step_ms: float,
-    max_queued_tokens: int | None,
-    prefix_cache_bytes: str | None,
-    allow_attention: Sequence[str],
-) -> dict[str, Any]:
-    """Return an engine's limits as a server's, from what a user gave.
+@dataclass(frozen=True)
+class Limits:
+    """An engine's limits as a server's, as a user gives them."""
 
-    Raises:
-        InputError: A value out of range.
-    """
-    if not 0 < step_ms <= _MOST:
-        raise OptionError("step_ms", step_ms, f"must be a number above 0, at most {_MOST}")
-    kept = prefix_cache_bytes
-    return {
-        "step_ms": step_ms,
-        "max_queued_tokens": whole(1, none=True)("max_queued_tokens", max_queued_tokens),
-        "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
-        "attentions": list(allow_attention),
-    }
+    max_queued_tokens: int | None = _server(
+        None, "--max-queued-tokens", "Most tokens of the prompts that wait; default: any."
+    )
+    step_ms: float = _server(
+        40.0,
+        "--step-ms",
+        "Milliseconds that prompts may delay the next token of others.",
+        _positive,
+    )
+    prefix_cache_bytes: str | None = _server(
+        None,
+        "--prefix-cache-bytes",
+        "Memory of caches that are kept for prompts with the same beginning, such as "
+        "1GiB; 0: none; default: as --kv-cache-bytes, else 1GiB.",
+    )
+    allow_attention: tuple[str, ...] = _server(
+        (),
+        "--allow-attention",
+        "An attention technique that requests may ask for, such as certified:eps=0.1, by "
+        'their field {"suffice": {"attention": "certified:eps=0.1"}}; may be repeated.',
+        metavar="TECHNIQUE",
+    )
+
+    def read(self) -> dict[str, Any]:
+        """Return them for the engine."""
+        _check(self)
+        kept = self.prefix_cache_bytes
+        return {
+            "step_ms": self.step_ms,
+            "max_queued_tokens": whole(1, none=True)("max_queued_tokens", self.max_queued_tokens),
+            "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
+            "attentions": list(self.allow_attention),
+        }
 
 
 def sampling_defaults(choice: str, model: str) -> dict[str, Any]:

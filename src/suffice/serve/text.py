@@ -68,7 +68,6 @@ class Text:
         """Return a text's tokens.
 
         Raises:
-            InputError: It is not valid text.
             Problem: By its length alone it has too many tokens; to make them would take seconds.
         """
         if self._bound is not None:
@@ -98,7 +97,6 @@ class Text:
         them as text.
 
         Raises:
-            InputError: A message of another form, or the template refuses it.
             Problem: There are more messages or there is more text than the context has tokens for.
         """
         if len(messages) > room.tokens:

@@ -67,7 +67,7 @@ def next_token(
     drafts: Sequence[int],
     draft_probs: NDArray[np.floating],
 ) -> int:
-    """Return the token after the text from the target's logits float32 [V], given sampled drafts.
+    """Return the token after the text, from the target's logits float32 [V] and sampled drafts.
 
     Raises:
         InputError: The logits are not numbers, or no token is allowed.

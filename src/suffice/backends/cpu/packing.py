@@ -33,8 +33,6 @@ from suffice.quant.panels import (
     packed_shape,
 )
 
-__all__ = ["pack", "pack_stored", "quantize"]
-
 
 class Quantizer(Protocol):
     """A method that chooses codes."""

@@ -17,8 +17,6 @@ from suffice.quant.nested import Rounded, Rounding
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, Allocate
 
-__all__ = ["Blocks", "pack_groups", "pack_int8", "pack_nested", "round_natively", "rows_of"]
-
 Blocks = Iterable[tuple[int, np.ndarray]]  # rows of a matrix, after the number of their first
 
 
@@ -126,7 +124,6 @@ def pack_groups(
     and minima, for each of the S spans of a row.
 
     Raises:
-        InputError: A scale or a minimum is not finite.
         ValueError: A code is too large, or an array has another size.
     """
     rows, columns = codes.shape

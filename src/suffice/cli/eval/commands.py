@@ -25,7 +25,6 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags, adapters: AdapterFl
 
 
 @evaluate.program()
-@evaluate.program("speed", hidden=True)  # its name until 0.3
 def latency(*, flags: LatencyFlags, model: ModelFlags, adapters: AdapterFlags) -> None:
     """Measure latency and throughput of requests: TTFT, TPOT, ITL, tokens per second."""
     from suffice.cli.eval import latency as measuring

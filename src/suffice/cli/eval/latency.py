@@ -59,7 +59,6 @@ def run(flags: LatencyFlags, model: ModelFlags) -> None:
     """Run the cases that the flags describe and print the results; after Ctrl-C, those finished.
 
     Raises:
-        InputError: A flag, file or model cannot be used, or a case does not fit.
         KeyboardInterrupt: Ctrl-C, raised after the finished cases are printed.
     """
     asked = _read(flags)

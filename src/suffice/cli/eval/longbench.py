@@ -34,7 +34,6 @@ def run(flags: LongBenchFlags, model: ModelFlags) -> None:
     A reference answers first; what is compared is what both have answered.
 
     Raises:
-        InputError: A flag, a task's data or a model cannot be used, or there is no memory.
         KeyboardInterrupt: Ctrl-C, raised after the scores so far are printed.
     """
     check_output(flags.output)

@@ -26,7 +26,6 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     """Measure the perplexity and print it; after Ctrl-C, that of the predictions so far.
 
     Raises:
-        InputError: A text, flag or model cannot be used.
         KeyboardInterrupt: Ctrl-C, raised after the figures so far are printed.
     """
     check_output(flags.output)

@@ -25,7 +25,6 @@ def run(flags: RulerFlags, model: ModelFlags) -> None:
     """Run the tasks and print the scores; after Ctrl-C, those of the answers so far.
 
     Raises:
-        InputError: A flag or model cannot be used, or there is no memory for a prompt.
         KeyboardInterrupt: Ctrl-C, raised after the scores so far are printed.
     """
     check_output(flags.output)

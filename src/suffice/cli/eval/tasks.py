@@ -26,7 +26,6 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
     """Answer the questions and print the accuracies; after Ctrl-C, those so far.
 
     Raises:
-        InputError: A task, its data, a flag or a model cannot be used.
         KeyboardInterrupt: Ctrl-C, raised after the accuracies so far are printed.
     """
     check_output(flags.output)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import click
 
 from suffice.cli.eval.options import OUTPUT
-from suffice.cli.flags import NUMBER, WHOLE, argument, flag
+from suffice.cli.flags import REQUIRED, argument, flag
 from suffice.cli.groups import Commands
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
 
 hardware = Commands("hw")
-UNITS = argument(metavar="UNITS", help="Units such as concat or etu; default: all.")
-YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
-FOLDERS = argument(metavar="FOLDERS", help="Folders written by `hw run`.")
+UNITS = argument(None, "Units such as concat or etu; default: all.", metavar="UNITS")
+YOSYS = flag(None, "--yosys", "Yosys to use instead of the installed one.", environment=False)
+FOLDERS = argument(REQUIRED, "Folders written by `hw run`.", metavar="FOLDERS")
 
 
 @hardware.program()
 def run(
-    accelerator: Annotated[str, argument(help="scrooge or kllm.")],
+    accelerator: str = argument(REQUIRED, "scrooge or kllm."),
     *,
     flags: RunFlags,
 ) -> None:
@@ -32,7 +31,7 @@ def run(
 
 
 @hardware.program()
-def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
+def compare(folders: list[Path] = FOLDERS) -> None:
     """Print the summaries of runs side by side."""
     from suffice.cli.hw import run as running
 
@@ -41,10 +40,8 @@ def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
 
 @hardware.program()
 def plot(
-    folders: Annotated[list[Path], FOLDERS],
-    output: Annotated[
-        Path, flag("-o", "--output", help="Picture to write.", environment=False)
-    ] = Path("hw.png"),
+    folders: list[Path] = FOLDERS,
+    output: Path = flag(Path("hw.png"), "-o --output", "Picture to write.", environment=False),
 ) -> None:
     """Plot runs as in the papers: figures 6 to 9 for scrooge, 8 to 12 for kllm."""
     from suffice.cli.hw import plot as plotting
@@ -62,20 +59,16 @@ def trace(*, flags: TraceFlags) -> None:
 
 @hardware.program()
 def dram(
-    part: Annotated[str, argument(help="Memory part: a name, or a TOML file.")],
+    part: str = argument(REQUIRED, "Memory part: a name, or a TOML file."),
     *,
-    pattern: Annotated[
-        str, flag("--pattern", help="stream, random (bursts) or chunks (of 256 B).")
-    ] = "stream",
-    requests: Annotated[int, flag("--requests", help="Number of bursts.", **WHOLE)] = 100_000,
-    load: Annotated[
-        float | None,
-        flag("--load", help="Share of peak bandwidth; default: all requests at once.", **NUMBER),
-    ] = None,
-    emit: Annotated[
-        str | None,
-        flag("--emit", help="Folder for requests and part as DRAMsim3 input.", environment=False),
-    ] = None,
+    pattern: str = flag("stream", "--pattern", "stream, random (bursts) or chunks (of 256 B)."),
+    requests: int = flag(100_000, "--requests", "Number of bursts."),
+    load: float | None = flag(
+        None, "--load", "Share of peak bandwidth; default: all requests at once."
+    ),
+    emit: str | None = flag(
+        None, "--emit", "Folder for requests and part as DRAMsim3 input.", environment=False
+    ),
 ) -> None:
     """Simulate reads of a memory and print bandwidth and latency."""
     from suffice.cli.hw import dram as simulating
@@ -85,34 +78,25 @@ def dram(
 
 @hardware.program()
 def validate(
-    parts: Annotated[
-        list[str] | None,
-        argument(metavar="PARTS", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."),
-    ] = None,
-    output: Annotated[
-        str | None, flag("-o", "--output", help="Print every figure, as md, csv or json.")
-    ] = None,
-    full: Annotated[
-        bool, flag("--full", help="Print every figure with its source and note.")
-    ] = False,
-    trace: Annotated[
-        list[Path] | None,
-        flag(
-            "--trace",
-            help="File of `hw trace`: adds checks on the logits of that model.",
-            environment=False,
-            metavar="FILE",
-        ),
-    ] = None,
-    ran: Annotated[
-        list[Path] | None,
-        flag(
-            "--run",
-            help="Folder of `hw run --perplexity-loss`: adds the speed-up by loss.",
-            environment=False,
-            metavar="FOLDER",
-        ),
-    ] = None,
+    parts: list[str] | None = argument(
+        None, "dram, scrooge, exaq, cost, kllm, rtl; default: all.", metavar="PARTS"
+    ),
+    output: str | None = flag(None, "-o --output", "Print every figure, as md, csv or json."),
+    full: bool = flag(False, "--full", "Print every figure with its source and note."),
+    trace: list[Path] | None = flag(
+        None,
+        "--trace",
+        "File of `hw trace`: adds checks on the logits of that model.",
+        environment=False,
+        metavar="FILE",
+    ),
+    ran: list[Path] | None = flag(
+        None,
+        "--run",
+        "Folder of `hw run --perplexity-loss`: adds the speed-up by loss.",
+        environment=False,
+        metavar="FOLDER",
+    ),
 ) -> None:
     """Compare the models' figures with the published ones.
 
@@ -127,16 +111,13 @@ def validate(
 
 @hardware.program()
 def rtl(
-    units: Annotated[list[str] | None, UNITS] = None,
+    units: list[str] | None = UNITS,
     *,
-    emit: Annotated[
-        Path,
-        flag("--emit", help="Folder to write to; `make` there simulates.", environment=False),
-    ],
-    vectors: Annotated[
-        int | None, flag("--vectors", help="Maximum vectors per unit; default: all.", **WHOLE)
-    ] = None,
-    yosys: Annotated[str | None, YOSYS] = None,
+    emit: Path = flag(
+        REQUIRED, "--emit", "Folder to write to; `make` there simulates.", environment=False
+    ),
+    vectors: int | None = flag(None, "--vectors", "Maximum vectors per unit; default: all."),
+    yosys: str | None = YOSYS,
 ) -> None:
     """Write units as Verilog, with test benches and vectors for Icarus."""
     from suffice.cli.hw import rtl
@@ -146,10 +127,10 @@ def rtl(
 
 @hardware.program()
 def area(
-    units: Annotated[list[str] | None, UNITS] = None,
+    units: list[str] | None = UNITS,
     *,
-    output: Annotated[str, OUTPUT] = "md",
-    yosys: Annotated[str | None, YOSYS] = None,
+    output: str = OUTPUT(),
+    yosys: str | None = YOSYS,
 ) -> None:
     """Synthesize units and print their gate counts."""
     from suffice.cli.hw import rtl

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from suffice.cli.flags import NUMBER, WHOLE, flag
+from suffice.cli.flags import REQUIRED, flag
 from suffice.cli.output import markdown
 from suffice.errors import InputError, unknown
 from suffice.progress import progress_bar
@@ -53,64 +53,44 @@ COLUMNS = {  # of a summary: the printed fields and their formats
 class RunFlags:
     """Design, workload and output folder of `hw run`."""
 
-    output: Annotated[str, flag("-o", "--output", help="Folder to write to.", environment=False)]
-    config: Annotated[
-        str | None, flag("--config", help="Design: a name, or a TOML file.", environment=False)
-    ] = None
-    model: Annotated[
-        str | None, flag("--shape", help="One of the paper's models; default: llama-2-7b.")
-    ] = None
-    workload: Annotated[
-        str | None, flag("--workload", help="Synthetic logits: s, as, or a TOML file; default: s.")
-    ] = None
-    trace: Annotated[
-        Path | None,
-        flag(
-            "--trace",
-            help="Logits of a model, from `hw trace` (.npz), instead of synthetic ones.",
-            environment=False,
-        ),
-    ] = None
-    key_share: Annotated[
-        float | None,
-        flag(
-            "--key-share",
-            help="Mass at which reading of keys ends (thr_k); default: the workload's, or 0.9.",
-            **NUMBER,
-        ),
-    ] = None
-    value_share: Annotated[
-        float | None,
-        flag(
-            "--value-share",
-            help="Share of the largest weight below which values are skipped (thr_v); default: the "
-            "workload's, or 0.001.",
-            **NUMBER,
-        ),
-    ] = None
-    tokens: Annotated[
-        int | None,
-        flag("--tokens", help="Decode steps; default: as in the paper or trace.", **WHOLE),
-    ] = None
-    heads: Annotated[
-        int | None,
-        flag("--sampled-heads", help="Key/value heads simulated per layer; default: 1.", **WHOLE),
-    ] = None
-    lengths: Annotated[
-        int | None,
-        flag("--sampled-lengths", help="Lengths whose cycles are simulated; default: 16.", **WHOLE),
-    ] = None
-    loss: Annotated[
-        float | None,
-        flag(
-            "--perplexity-loss",
-            help="Rise of perplexity in percent, from `eval perplexity`; drawn in Fig. 9.",
-            **NUMBER,
-        ),
-    ] = None
-    batch: Annotated[
-        int | None, flag("--batch", help="Sequences per step (kllm); default: 1.", **WHOLE)
-    ] = None
+    output: str = flag(REQUIRED, "-o --output", "Folder to write to.", environment=False)
+    config: str | None = flag(
+        None, "--config", "Design: a name, or a TOML file.", environment=False
+    )
+    model: str | None = flag(None, "--shape", "One of the paper's models; default: llama-2-7b.")
+    workload: str | None = flag(
+        None, "--workload", "Synthetic logits: s, as, or a TOML file; default: s."
+    )
+    trace: Path | None = flag(
+        None,
+        "--trace",
+        "Logits of a model, from `hw trace` (.npz), instead of synthetic ones.",
+        environment=False,
+    )
+    key_share: float | None = flag(
+        None,
+        "--key-share",
+        "Mass at which reading of keys ends (thr_k); default: the workload's, or 0.9.",
+    )
+    value_share: float | None = flag(
+        None,
+        "--value-share",
+        "Share of the largest weight below which values are skipped (thr_v); default: the "
+        "workload's, or 0.001.",
+    )
+    tokens: int | None = flag(None, "--tokens", "Decode steps; default: as in the paper or trace.")
+    heads: int | None = flag(
+        None, "--sampled-heads", "Key/value heads simulated per layer; default: 1."
+    )
+    lengths: int | None = flag(
+        None, "--sampled-lengths", "Lengths whose cycles are simulated; default: 16."
+    )
+    loss: float | None = flag(
+        None,
+        "--perplexity-loss",
+        "Rise of perplexity in percent, from `eval perplexity`; drawn in Fig. 9.",
+    )
+    batch: int | None = flag(None, "--batch", "Sequences per step (kllm); default: 1.")
 
 
 def run(accelerator: str, flags: RunFlags) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from suffice.cli.flags import WHOLE, flag
+from suffice.cli.flags import REQUIRED, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class TraceFlags:
     """Model, text and output file of `hw trace`."""
 
-    output: Annotated[Path, flag("-o", "--output", help="File to write (.npz).", environment=False)]
-    text: Annotated[str, flag("--text", help="wikitext2, or a file.")] = "wikitext2"
-    model: Annotated[str, flag("-m", "--model", help="As for `run`.")] = DEFAULT_MODEL
-    tokens: Annotated[int, flag("--tokens", help="Number of tokens.", **WHOLE)] = 1024
-    data_dir: Annotated[str | None, flag("--data-dir", help="Folder with data sets.")] = None
-    threads: Annotated[int | None, flag("--threads", help="As for `run`.", **WHOLE)] = None
+    output: Path = flag(REQUIRED, "-o --output", "File to write (.npz).", environment=False)
+    text: str = flag("wikitext2", "--text", "wikitext2, or a file.")
+    model: str = flag(DEFAULT_MODEL, "-m --model", "As for `run`.")
+    tokens: int = flag(1024, "--tokens", "Number of tokens.")
+    data_dir: str | None = flag(None, "--data-dir", "Folder with data sets.")
+    threads: int | None = flag(None, "--threads", "As for `run`.")
 
 
 def run(flags: TraceFlags) -> None:

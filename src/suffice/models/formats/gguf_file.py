@@ -17,8 +17,6 @@ from suffice.models.formats.gguf_header import Entry, Header, read_header
 from suffice.models.formats.gguf_types import KNOWN, NATIVE, TYPES
 from suffice.models.stored_file import FLOATS, Array, StoredFile, is_finite
 
-__all__ = ["GGUF", "TensorInfo"]
-
 _MOST_SIZE = 2**31 - 1  # of a dimension
 _BLOCK_VALUES = 1 << 20  # that the `gguf` package decodes at a time
 

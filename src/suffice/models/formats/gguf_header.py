@@ -17,8 +17,6 @@ from suffice.errors import InputError, shown
 from suffice.models.stored_file import StoredFile
 from suffice.native import core
 
-__all__ = ["Entry", "Header", "read_header"]
-
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {

@@ -20,8 +20,6 @@ from suffice.models.formats.gguf_types import CODES, file_type
 from suffice.models.stored_file import FLOATS, Array
 from suffice.models.weights import check_finite, check_layers, not_finite
 
-__all__ = ["open_gguf"]
-
 _ROPE_DIVISORS = "rope_freqs.weight"
 _ROW = "ffn_gate_inp_shexp.weight"
 # of the one size, 27B, whose attention scale does not follow from its head size

@@ -12,8 +12,6 @@ from typing import Any
 
 from suffice.models.slices import Templates, stored_together
 
-__all__ = ["ARCHITECTURES", "WITH_EXPERTS", "Architecture"]
-
 Fields = Mapping[str, tuple[str, type]]  # of a metadata key: the configuration field, and its type
 
 _LAYER = "blk.{i}."

@@ -19,8 +19,6 @@ from suffice.models.formats.gguf_file import GGUF
 from suffice.models.formats.hf_classes import QWEN2_SPLIT, SPACE, spaces_back
 from suffice.models.formats.tokenizer_json import TokenizerParts, bpe, guarded, pairs
 
-__all__ = ["read_gguf_tokenizer"]
-
 _KEY = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 _ROLES = {

@@ -13,8 +13,6 @@ import numpy as np
 from suffice.native import core
 from suffice.quant.code_layout import CodeLayout, MinimumForm, ScaleForm
 
-__all__ = ["CODES", "KNOWN", "NATIVE", "TYPES", "Block", "Codes", "file_type"]
-
 
 class Block(NamedTuple):
     """A type of tensors: its ggml name, and the values and bytes of a block."""

@@ -22,8 +22,6 @@ from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts
 from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
-__all__ = ["AWQ"]
-
 BITS = 4
 _IN_WORD = 8  # codes
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of the rows 0, 1, ... in a word

@@ -14,8 +14,6 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from suffice.models.formats.tokenizer_json import bpe, pairs, refused, vocabulary
 
-__all__ = ["CLASSES", "QWEN2_SPLIT", "SPACE", "TokenizerClass", "class_of", "spaces_back"]
-
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -29,8 +29,6 @@ from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, Stored, order_of
 from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
-__all__ = ["BITS", "Compressed", "Integers"]
-
 BITS = (4, 8)
 _WORD_BITS = 32
 _BYTE_BITS = 8

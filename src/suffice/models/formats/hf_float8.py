@@ -22,8 +22,6 @@ import numpy as np
 from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts
 from suffice.quant.packed_float8 import SPAN, StoredFloat8
 
-__all__ = ["FLOAT8", "Float8"]
-
 FLOAT8 = "F8_E4M3"
 _NAN = 0x7F  # with either sign
 _GREATEST = np.float32(448)

@@ -18,8 +18,6 @@ from suffice.models.stored_file import Array
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, not_finite
 
-__all__ = ["FolderTensors", "Safetensors", "read_json"]
-
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -26,8 +26,6 @@ from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, order_of
 from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
-__all__ = ["GPTQ"]
-
 BITS = (2, 3, 4, 8)
 _WORD_BITS = 32
 

@@ -20,8 +20,6 @@ from suffice.models.formats.gguf_types import CODES
 from suffice.models.formats.hf_parts import Parts
 from suffice.quant.stored_codes import StoredCodes
 
-__all__ = ["MXFP4"]
-
 _GROUP, _BYTES = 32, 16  # columns, and the bytes of their codes
 _NAN = 255  # among scales
 

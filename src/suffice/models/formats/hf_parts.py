@@ -13,8 +13,6 @@ from suffice.quant.code_layout import UNIT
 from suffice.quant.packed_float8 import StoredFloat8
 from suffice.quant.stored_codes import StoredCodes
 
-__all__ = ["Parts", "Reader", "Stored", "Tensors", "order_of"]
-
 Stored = StoredCodes | StoredFloat8
 FLOAT_TYPES = tuple(FLOATS)
 
@@ -62,7 +60,7 @@ class Reader(Protocol):
         ...
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        """Check types and shapes of a weight's tensors, and return its shape: [N, K], or [E, N, K].
+        """Check types and shapes of a weight's tensors; return its shape: [N, K], or [E, N, K].
 
         Raises:
             InputError: They do not fit each other or the configuration.

@@ -22,8 +22,6 @@ from suffice.models.stored_file import Array
 from suffice.quant.packed_float8 import StoredFloat8
 from suffice.quant.stored_codes import StoredCodes
 
-__all__ = ["QuantizedFolder"]
-
 # Scales of activations and of cached keys and values, which are not rounded to them here.
 _UNUSED = re.compile(r".*\.(input|output|[qkv])_(scale|zero_point|global_scale)")
 

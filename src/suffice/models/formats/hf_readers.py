@@ -17,8 +17,6 @@ from suffice.models.formats.hf_mxfp4 import MXFP4
 from suffice.models.formats.hf_parts import Reader
 from suffice.models.ignored import quantized_by
 
-__all__ = ["reader_of"]
-
 _ADVICE = (
     "give the model's float weights, and --quant int8 or a file of `suffice quantize` to make it "
     "small; or a GGUF file of the model"

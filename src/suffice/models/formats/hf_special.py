@@ -14,8 +14,6 @@ from tokenizers import AddedToken, Tokenizer
 
 from suffice.models.formats.tokenizer_json import added_token, refused
 
-__all__ = ["ROLES", "SpecialTokens"]
-
 ROLES = (
     "bos_token",
     "eos_token",

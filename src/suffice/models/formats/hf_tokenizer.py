@@ -24,8 +24,6 @@ from suffice.models.formats.tokenizer_json import (
     refused,
 )
 
-__all__ = ["read_folder_tokenizer"]
-
 _WHOLE = "tokenizer.json"
 _MOST_ID = 2**31
 

@@ -17,8 +17,6 @@ from suffice.models.config import (
 )
 from suffice.models.routing import STEPS, Experts
 
-__all__ = ["described_config", "read_config"]
-
 CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": PLACEMENTS,
@@ -51,7 +49,6 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
     """Return the configuration that `described_config` described.
 
     Raises:
-        InputError: A value that no decoder has.
         KeyError, TypeError, ValueError: A field is missing, or has another form.
     """
     stored = _LATER | stored
@@ -83,7 +80,6 @@ def _experts(stored: Any) -> Experts | None:
     """Return the experts of a configuration.
 
     Raises:
-        InputError: A value that no decoder has.
         TypeError, ValueError: It has another form.
     """
     if stored is None:

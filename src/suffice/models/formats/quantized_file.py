@@ -44,15 +44,6 @@ from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import DTYPES
 from suffice.quant.sites import SITES
 
-__all__ = [
-    "SCHEMA",
-    "Quantized",
-    "open_quantized",
-    "read_part",
-    "stored_tokenizer",
-    "write_part",
-]
-
 SCHEMA = 3
 _KEY = "suffice"
 Weights = Mapping[str, PackedLinear | np.ndarray]
@@ -99,7 +90,7 @@ def _type(weight: PackedLinear) -> str:
 
 
 def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: np.ndarray) -> None:
-    """Write weights and facts; a reader of the path sees either the old content or all of the new.
+    """Write weights and facts; a reader of the path sees the old content or all of the new.
 
     Raises:
         InputError: The file cannot be written.

@@ -17,18 +17,6 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from suffice.errors import InputError, one_line
 
-__all__ = [
-    "TokenizerParts",
-    "added_token",
-    "assemble",
-    "bpe",
-    "guarded",
-    "parse",
-    "parse_object",
-    "refused",
-    "vocabulary",
-]
-
 _PIECES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 _OPTIONS = (

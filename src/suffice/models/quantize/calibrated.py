@@ -11,8 +11,6 @@ from suffice.quant import PackedLinear, Quant
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded
 
-__all__ = ["Calibrated"]
-
 
 class Calibrated(Quant, Protocol):
     """A way to store weights that uses statistics of their inputs on a text."""

@@ -26,8 +26,6 @@ from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
 from suffice.quant.gptq import loss
 
-__all__ = ["QuantizedExperts", "quantized_experts"]
-
 PRIOR = 64  # rows of all kinds that count as an expert's own
 SHARING = 8  # experts from which the levels of a stack are learned
 INTO, OUT = ("expert_gate", "expert_up"), "expert_down"

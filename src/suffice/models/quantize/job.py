@@ -36,8 +36,6 @@ from suffice.quant.gptq import loss
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import CALIBRATED, VOCABULARY
 
-__all__ = ["Quantizing"]
-
 LOCK = "lock"  # held by the run whose folder it is
 
 
@@ -104,7 +102,7 @@ class Quantizing:
                 yield index
 
     def run(self) -> Iterator[int]:
-        """Quantize layer after layer; yield the number done. Stored layers are not quantized again.
+        """Quantize layer after layer, but for those stored; yield the number done.
 
         Raises:
             InputError: A weight that cannot be quantized, or a file that cannot be written.

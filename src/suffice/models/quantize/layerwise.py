@@ -20,8 +20,6 @@ from suffice.models.quantize.torch_decoder import HOST, TorchDecoder
 from suffice.quant import PackedLinear
 from suffice.quant.sites import CALIBRATED
 
-__all__ = ["Layerwise", "SiteInputs", "sampled"]
-
 _SITE_OF = {matrix: site for site, matrices in CALIBRATED.items() for matrix in matrices}
 SAMPLES = 512  # inputs of a site that are kept, approximately
 GRADIENT = ".gradient"  # after the name of a site: the gradients of its samples

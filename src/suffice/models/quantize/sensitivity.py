@@ -30,8 +30,6 @@ from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
 from suffice.models.quantize.torch_layers import capped, dense_blocks, linear
 from suffice.quant.sites import SITE_OF, SITES
 
-__all__ = ["Sensitivity"]
-
 ROWS = 128  # of logits that exist at a time
 ELEMENTS = 1 << 22  # of the head, unpacked at a time
 TRIMMED = 8  # layers after which freed memory is returned to the system

@@ -34,8 +34,6 @@ from suffice.quant import PackedLinear
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
 
-__all__ = ["HOST", "TorchDecoder"]
-
 HOST = torch.device("cpu")
 
 Logits = Literal["last", "all", "none"]
@@ -76,7 +74,6 @@ class TorchDecoder(DecoderWeights):
         each layer's index and queries [H, T, D], rotated; the cache has their keys.
 
         Raises:
-            InputError: No token, a token outside the vocabulary, more tokens than positions, or
             several beyond the trained positions of a dynamic rotation (see `rope.check_call`).
             OutOfMemory: The cache cannot grow.
         """

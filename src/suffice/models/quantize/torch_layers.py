@@ -16,26 +16,6 @@ from suffice.models.routing import Experts
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
 
-__all__ = [
-    "ACTIVATIONS",
-    "attend",
-    "capped",
-    "dense",
-    "dense_blocks",
-    "gated",
-    "gather_rows",
-    "layer_norm",
-    "linear",
-    "masked_scores",
-    "rms_norm",
-    "rotate",
-    "route",
-    "row_blocks",
-    "rows_of",
-    "soften",
-    "visible",
-]
-
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,

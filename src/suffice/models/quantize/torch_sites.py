@@ -20,8 +20,6 @@ from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
 from suffice.quant.packed_codes import PackedCodes
 
-__all__ = ["Coder", "TensorRows", "coded_inputs", "rounded_rows", "turned"]
-
 
 class Coder(Protocol):
     """What rounds the activations of a site: a `Site`, or that of another method."""

@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def roundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the roundings of tests' models among themselves."""
     folder = tmp_path_factory.getbasetemp() / "key-roundings"
-    monkeypatch.setattr("suffice.models.stored_rounding.folder", lambda: folder)
+    monkeypatch.setattr("suffice.decoder.stored_rounding.folder", lambda: folder)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Imports point down the list, never round in a circle; names on one line do not import each other.
 
-`suffice_hw`, a package of its own, counts as one part of the list.
+`suffice_hw`, a package of its own, counts as one part of the list. The rooms of `serve` have a list
+of their own. Imports for types alone count as well.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -21,7 +22,10 @@ LAYERS = [
     ["serve", "eval", "suffice_hw"],
     ["engine"],
     ["speculate"],
-    ["models"],
+    ["quantize"],
+    ["text"],
+    ["checkpoints"],
+    ["decoder"],
     ["backends"],
     ["attention", "experts", "policy"],
     ["cache", "quant", "sampling", "pull"],
@@ -30,6 +34,13 @@ LAYERS = [
     ["arrays", "errors", "data", "flags", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ROOMS = [  # of serve; its other modules stand above them
+    ["dialects", "page"],
+    ["http"],
+    ["processes"],
+    ["errors", "settings"],
+]
+ROOM = {name: level for level, names in enumerate(ROOMS) for name in names}
 PLAIN = {
     "attention",
     "experts",
@@ -46,11 +57,11 @@ CORE = {  # who may make objects of the extension
     "suffice.cache.kv",
     "suffice.engine.runner",
     "suffice.integrations.requests",
-    "suffice.models.key_rounding",
-    "suffice.models.formats.gguf_header",
-    "suffice.models.formats.gguf_types",
-    "suffice.models.native_model",
-    "suffice.models.stored_file",
+    "suffice.checkpoints.formats.gguf_header",
+    "suffice.checkpoints.formats.gguf_types",
+    "suffice.checkpoints.stored_file",
+    "suffice.decoder.key_rounding",
+    "suffice.decoder.native_model",
     "suffice.sampling.rows",
     "suffice.sampling.state",
 }
@@ -85,12 +96,14 @@ def statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
     return found
 
 
-def names(source: str) -> Iterator[tuple[str, str | None]]:
-    """Return what a text imports anywhere in it but for types: modules, and names from them."""
+def names(source: str, types: bool) -> Iterator[tuple[str, str | None]]:
+    """Return what a text imports anywhere in it: modules, and names from them."""
     for node, for_types in statements(source):
-        if isinstance(node, ast.Import) and not for_types:
+        if for_types and not types:
+            continue
+        if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not for_types:
+        else:
             yield from ((node.module or "", alias.name) for alias in node.names)
 
 
@@ -110,7 +123,8 @@ def imported(source: str) -> set[str]:
 
 def takes_core(source: str) -> bool:
     """Return whether a module takes the extension's objects from `suffice.native`."""
-    return ("suffice.native", "core") in names(source) or bool(USES_CORE.search(source))
+    found = ("suffice.native", "core") in names(source, types=False)
+    return found or bool(USES_CORE.search(source))
 
 
 def violations(part: str, source: str) -> list[str]:
@@ -123,13 +137,25 @@ def violations(part: str, source: str) -> list[str]:
     return sorted(f"{part} imports {name}" for name in bad if part not in command_line)
 
 
+def modules(source: str, known: Collection[str]) -> set[str]:
+    """Return the known modules that a text imports; `suffice.__version__` is of none."""
+    targets = {f"{name}.{what}" if what else name for name, what in names(source, types=True)}
+    targets -= {"suffice.__version__", "suffice._native"}
+    return {each if each in known else each.rpartition(".")[0] for each in targets} & set(known)
+
+
+def upward(module: str, source: str, known: Collection[str]) -> list[str]:
+    """Return a line for each import of a room of `serve` that does not point down the rooms."""
+    room = module.split(".")[2]
+    own = modules(source, known)
+    found = {each.split(".")[2] for each in own if each.startswith("suffice.serve.")} - {room}
+    higher = sorted(each for each in found if ROOM.get(each, -1) <= ROOM[room])
+    return [f"{room} imports {each}" for each in higher]
+
+
 def circle(sources: dict[str, str]) -> list[str]:
     """Return a cycle of modules, each importing the next; an empty list if there is none."""
-    graph: dict[str, set[str]] = {}
-    for module, source in sources.items():
-        targets = (f"{name}.{what}" if what else name for name, what in names(source))
-        found = {each if each in sources else each.rpartition(".")[0] for each in targets}
-        graph[module] = found & set(sources)
+    graph = {module: modules(source, sources) - {module} for module, source in sources.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -146,6 +172,33 @@ def test_imports_point_down() -> None:
         if (found := violations(part_of(module), path.read_text()))
     }
     assert not bad
+
+
+def test_imports_point_down_the_rooms_of_serve() -> None:
+    inside = [each for each in FILES if each.startswith("suffice.serve.")]
+    bad = {
+        module: found
+        for module in inside
+        if module.split(".")[2] in ROOM
+        and (found := upward(module, FILES[module].read_text(), FILES))
+    }
+    assert not bad
+    assert {each.split(".")[2] for each in inside} >= set(ROOM)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("http.guard", "from suffice.serve.page import FILES", ["http imports page"]),
+        ("page.browser", "import suffice.serve.http.bodies", []),
+        ("page.browser", "from suffice.serve.dialects import chat", ["page imports dialects"]),
+        ("errors", "def f():\n    from suffice.serve import app", ["errors imports app"]),
+        ("processes.wire", "from suffice.serve.settings import Settings", []),
+        ("processes.wire", "from suffice.serve.processes import link", []),
+    ],
+)
+def test_the_test_of_rooms_bites(module: str, source: str, complaint: list[str]) -> None:
+    assert upward(f"suffice.serve.{module}", source, FILES) == complaint
 
 
 def test_few_modules_make_objects_of_the_extension() -> None:
@@ -176,7 +229,7 @@ def test_imports_form_no_circle() -> None:
     [
         ("cache", "from suffice.engine.config import Config", ["cache imports engine"]),
         ("cache", "def f():\n    import suffice.quant", ["cache imports quant"]),
-        ("models", "from suffice import LLM", ["models imports __init__"]),
+        ("decoder", "from suffice import LLM", ["decoder imports __init__"]),
         ("suffice_hw", "from suffice.cache import GROWTHS", ["suffice_hw imports cache"]),
         ("suffice_hw", "from suffice_hw import settings\nimport suffice.trace", []),
         ("engine", "from suffice_hw.dram import part", ["engine imports suffice_hw"]),
@@ -189,7 +242,7 @@ def test_imports_form_no_circle() -> None:
             ["attention imports native"],
         ),
         ("policy", "from suffice.backends.cpu import rules", ["policy imports backends"]),
-        ("models", "from suffice.backends.cpu.rules import native_rule", []),
+        ("decoder", "from suffice.backends.cpu.rules import native_rule", []),
     ],
 )
 def test_the_layer_test_bites(part: str, source: str, complaint: list[str]) -> None:
@@ -201,7 +254,7 @@ def test_the_layer_test_bites(part: str, source: str, complaint: list[str]) -> N
     [
         ("from p.lower import f", "def f():\n    from p import upper", {"p.upper", "p.lower"}),
         ("import p.lower", "from p.upper import g", {"p.upper", "p.lower"}),
-        ("import p.lower", "if TYPE_CHECKING:\n    from p.upper import G", set()),
+        ("import p.lower", "if TYPE_CHECKING:\n    from p.upper import G", {"p.upper", "p.lower"}),
         ("import p.lower", "if TYPE_CHECKING:\n    pass\nelse:\n    import p", {"p", "p.lower"}),
         ("import p.lower", "import q", set()),
     ],

@@ -154,4 +154,4 @@ def test_what_needs_more_names_it(code: str, arguments: tuple[str, ...], message
 def test_a_blocked_package_is_missed() -> None:
     """The check itself: what imports PyTorch fails here."""
     with pytest.raises(AssertionError, match="ModuleNotFoundError"):
-        ran("import suffice.models.quantize.torch_decoder")
+        ran("import suffice.quantize.torch_decoder")

@@ -12,9 +12,9 @@ import pytest
 from benchmarks.harness import record
 from suffice.attention import calibration
 from suffice.cache import machine
+from suffice.checkpoints.formats import quantized_file
 from suffice.cli import chat_file
 from suffice.eval import report
-from suffice.models.formats import quantized_file
 from suffice.paths import unfinished, write_whole
 from suffice_hw import runs
 from suffice_hw.dram import model as dram

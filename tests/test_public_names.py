@@ -11,8 +11,8 @@ import pytest
 import suffice
 from benchmarks.harness import shaped_file
 from suffice import LLM
-from suffice.models.formats import gguf_file, gguf_header
-from suffice.models.stored_file import StoredFile
+from suffice.checkpoints.formats import gguf_file, gguf_header
+from suffice.checkpoints.stored_file import StoredFile
 
 
 def loaded(code: str) -> set[str]:
@@ -58,7 +58,12 @@ NOT_TO_RUN = {
     *("statistics", "importlib.metadata", "unittest", "matplotlib"),
     *("suffice.eval", "suffice.cli.eval", "suffice.cli.hw", "suffice.cli.calibrate"),
     *("suffice.cli.quantize", "suffice.cli.bench", "suffice.cli.chat", "suffice.cli.models"),
-    *("suffice.pull.hub", "suffice.pull.wheels", "suffice.models.formats.hf_folder", "suffice_hw"),
+    *(
+        "suffice.pull.hub",
+        "suffice.pull.wheels",
+        "suffice.checkpoints.formats.hf_folder",
+        "suffice_hw",
+    ),
 }
 
 
@@ -74,7 +79,7 @@ def test_a_run_loads_only_what_it_uses(tmp_path: Path) -> None:
     found = loaded_by_run("-m", str(file))
     assert found & NOT_TO_RUN <= loaded("pass"), "the interpreter itself may load some"
     assert "jinja2" not in found, "the file has no chat template"
-    assert {"tokenizers", "numpy", "click", "suffice.models.formats.gguf_model"} <= found
+    assert {"tokenizers", "numpy", "click", "suffice.checkpoints.formats.gguf_model"} <= found
 
 
 def test_the_header_of_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

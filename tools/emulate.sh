@@ -32,7 +32,7 @@ run() {
 sets=${EMULATED:-v4_bf16 v4 v3_vnni}
 if [ $# -eq 0 ]; then
     run "${sets%% *}" tests/native tests/attention tests/quant  # most run every set themselves
-    set -- tests/models/test_native_model.py tests/engine/test_step_laws.py \
+    set -- tests/decoder/test_native_model.py tests/engine/test_step_laws.py \
         tests/engine/test_invariance.py tests/cache/test_laws.py
 fi
 for isa in $sets; do

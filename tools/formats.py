@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from suffice.models.formats.gguf_types import CODES, NATIVE, TYPES, Codes
+from suffice.checkpoints.formats.gguf_types import CODES, NATIVE, TYPES, Codes
 
 PAGE = Path(__file__).parent.parent / "docs" / "formats.md"
 COLUMNS = 4096  # of the matrices whose bits are shown

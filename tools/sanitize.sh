@@ -17,7 +17,7 @@ python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-i
 # Without the site module no editable install comes before the sanitized one.
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 if [ $# -eq 0 ]; then
-    set -- tests/native tests/cache/test_laws.py tests/models/test_native_model.py tests/test_sampling.py
+    set -- tests/native tests/cache/test_laws.py tests/decoder/test_native_model.py tests/test_sampling.py
 fi
 # libstdc++ too: without it the sanitizer, loaded first, finds no function that throws.
 preload="$("${CXX:-c++}" -print-file-name=libasan.so) $("${CXX:-c++}" -print-file-name=libstdc++.so)"

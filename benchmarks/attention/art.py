@@ -35,7 +35,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models.quantize import torch_decoder
+from suffice.quantize import torch_decoder
 
 NAME = "art"
 LENGTHS = (1024, 2048, 4096, 8192)

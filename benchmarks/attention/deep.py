@@ -34,11 +34,11 @@ from suffice.backends.cpu.attention import attend
 from suffice.cache import fits_keys, row_bytes
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
+from suffice.decoder.key_rounding import Observed, rounding_of
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models.key_rounding import Observed, rounding_of
 
 HEADS, KV_HEADS, SIZE, LAYERS, TEXTS = 32, 8, 128, 3, 4
 GROUP = HEADS // KV_HEADS

@@ -11,13 +11,13 @@ import torch
 from benchmarks.attention.selectors import BYTES, Head, Selector
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
+from suffice.checkpoints.files import fingerprint, locate
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.files import fingerprint, locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import visible
-from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.quant.none import NoQuant
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_layers import visible
+from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 
 class Selecting(NamedTuple):

@@ -37,9 +37,9 @@ from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.eval.answers import score_of
 from suffice.eval.ruler import NEW_TOKENS, Draft, RulerPlan, check, contained
-from suffice.models.tokenizer import Tokenizer
 from suffice.progress import counting_bar
 from suffice.speculate.ngram import LastPlaces, NGram
+from suffice.text.tokenizer import Tokenizer
 
 NAME, EXACT = "selector_ruler", "exact"
 TASKS = ("niah_single_1", "niah_single_2")  # those that SmolLM2 solves

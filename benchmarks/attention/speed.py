@@ -30,12 +30,12 @@ from benchmarks.harness import record
 from benchmarks.harness.settings import stored_in
 from benchmarks.harness.tables import markdown
 from suffice.attention import ATTENTIONS
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models.native_model import NativeModel
-from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
 
 NAME = "speed"

@@ -33,16 +33,16 @@ from benchmarks.attention.coded_texts import CodedTexts
 from benchmarks.harness import record, script, torch_device, torch_texts
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice import LLM
+from suffice.checkpoints.files import fingerprint, locate
+from suffice.checkpoints.open import open_checkpoint
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.eval.answers import standard_error
 from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
-from suffice.models.files import fingerprint, locate
-from suffice.models.open import open_checkpoint
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.none import NoQuant
+from suffice.text.tokenizer import load_tokenizer
 
 NAME, EXACT = "tasks", "exact"
 TASKS = ("piqa", "arc_easy", "winogrande", "boolq")

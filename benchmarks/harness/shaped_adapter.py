@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from suffice.models.families.llama import WEIGHTS
-from suffice.models.open import open_checkpoint
-from suffice.models.weights import module_names, shapes
+from suffice.checkpoints.matching import module_names
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.families.llama import WEIGHTS
+from suffice.decoder.names import shapes
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 

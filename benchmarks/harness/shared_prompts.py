@@ -26,6 +26,7 @@ from benchmarks.harness.settings import accepted, with_techniques
 from benchmarks.harness.tables import Cell, CellStore
 from suffice.attention import ATTENTIONS, calibration
 from suffice.cache.kv import KVCache
+from suffice.checkpoints.files import locate
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
@@ -34,10 +35,9 @@ from suffice.engine.runner import Runner, shown_to
 from suffice.engine.runner import Sequence as Running
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
-from suffice.models.files import locate
-from suffice.models.quantize.torch_decoder import Logits, TorchDecoder
 from suffice.policy import Policy, QueryObserver, Windows
 from suffice.policy.choice import Budgeted, KeepAll
+from suffice.quantize.torch_decoder import Logits, TorchDecoder
 
 CALIBRATED_ON = "calibrated_on"  # of a cell
 TORCH_ROWS = 2048  # of a prompt that PyTorch runs at a time

@@ -16,9 +16,9 @@ import torch
 from suffice.engine.protocol import Tokenizer
 from suffice.eval.likelihood import Likelihood, Pair
 from suffice.eval.tasks import Question, Task, TasksTally, encoded
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import masked_scores, soften, visible
 from suffice.progress import counting_bar
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_layers import masked_scores, soften, visible
 
 TOKENS = 2048  # of a pass, with those that pad attention
 ROWS = 256  # of logits that exist at a time

@@ -23,19 +23,19 @@ import numpy as np
 import torch
 
 from benchmarks.harness import record
+from suffice.checkpoints.files import locate
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import load_text
-from suffice.models.files import locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.layerwise import Layerwise
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.activations import Activations, Site
 from suffice.quant.kmeans import KLLM
 from suffice.quant.none import NoQuant
 from suffice.quant.sites import SITE_OF
+from suffice.quantize.layerwise import Layerwise
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.text.tokenizer import load_tokenizer
 
 NAME, LANES, BITS = "codes", 16, 4
 WINDOW, WINDOWS, TOKENS = 256, 2, 4  # TOKENS: whose pairs are counted

@@ -140,7 +140,7 @@ def export(gguf: Path, folder: Path) -> None:
         return
     import torch
 
-    from suffice.models.tokenizer import load_tokenizer
+    from suffice.text.tokenizer import load_tokenizer
 
     write_folder(llama_of(gguf).to(torch.bfloat16), load_tokenizer(gguf), folder)
 
@@ -168,9 +168,9 @@ def llama_of(path: Path) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from suffice.checkpoints.open import open_checkpoint
+    from suffice.decoder.families.llama import WEIGHTS
     from suffice.errors import InputError
-    from suffice.models.families.llama import WEIGHTS
-    from suffice.models.open import open_checkpoint
 
     checkpoint = open_checkpoint(path)
     tensors = list(checkpoint.tensors())

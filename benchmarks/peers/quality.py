@@ -25,7 +25,7 @@ from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, scored, windows_of
 from suffice.eval.texts import load_text
-from suffice.models.tokenizer import Tokenizer
+from suffice.text.tokenizer import Tokenizer
 
 NAME = "quality"
 FLOAT = {"dtype": "float32", "quantization": None, "kv": "float32"}

@@ -29,8 +29,8 @@ from benchmarks.peers.client import EngineError
 from benchmarks.peers.install import InstallError
 from benchmarks.peers.start_report import IMPORTS, PEER, RAW, report
 from suffice import native, pull
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError, unknown
-from suffice.models.open import open_checkpoint
 from suffice_hw.kllm.design import Shape
 
 MODEL = "smollm2-135m"

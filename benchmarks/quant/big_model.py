@@ -39,14 +39,14 @@ from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.cache.kv import KVCache
 from suffice.cli.answer import peak_memory_bytes
+from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
+from suffice.decoder.names import is_linear, shapes
+from suffice.decoder.pages import to_huge_pages
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
-from suffice.models.config import DecoderConfig, LayerConfig, Rope
-from suffice.models.decoder import DecoderWeights
-from suffice.models.pages import to_huge_pages
-from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.code_panels import spans

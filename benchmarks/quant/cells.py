@@ -20,17 +20,17 @@ from benchmarks.harness import torch_device
 from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
 from benchmarks.quant.rivals import RivalDecoder, is_rivals, quantized
 from benchmarks.quant.sites import Inputs, Rounding
+from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.formats.quantized_file import open_quantized
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityResult, PerplexityTally
-from suffice.models.checkpoint import Checkpoint
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.quantize.job import Quantizing
-from suffice.models.quantize.torch_decoder import HOST, TorchDecoder
-from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import PackedCodes
+from suffice.quantize.job import Quantizing
+from suffice.quantize.torch_decoder import HOST, TorchDecoder
 from suffice.registry import Table
+from suffice.text.tokenizer import Tokenizer
 
 UNCALIBRATED = " uncalibrated"
 FLOAT = "none"

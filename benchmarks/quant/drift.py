@@ -25,17 +25,17 @@ import numpy as np
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.quant.quality import calibration_text
+from suffice.checkpoints.files import locate
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import line_ends, load_text
-from suffice.models.files import locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.layerwise import Layerwise
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.activations import Site
 from suffice.quant.none import NoQuant
+from suffice.quantize.layerwise import Layerwise
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.text.tokenizer import load_tokenizer
 
 NAME = "drift"
 BITS, SHARE = 4, 0.005  # of centroids; of a token's values at each end that are outliers

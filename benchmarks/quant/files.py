@@ -42,7 +42,7 @@ from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, scored, windows_of
 from suffice.eval.prompts import load_prompts
 from suffice.eval.texts import load_text
-from suffice.models.tokenizer import Tokenizer
+from suffice.text.tokenizer import Tokenizer
 
 NAME = "files"
 SMOLLM, GEMMA = "smollm2-135m", "gemma3-270m"

@@ -31,8 +31,8 @@ from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.outliers import outliers
 from suffice.backends.cpu.rounding import pack_groups
-from suffice.models.formats.gguf_types import CODES
-from suffice.models.pages import to_huge_pages
+from suffice.checkpoints.formats.gguf_types import CODES
+from suffice.decoder.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.code_layout import NESTED
 from suffice.quant.coded import Coded, Grid

@@ -12,11 +12,11 @@ from pathlib import Path
 import gguf
 from safetensors.numpy import load_file
 
+from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.checkpoint import Checkpoint
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
+from suffice.quantize.torch_decoder import TorchDecoder
 
 LLAMA, HQQ = "llama.cpp:", "hqq:group="
 HQQ_BITS, HQQ_GROUP_BITS = 4, 2 * 16  # of a weight, and the scale and zero of a group

@@ -34,15 +34,15 @@ from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
 from benchmarks.quant.quality_table import table
 from benchmarks.quant.rivals import RivalDecoder
 from benchmarks.quant.sites import Coder, Inputs, Rounding, check_sites, even, learned, run
+from suffice.checkpoints.files import fingerprint, locate
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import described, json_value, load_text, read
-from suffice.models.files import fingerprint, locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.kmeans import EXACT
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.text.tokenizer import load_tokenizer
 
 NAME = "quality"
 PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories

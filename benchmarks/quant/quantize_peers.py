@@ -62,8 +62,8 @@ def write_matrices(model: Path, path: Path) -> None:
     """Write the layers' matrices of a model, float32."""
     from safetensors.numpy import save_file
 
-    from suffice.models.open import open_checkpoint
-    from suffice.models.weights import is_linear
+    from suffice.checkpoints.open import open_checkpoint
+    from suffice.decoder.names import is_linear
 
     tensors = open_checkpoint(model).tensors()
     layers = {n: t for n, t in tensors if n.startswith("layers.") and is_linear(n)}
@@ -74,8 +74,8 @@ def main() -> int:
     """Write the files that are missing."""
     from benchmarks.peers.install import PACKAGES, ROOT, InstallError, install
     from benchmarks.quant.peer_weights import LLAMA, peer_path
+    from suffice.checkpoints.files import locate
     from suffice.errors import InputError
-    from suffice.models.files import locate
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path("build/quantized"))

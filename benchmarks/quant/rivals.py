@@ -29,15 +29,15 @@ import torch
 
 from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
-from suffice.models.quantize.layerwise import Layerwise, SiteInputs
-from suffice.models.quantize.sensitivity import Sensitivity
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import PackedLinear, gptq
 from suffice.quant.activations import ActivationRows
 from suffice.quant.coded import Grid
 from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.none import NoQuant
 from suffice.quant.sites import SITES
+from suffice.quantize.layerwise import Layerwise, SiteInputs
+from suffice.quantize.sensitivity import Sensitivity
+from suffice.quantize.torch_decoder import TorchDecoder
 
 BITS, WIDE = 4, 8  # of weights; of Atom's largest channels
 GROUP, KEPT = 128, 128 / 4096  # Atom: channels that share a scale, share of channels in 8 bits

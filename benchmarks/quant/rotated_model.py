@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks.peers.install import llama_of, write_folder
+from suffice.checkpoints.files import locate
 from suffice.errors import InputError
-from suffice.models.files import locate
-from suffice.models.tokenizer import load_tokenizer
+from suffice.text.tokenizer import load_tokenizer
 
 SEED = 0
 

@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from suffice.decoder.config import DecoderConfig
 from suffice.errors import InputError
-from suffice.models.config import DecoderConfig
-from suffice.models.quantize.layerwise import GRADIENT, Layerwise, sampled
-from suffice.models.quantize.sensitivity import Sensitivity
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import visible
-from suffice.models.quantize.torch_sites import Coder, TensorRows, rounded_rows, turned
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site, check_input_group
 from suffice.quant.kmeans import CODED_INPUTS, EXACT, fisher
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import GROUPS as INPUTS
 from suffice.quant.sites import LINEAR, SITE_OF, SITES, chosen
+from suffice.quantize.layerwise import GRADIENT, Layerwise, sampled
+from suffice.quantize.sensitivity import Sensitivity
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_layers import visible
+from suffice.quantize.torch_sites import Coder, TensorRows, rounded_rows, turned
 
 MLP = ("gate", "up")
 PARTS = ("queries", "keys", "values")

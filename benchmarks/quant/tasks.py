@@ -32,20 +32,20 @@ from benchmarks.harness.tables import Cell, CellStore, markdown
 from benchmarks.harness.torch_texts import TextsDecoder
 from benchmarks.quant.cells import FLOAT, kept_path
 from suffice import LLM
+from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.files import fingerprint, locate
+from suffice.checkpoints.formats.quantized_file import open_quantized
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.modes import MODES
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
-from suffice.models.checkpoint import Checkpoint
-from suffice.models.files import fingerprint, locate
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.open import open_checkpoint
-from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.rtn import RTN
+from suffice.text.tokenizer import load_tokenizer
 
 NAME, PIQA, TORCH, PREFILL = "tasks", "piqa", "torch", "prefill"
 _KINDS = ("acc", "acc_norm")

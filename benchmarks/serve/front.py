@@ -24,10 +24,10 @@ from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.servers import Kind, Place, Server, cpu_seconds
 from suffice import pull
-from suffice.serve import wire
-from suffice.serve.fleet import load_of
-from suffice.serve.pending import Mailbox, Ticket, Tickets
-from suffice.serve.router import BLOCK, Router
+from suffice.serve.processes import wire
+from suffice.serve.processes.fleet import load_of
+from suffice.serve.processes.pending import Mailbox, Ticket, Tickets
+from suffice.serve.processes.router import BLOCK, Router
 
 MODEL = "smollm2-135m"
 BAR = 2000.0  # short requests a second of one front

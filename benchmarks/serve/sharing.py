@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from suffice import native, pull
-from suffice.serve import wire
-from suffice.serve.life import Life, Weights, launched
+from suffice.serve.processes import wire
+from suffice.serve.processes.life import Life, Weights, launched
 from suffice.serve.settings import ENGINE
 
 ROUNDS = 5

@@ -11,6 +11,7 @@ from benchmarks.harness import shared_prompts
 from benchmarks.harness.tables import Cell
 from suffice import LLM, SamplingParams
 from suffice.cache import GROWTHS, Growth
+from suffice.decoder.shelf import Shelf
 from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.inputs import RequestMaker, split
@@ -19,10 +20,9 @@ from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.eval.texts import json_value, read
-from suffice.models.shelf import Shelf
-from suffice.models.tokenizer import Tokenizer
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
+from suffice.text.tokenizer import Tokenizer
 
 QUESTIONS = "spec-bench-questions.jsonl"
 CONVERSATION = "conversation"  # stands for MT-bench's eight categories

@@ -12,7 +12,7 @@ from benchmarks.peers import install
 from benchmarks.peers.client import Worker, engine_module
 from benchmarks.peers.install import BUILD, PACKAGES
 from benchmarks.speculate.cells import Question
-from suffice.models.files import locate
+from suffice.checkpoints.files import locate
 from suffice.speculate.stats import DraftStats
 
 

@@ -54,8 +54,8 @@ from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
 from suffice.eval.texts import load_text
-from suffice.models.tokenizer import Tokenizer
 from suffice.progress import progress_bar
+from suffice.text.tokenizer import Tokenizer
 
 NAME = "speed"
 PLAIN = "none"

@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.harness.tables import markdown
 from suffice.backends.cpu.linear import native_linear
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
 from suffice.engine.runner import Runner
-from suffice.models.native_model import NativeModel
-from suffice.models.step_rows import StepRows
 from suffice.progress import counting_bar
 from suffice.quant import PackedLinear
 

@@ -13,8 +13,8 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.aet import AET
 from suffice.attention.by_head import applied, check, rules
 from suffice.attention.calibration import Calibration, Thresholds, default_path, write
+from suffice.checkpoints.files import fingerprint
 from suffice.errors import InputError
-from suffice.models.files import fingerprint
 
 PROMPT = {"prompt_token_ids": list(range(3, 203))}
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

@@ -14,7 +14,7 @@ import tiny
 from benchmarks.attention import art
 from suffice.engine.config import Config
 from suffice.engine.load import load
-from suffice.models.quantize.torch_layers import attend
+from suffice.quantize.torch_layers import attend
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from benchmarks.attention import quality, quality_table
 from benchmarks.harness import record, settings
 from commands import Cli
 from suffice.attention.calibration import write
+from suffice.checkpoints.files import fingerprint
 from suffice.errors import InputError
-from suffice.models.files import fingerprint
 
 Run = Callable[..., dict[str, Any]]
 

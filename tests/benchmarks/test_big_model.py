@@ -14,8 +14,8 @@ from numpy.linalg import norm
 from benchmarks.quant import big_model
 from suffice import native
 from suffice.errors import InputError
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.packed_codes import PackedCodes
+from suffice.quantize.torch_decoder import TorchDecoder
 
 PLAN = big_model.Plan([0, 40], rounds=1, steps=2, read_bytes=1 << 16)
 

@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.engine import adapters, experts, left_out
 from benchmarks.harness import record, shaped_adapter, shaped_experts, shaped_file
-from suffice.models.adapters import read_adapters
-from suffice.models.open import open_checkpoint
+from suffice.checkpoints.adapters import read_adapters
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.adapter import Adapter
 
 TINY = shaped_experts.TINY
 
@@ -123,6 +124,7 @@ def test_adapters_of_a_shape_fit_it(tmp_path: Path) -> None:
     model = shaped_file.write(tmp_path / "tiny.gguf", shaped_file.TINY, "Q8_0")
     folder = shaped_adapter.write(tmp_path / "own", model, 16, 0)
     (adapter,) = read_adapters([("own", str(folder))], open_checkpoint(model).config, "float32")
+    assert isinstance(adapter, Adapter) and adapter.name == "own"
     assert len(adapter.matrices) == 7 * shaped_file.TINY.layers
     assert all(down.rows == 16 for down, _ in adapter.matrices.values())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.quant.matmul import ROWS
 from suffice import native
-from suffice.models.formats.gguf_types import CODES
+from suffice.checkpoints.formats.gguf_types import CODES
 
 ROOT = Path(__file__).parents[2]
 

@@ -219,7 +219,7 @@ def test_a_page_of_results_names_rounds_model_and_threads() -> None:
 
 
 def test_weights_are_named_as_transformers_names_them() -> None:
-    from suffice.models.families.llama import WEIGHTS
+    from suffice.decoder.families.llama import WEIGHTS
 
     assert install.hugging_face("embed", WEIGHTS) == "model.embed_tokens.weight"
     name = install.hugging_face("layers.7.down", WEIGHTS)

@@ -15,11 +15,11 @@ from benchmarks.quant import quality, rivals
 from benchmarks.quant.rivals import RivalDecoder, even, kmeans
 from draws import normal
 from sample_text import OWLS
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.layerwise import SiteInputs
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
+from suffice.quantize.layerwise import SiteInputs
+from suffice.quantize.torch_decoder import TorchDecoder
 
 K = 256
 

@@ -14,12 +14,8 @@ from benchmarks.quant import sites
 from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.layerwise import Layerwise
-from suffice.models.quantize.sensitivity import Sensitivity
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_sites import TensorRows, rounded_rows
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site
 from suffice.quant.hadamard import rotate
@@ -27,6 +23,10 @@ from suffice.quant.index_matmul import integer_matmul
 from suffice.quant.kmeans import KMeans
 from suffice.quant.none import NoQuant
 from suffice.quant.sites import SITE_OF, SITES
+from suffice.quantize.layerwise import Layerwise
+from suffice.quantize.sensitivity import Sensitivity
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_sites import TensorRows, rounded_rows
 
 WINDOWS = [[1, *range(20, 70)], [2, *range(90, 130)]]
 

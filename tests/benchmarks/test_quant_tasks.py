@@ -17,9 +17,9 @@ from benchmarks.harness.torch_texts import TextsDecoder
 from benchmarks.quant import quality, tasks
 from benchmarks.quant.cells import kept_path
 from sample_text import OWLS
+from suffice.checkpoints.files import fingerprint
+from suffice.checkpoints.open import open_checkpoint
 from suffice.eval.likelihood import LikelihoodPlan, Pair, score
-from suffice.models.files import fingerprint
-from suffice.models.open import open_checkpoint
 
 Run = Callable[..., int]
 

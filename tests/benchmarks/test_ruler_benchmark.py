@@ -18,10 +18,10 @@ from suffice import LLM, SamplingParams
 from suffice.attention.aet import AET
 from suffice.attention.calibration import Calibration, Thresholds, write
 from suffice.cache.kv import KVCache
+from suffice.checkpoints.files import fingerprint
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.errors import InputError
-from suffice.models.files import fingerprint
 from suffice.trace import Trace
 
 # Not steps: how many of them two requests share depends on when the second prompt is done.

@@ -15,7 +15,7 @@ import tiny
 from benchmarks.attention import selecting, selection, selection_table
 from benchmarks.attention.selectors import SELECTORS, Head, in_four_bits, largest
 from sample_text import OWLS
-from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_decoder import TorchDecoder
 
 ROWS, TOKENS, SIZE = 160, 40, 16
 TEXT = OWLS * 60

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import shaped_file
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.open import open_checkpoint
-from suffice.models.tokenizer import load_tokenizer
+from suffice.text.tokenizer import load_tokenizer
 
 TINY = shaped_file.TINY
 

@@ -27,9 +27,9 @@ from suffice.attention.calibration import read
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.levels import Levels
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.likelihood import LikelihoodPlan, Pair, score
-from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
 Run = Callable[..., int]

@@ -23,9 +23,9 @@ from commands import Cli
 from sample_text import OWLS
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityTally
-from suffice.models.quantize import torch_sites
 from suffice.quant.activations import Site
 from suffice.quant.hadamard import rotate
+from suffice.quantize import torch_sites
 
 QUALITY = (
     "none",

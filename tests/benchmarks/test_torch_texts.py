@@ -12,10 +12,10 @@ import tiny
 from benchmarks.harness import torch_texts
 from benchmarks.harness.torch_texts import Layout, TextsDecoder, answered, likelihoods, passes
 from suffice import LLM
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.eval.likelihood import Likelihood, LikelihoodPlan, Pair, context_length, score
 from suffice.eval.tasks import TASKS, encoded, measure
-from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 from task_rows import PIQA, write_lines
 

@@ -118,7 +118,7 @@ def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) 
 
 
 def test_kinds_of_matrices_that_are_stored_alike() -> None:
-    from suffice.models.storage import StoredMatrix, by_kind, commonest
+    from suffice.checkpoints.storage import StoredMatrix, by_kind, commonest
 
     matrices = [
         StoredMatrix("layers.0.q", "Q4_1", 20, 32),

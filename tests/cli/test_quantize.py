@@ -20,17 +20,17 @@ import tiny
 from calibrating import ASKED, TEXT, text_flags
 from commands import Cli
 from suffice import LLM
+from suffice.checkpoints.formats.quantized_file import open_quantized
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.weights import DecoderWeights
 from suffice.errors import InputError
-from suffice.models.decoder import DecoderWeights
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.job import Quantizing
-from suffice.models.quantize.sensitivity import Sensitivity
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS
+from suffice.quantize.job import Quantizing
+from suffice.quantize.sensitivity import Sensitivity
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture

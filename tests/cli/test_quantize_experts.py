@@ -16,19 +16,19 @@ from caches import cache_for
 from calibrating import text_flags
 from commands import Cli
 from suffice.backends.cpu.linear import unpack
-from suffice.models.blocks import ExpertMLP
-from suffice.models.decoder import DecoderWeights
-from suffice.models.formats.quantized_config import described_config, read_config
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.native_model import NativeModel
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize import experts, layerwise, torch_decoder
-from suffice.models.quantize.calibrated import Calibrated
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.quantize.torch_layers import route
-from suffice.models.step_rows import StepRows
+from suffice.checkpoints.formats.quantized_config import described_config, read_config
+from suffice.checkpoints.formats.quantized_file import open_quantized
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.blocks import ExpertMLP
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
+from suffice.decoder.weights import DecoderWeights
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.packed_codes import PackedCodes
+from suffice.quantize import experts, layerwise, torch_decoder
+from suffice.quantize.calibrated import Calibrated
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_layers import route
 
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 

@@ -15,11 +15,11 @@ import tiny
 from caches import cache_for
 from calibrating import text_flags
 from commands import Cli
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.native_model import NativeModel
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.step_rows import StepRows
+from suffice.checkpoints.formats.quantized_file import open_quantized
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
+from suffice.quantize.torch_decoder import TorchDecoder
 
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 LATER = (

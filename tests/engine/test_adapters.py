@@ -12,10 +12,10 @@ import adapters
 import hf_reference
 import tiny
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
+from suffice.checkpoints.adapter_settings import AdapterSettings
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
-from suffice.models.adapter_settings import AdapterSettings
-from suffice.models.native_model import NativeModel
-from suffice.models.step_rows import StepRows
 from suffice.trace import Trace
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=2)

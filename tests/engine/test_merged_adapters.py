@@ -19,10 +19,10 @@ from calibrating import text_flags
 from commands import Cli, complaint
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack
+from suffice.checkpoints.merged import merged
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.weights import DecoderWeights
 from suffice.errors import InputError
-from suffice.models.decoder import DecoderWeights
-from suffice.models.merged import merged
-from suffice.models.open import open_checkpoint
 from suffice.quant import QUANTS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=2)

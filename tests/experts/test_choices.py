@@ -11,17 +11,17 @@ import torch
 import tiny
 from caches import cache_for
 from suffice import LLM, SamplingParams, native
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.native_model import NativeModel, Omitted
+from suffice.decoder.step_rows import StepRows
 from suffice.engine.config import Config
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.experts import EXPERTS
 from suffice.experts.mass import Mass
-from suffice.models.native_model import NativeModel, Omitted
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize import torch_decoder
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.step_rows import StepRows
 from suffice.quant import QUANTS
+from suffice.quantize import torch_decoder
+from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.trace import Trace
 
 TOKENS = torch.randint(0, tiny.VOCABULARY, (30,), generator=torch.Generator().manual_seed(2))

@@ -184,7 +184,7 @@ def found(**changes: Any) -> calibration.Calibration:
 def test_a_calibration_must_be_of_the_model(
     small: Any, model: Any, checkpoints: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from suffice.models.files import fingerprint
+    from suffice.checkpoints.files import fingerprint
 
     folder = checkpoints("llama")
     with pytest.raises(

@@ -17,10 +17,10 @@ from batches import GREEDY, PADDING, generate, prompts
 from hf_reference import as_cache
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
+from suffice.checkpoints.files import fingerprint
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.fitted import fitted_rounding
-from suffice.models.files import fingerprint
 
 FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
 POLICIES = (

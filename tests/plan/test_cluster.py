@@ -20,8 +20,8 @@ from suffice.plan.figures import summary
 from suffice.plan.instance import SimulatedInstance
 from suffice.plan.setting import FrontCosts, Setting
 from suffice.plan.trace import Arrival, Lengths, made
-from suffice.serve import wire
-from suffice.serve.router import Router
+from suffice.serve.processes import wire
+from suffice.serve.processes.router import Router
 
 
 def run(arrivals: list[Arrival], setting: Setting | None = None, **more: Any) -> Run:

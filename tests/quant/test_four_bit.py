@@ -8,8 +8,8 @@ import pytest
 from correlated import layer
 from draws import normal
 from suffice.backends.cpu.packing import pack_stored, quantize
+from suffice.checkpoints.source import UnreadCodes
 from suffice.errors import InputError
-from suffice.models.checkpoint import UnreadCodes
 from suffice.quant.code_layout import CodeLayout
 from suffice.quant.four_bit import FourBit, Nested
 from suffice.quant.gptq import loss

@@ -15,7 +15,6 @@ from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear, unpack
 from suffice.errors import InputError
-from suffice.models.quantize.torch_layers import linear
 from suffice.native import core
 from suffice.quant.activations import Site
 from suffice.quant.code_layout import UNIT, CodeLayout
@@ -25,6 +24,7 @@ from suffice.quant.index_matmul import index_matmul
 from suffice.quant.kmeans import KMeans
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes, unpack_codes
 from suffice.quant.rtn import RTN
+from suffice.quantize.torch_layers import linear
 
 # rows, columns, group, rotation
 SHAPES = [

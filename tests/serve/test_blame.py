@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from suffice.serve import wire
-from suffice.serve.blame import MOST_BLAMED, SUSPECT, Blame
-from suffice.serve.pending import Ticket
+from suffice.serve.processes import wire
+from suffice.serve.processes.blame import MOST_BLAMED, SUSPECT, Blame
+from suffice.serve.processes.pending import Ticket
 
 
 class Engine:

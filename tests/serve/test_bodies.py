@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from suffice.serve.bodies import Bodies, Body
 from suffice.serve.errors import Problem
+from suffice.serve.http.bodies import Bodies, Body
 
 PART = {"type": "http.request", "body": b"ab", "more_body": True}
 

@@ -9,7 +9,7 @@ import pytest
 
 from scripted_engine import OUT_OF_MEMORY, text_of, token_of
 from serving import Served, events
-from suffice.serve.completion import MOST_PROMPTS, split
+from suffice.serve.dialects.completion import MOST_PROMPTS, split
 from suffice.serve.errors import Problem
 
 PATH = "/v1/completions"

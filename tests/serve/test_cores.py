@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 
 from suffice import native
 from suffice.errors import InputError
-from suffice.serve import cores
-from suffice.serve.cores import Core, Leases, Share, default_instances, found, lease, split
+from suffice.serve.processes import cores
+from suffice.serve.processes.cores import (
+    Core,
+    Leases,
+    Share,
+    default_instances,
+    found,
+    lease,
+    split,
+)
 
 
 def machine(nodes: int, count: int, siblings: int = 1) -> list[Core]:
@@ -171,7 +179,7 @@ def test_a_quota_of_time_leases_no_cores(tmp_path: Path) -> None:
 def test_a_lease_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     one = Machine(tmp_path, {0: "0-3"})
     code = (
-        "import sys; from pathlib import Path; from suffice.serve.cores import lease\n"
+        "import sys; from pathlib import Path; from suffice.serve.processes.cores import lease\n"
         "kept = lease(1, 2, system=Path(sys.argv[1]), folder=Path(sys.argv[2]),"
         " allowed=range(4), quota=4)\n"
         "print('leased', flush=True); sys.stdin.read()"

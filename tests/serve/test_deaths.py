@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serving import until
-from suffice.serve import deaths, instances
+from suffice.serve.processes import deaths, instances
 
 
 def test_engines_that_others_kill_are_started_again(

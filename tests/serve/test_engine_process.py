@@ -11,8 +11,8 @@ import pytest
 
 from scripted_engine import ScriptedEngine
 from suffice.errors import InputError
-from suffice.serve import engine_process, wire
-from suffice.serve.hosted import Opened
+from suffice.serve.processes import engine_process, wire
+from suffice.serve.processes.hosted import Opened
 
 
 class Process:

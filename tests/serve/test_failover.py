@@ -19,7 +19,7 @@ from serving import Served, events, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
-from suffice.serve import instances
+from suffice.serve.processes import instances
 from suffice.serve.settings import ENGINE
 
 ASKED: list[dict[str, Any]] = [

@@ -19,7 +19,7 @@ import pytest
 from scripted_engine import FATAL, LENGTH
 from serving import Served, events, until
 from suffice.errors import InputError
-from suffice.serve import deaths, instances, life
+from suffice.serve.processes import deaths, instances, life
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -70,7 +70,7 @@ def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bo
 def test_a_request_that_kills_engines_is_given_up(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from suffice.serve import instances
+    from suffice.serve.processes import instances
 
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     hold = tmp_path / "hold"

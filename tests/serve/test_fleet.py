@@ -21,12 +21,12 @@ from serving import Served, until
 from suffice import native
 from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError
-from suffice.serve import instances
-from suffice.serve.fleet import load_of, rates_of, summed, together
-from suffice.serve.pending import Mailbox, Ticket, Tickets
-from suffice.serve.router import Load, Rates
+from suffice.serve.processes import instances
+from suffice.serve.processes.fleet import load_of, rates_of, summed, together
+from suffice.serve.processes.pending import Mailbox, Ticket, Tickets
+from suffice.serve.processes.router import Load, Rates
+from suffice.serve.processes.wire import Submit
 from suffice.serve.settings import Settings
-from suffice.serve.wire import Submit
 
 pytestmark = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")
 LONG = "hello " * 400
@@ -164,7 +164,7 @@ def test_a_cancelled_request_ends_wherever_it_runs(
 
 
 def test_there_are_no_more_engines_than_cores() -> None:
-    from suffice.serve.front import Front
+    from suffice.serve.http.front import Front
 
     with pytest.raises(InputError, match="instances=9999: must be at most"):
         Front(Settings("m", engine=SCRIPTED, instances=9999))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from suffice.serve.gathering import Gathering
+from suffice.serve.processes.gathering import Gathering
 
 
 class Transport:

@@ -20,10 +20,10 @@ from suffice.cli.serve import engine_options
 from suffice.engine import structured
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
-from suffice.models.tokenizer import load_tokenizer
-from suffice.serve import grammar
+from suffice.serve.dialects import grammar
 from suffice.serve.errors import Problem
 from suffice.serve.settings import ENGINE
+from suffice.text.tokenizer import load_tokenizer
 
 SCHEMA = {
     "type": "object",

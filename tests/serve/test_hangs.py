@@ -21,8 +21,8 @@ from serving import Served, real, until
 from suffice import native
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
-from suffice.serve.life import Life
-from suffice.serve.pulse import TURN_SECONDS, Pulse, turns
+from suffice.serve.processes.life import Life
+from suffice.serve.processes.pulse import TURN_SECONDS, Pulse, turns
 from suffice.serve.settings import Settings
 
 two_cores = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")

@@ -20,7 +20,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from serving import Served, events, real
-from suffice.serve.pending import Ticket
+from suffice.serve.processes.pending import Ticket
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 

@@ -270,7 +270,7 @@ def few_files() -> Iterator[Callable[[], None]]:
 def test_an_engine_is_started_again_once_there_are_files(
     serving: Callable[..., Any], few_files: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from suffice.serve import instances
+    from suffice.serve.processes import instances
 
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
     with serving() as server:

@@ -20,9 +20,9 @@ from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError, OptionError
-from suffice.serve import instances, wire
-from suffice.serve.cores import default_instances
-from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.processes import instances, wire
+from suffice.serve.processes.cores import default_instances
+from suffice.serve.processes.pending import Mailbox, Ticket
 from suffice.serve.settings import Settings
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from serving import Served, real
 from suffice.engine.work import EngineStats, Final
-from suffice.serve import wire
-from suffice.serve.metrics import Metrics
-from suffice.serve.pending import Ticket
+from suffice.serve.processes import wire
+from suffice.serve.processes.metrics import Metrics
+from suffice.serve.processes.pending import Ticket
 
 
 class Page:

@@ -21,8 +21,8 @@ from serving import Served, until
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import ServerFlags, settings
 from suffice.engine.options import EngineOptions
-from suffice.serve.lookout import Lookout
 from suffice.serve.page import FILES
+from suffice.serve.processes.lookout import Lookout
 
 MOST_BYTES = 200_000
 SHARE = re.compile(r"""(?:src|href)="([^"]*)"|(?:from|import)\s*"([^"]*)"|url\(([^)]*)\)""")
@@ -213,7 +213,7 @@ def test_two_watch_and_one_leaves(server: Served) -> None:
 
 
 def test_watchers_are_limited(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suffice.serve.browser.MOST_WATCHERS", 1)
+    monkeypatch.setattr("suffice.serve.page.browser.MOST_WATCHERS", 1)
     first = streamed(server)
     next(first)
     refused = server.client.get("/live")

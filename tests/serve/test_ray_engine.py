@@ -18,8 +18,8 @@ import pytest
 from scripted_engine import VOCABULARY, token_of
 from serving import ENGINE
 from suffice.errors import InputError
-from suffice.serve import wire
-from suffice.serve.ray_engine import EngineReplica, encode, told
+from suffice.serve.processes import wire
+from suffice.serve.processes.ray_engine import EngineReplica, encode, told
 from suffice.serve.settings import Settings
 
 PROMPT = [1, 2, 3]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serving import Served, real
-from suffice.serve.talk import talk_of
+from suffice.serve.http.talk import talk_of
 
 TALK = [{"role": "user", "content": "a"}]
 

@@ -22,11 +22,12 @@ from test_fleet import generated, text, under_way
 
 from serving import Served, real, until
 from suffice import native
+from suffice.decoder import shelf
 from suffice.errors import InputError
-from suffice.models import shelf
-from suffice.serve import instances, life, run
-from suffice.serve.life import sharing
-from suffice.serve.local_fleet import LocalFleet
+from suffice.serve import run
+from suffice.serve.processes import instances, life
+from suffice.serve.processes.life import sharing
+from suffice.serve.processes.local_fleet import LocalFleet
 
 two_cores = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")
 sharing_only = pytest.mark.skipif(not shelf.can_share(), reason="memory is shared on Linux")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from suffice.serve import router
-from suffice.serve.router import BLOCK, SAMPLE_COST, Load, Rates, Router
-from suffice.serve.wire import Submit
+from suffice.serve.processes import router
+from suffice.serve.processes.router import BLOCK, SAMPLE_COST, Load, Rates, Router
+from suffice.serve.processes.wire import Submit
 
 IDLE = Load()
 LONG = list(range(10 * BLOCK))

@@ -18,11 +18,11 @@ from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
-from suffice.models.tokenizer import load_tokenizer
+from suffice.serve.dialects.tools import READERS, Tools, parser_of
 from suffice.serve.errors import Problem
+from suffice.serve.http.text import Room, Text
 from suffice.serve.settings import ENGINE
-from suffice.serve.text import Room, Text
-from suffice.serve.tools import READERS, Tools, parser_of
+from suffice.text.tokenizer import load_tokenizer
 
 CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
 LLAMA = CALL.replace("arguments", "parameters")

@@ -29,10 +29,10 @@ from suffice.serve.settings import GENERATION, Settings, sampling_defaults
 
 CODE = """
 import sys, json
-from suffice.models.tokenizer import load_tokenizer
+from suffice.text.tokenizer import load_tokenizer
 from suffice.serve.run import serve
 from suffice.serve.settings import Settings
-from suffice.serve.text import Text
+from suffice.serve.http.text import Text
 folder, settings = sys.argv[1:]
 sys.exit(serve(Settings(**json.loads(settings)), Text(load_tokenizer(folder))))
 """

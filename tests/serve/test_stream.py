@@ -11,14 +11,15 @@ import pytest
 
 from serving import Served, events
 from suffice.engine.work import Delta, Final, TokenLogprob
-from suffice.serve import messages, responses, wire
-from suffice.serve.answer import Reply
-from suffice.serve.fields import Fields
-from suffice.serve.front import Job
-from suffice.serve.link import Link
-from suffice.serve.pending import Mailbox, Ticket
-from suffice.serve.stream import KEEP_ALIVE, begun
-from suffice.serve.tools import READERS
+from suffice.serve.dialects import messages, responses
+from suffice.serve.dialects.answer import Reply
+from suffice.serve.dialects.fields import Fields
+from suffice.serve.dialects.tools import READERS
+from suffice.serve.http.front import Job
+from suffice.serve.http.stream import KEEP_ALIVE, begun
+from suffice.serve.processes import wire
+from suffice.serve.processes.link import Link
+from suffice.serve.processes.pending import Mailbox, Ticket
 
 
 def test_a_write_that_does_not_wait_needs_no_task() -> None:
@@ -215,7 +216,7 @@ def test_the_sink_gets_deltas_only_while_a_reader_waits() -> None:
 
 
 def test_most_tokens_take_the_quick_path(server: Served, monkeypatch: Any) -> None:
-    from suffice.serve.answer import Reply
+    from suffice.serve.dialects.answer import Reply
 
     quick: list[bytes | None] = []
     genuine = Reply.quick

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from suffice.serve.tally import Counter, Histogram
+from suffice.serve.processes.tally import Counter, Histogram
 
 LABELS = {"model_name": "m"}
 BOUNDS = (0.001, 0.5, 1.0, 20.0)

@@ -17,8 +17,8 @@ from suffice import native
 from suffice.attention.planes import LEVELS, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import DecoderWeights
-from suffice.models.key_rounding import KeyRounding, factors
+from suffice.decoder.key_rounding import KeyRounding, factors
+from suffice.decoder.weights import DecoderWeights
 from suffice.native import core
 from suffice.quant import hadamard
 

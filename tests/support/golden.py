@@ -59,7 +59,7 @@ def generate(model: Any, tokens: list[int]) -> tuple[list[int], float]:
 def main() -> None:
     import transformers
 
-    from suffice.models.tokenizer import load_tokenizer
+    from suffice.text.tokenizer import load_tokenizer
 
     for name in NAMES:
         path = model_file(name)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
 
-from suffice.models.config import DecoderConfig, Rope
-from suffice.models.rope import frequencies
+from suffice.decoder.config import DecoderConfig, Rope
+from suffice.decoder.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
-from suffice.models.open import open_checkpoint
 
 AWQ_ROWS = (0, 2, 4, 6, 1, 3, 5, 7)  # of the codes of a word, from its lowest bits on
 FLOAT8 = ml_dtypes.float8_e4m3fn

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from suffice.decoder.shelf import Shelf
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
-from suffice.models.shelf import Shelf
-from suffice.serve import wire
-from suffice.serve.hosted import Opened
+from suffice.serve.processes import wire
+from suffice.serve.processes.hosted import Opened
 
 VOCABULARY = 300
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head

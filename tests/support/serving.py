@@ -18,14 +18,14 @@ import uvicorn
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
-from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.app import build
-from suffice.serve.front import Front
-from suffice.serve.http import Protocol
+from suffice.serve.http.front import Front
+from suffice.serve.http.heads import Protocol
+from suffice.serve.http.text import Text
 from suffice.serve.run import listening
 from suffice.serve.settings import ENGINE as REAL_ENGINE
 from suffice.serve.settings import Settings
-from suffice.serve.text import Text
+from suffice.text.tokenizer import load_tokenizer
 
 ENGINE = "scripted_engine:opened"
 SUPPORT = Path(__file__).parent

@@ -19,7 +19,7 @@ from tokenizers import (
     trainers,
 )
 
-from suffice.models.formats.hf_classes import QWEN2_SPLIT, SPACE
+from suffice.text.hf_classes import QWEN2_SPLIT, SPACE
 
 _CORPUS = [
     "The quick brown fox jumps over the lazy dog. The dog doesn't mind, it's lazy.",

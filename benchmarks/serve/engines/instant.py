@@ -17,8 +17,8 @@ from typing import Any
 
 from suffice.engine.work import Delta, EngineStats, Final, Look, Work
 from suffice.errors import InputError
-from suffice.serve import wire
-from suffice.serve.hosted import Opened
+from suffice.serve.processes import wire
+from suffice.serve.processes.hosted import Opened
 from suffice.serve.run import serve
 from suffice.serve.settings import Settings
 

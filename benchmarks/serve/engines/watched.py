@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from suffice.engine.work import Delta, EngineStats, Look, Work
-from suffice.serve import model
-from suffice.serve.hosted import Engine, Opened
+from suffice.serve.processes import model
+from suffice.serve.processes.hosted import Engine, Opened
 from suffice.serve.settings import Settings
 
 

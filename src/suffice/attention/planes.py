@@ -7,7 +7,7 @@
 The base plane has the codes b and the scale, and is the row as `kmeans4` has it; the second plane
 has r. A base may also be a copy of a row of another type: r is then any number, not stored. This
 is the reference of csrc/kernels/kv_planes.inl, without the fitted scales of channels, the mean key
-and errors that are passed on, for which see `suffice.models.key_rounding`.
+and errors that are passed on, for which see `suffice.decoder.key_rounding`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class KVCache:
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
     largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
-    `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `models.key_rounding`.
+    `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `decoder.key_rounding`.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.

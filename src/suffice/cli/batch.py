@@ -127,10 +127,10 @@ def _answer(flags: BatchFlags, model: ModelFlags, settings: Settings) -> Any:
 def _setting(flags: BatchFlags, settings: Settings) -> Setting:
     """Return what is known of how results are made before an engine is started."""
     from suffice import native
+    from suffice.checkpoints.files import fingerprint, locate
     from suffice.engine.options import options
-    from suffice.models.files import fingerprint, locate
-    from suffice.serve import model as served
     from suffice.serve.batch_setting import Setting
+    from suffice.serve.processes import model as served
 
     given = {}
     for name, (declared, option) in options().items():

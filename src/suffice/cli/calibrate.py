@@ -76,9 +76,9 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
             "the one next to the model is of the model alone"
         )
     from suffice.attention.calibration import default_path, write
+    from suffice.checkpoints.files import locate
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
-    from suffice.models.files import locate
 
     text = load_text(flags.text, flags.data_dir)
     default = default_path(locate(model.model))

@@ -19,10 +19,10 @@ from suffice.pull import MODELS, model_path, resolve
 from suffice.registry import Table
 
 if TYPE_CHECKING:
-    from suffice.models.checkpoint import Checkpoint
-    from suffice.models.config import DecoderConfig, Rope
-    from suffice.models.formats.quantized_file import Quantized
-    from suffice.models.storage import StoredMatrix
+    from suffice.checkpoints.checkpoint import Checkpoint
+    from suffice.checkpoints.formats.quantized_file import Quantized
+    from suffice.checkpoints.storage import StoredMatrix
+    from suffice.decoder.config import DecoderConfig, Rope
 
 ISA_NAMES = {
     "v4_bf16": "AVX-512 with BF16",
@@ -133,9 +133,9 @@ def show_model(name: str) -> None:
     """
     path = resolve(name)
     with busy(f"opening {name}"):
-        from suffice.models.formats.quantized_file import Quantized
-        from suffice.models.open import open_model
-        from suffice.models.weights import shapes
+        from suffice.checkpoints.formats.quantized_file import Quantized
+        from suffice.checkpoints.open import open_model
+        from suffice.decoder.names import shapes
 
         opened = open_model(path)
     config = opened.config
@@ -168,7 +168,7 @@ def show_model(name: str) -> None:
 
 def _kinds(matrices: list[StoredMatrix]) -> str:
     """Return how each kind of matrix is stored, and the bits per weight of all together."""
-    from suffice.models.storage import by_kind
+    from suffice.checkpoints.storage import by_kind
 
     bits = 8 * sum(m.bytes for m in matrices) / sum(m.entries for m in matrices)
     groups = by_kind(matrices)
@@ -180,8 +180,8 @@ def _kinds(matrices: list[StoredMatrix]) -> str:
 
 def _runs_as(model: Checkpoint | Quantized) -> str:
     """Return the type of weights in memory, unless a flag asks for another."""
-    from suffice.models.formats.quantized_file import Quantized
-    from suffice.models.stored_file import FLOATS
+    from suffice.checkpoints.formats.quantized_file import Quantized
+    from suffice.checkpoints.stored_file import FLOATS
 
     if isinstance(model, Quantized):
         return "it is stored"

@@ -47,6 +47,6 @@ class InstanceFlags:
 
     def engines(self, threads: int | None) -> int:
         """Return the number of engines."""
-        from suffice.serve.cores import default_instances
+        from suffice.serve.processes.cores import default_instances
 
         return default_instances(threads) if self.instances is None else self.instances

@@ -113,7 +113,7 @@ def _calibration(
 ) -> Calibration:
     """Return the costs of a model's steps, measured now if they are not known."""
     from suffice import native
-    from suffice.models.files import fingerprint, locate
+    from suffice.checkpoints.files import fingerprint, locate
     from suffice.plan import calibrate, stored
 
     calibrate.check(config)

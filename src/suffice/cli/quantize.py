@@ -78,15 +78,15 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
         ) from None
 
     from suffice import native
+    from suffice.checkpoints.files import fingerprint, locate
+    from suffice.checkpoints.open import open_checkpoint
+    from suffice.decoder.weights import DecoderWeights
     from suffice.eval.perplexity import windows_of
     from suffice.eval.texts import described, load_text
-    from suffice.models.decoder import DecoderWeights
-    from suffice.models.files import fingerprint, locate
-    from suffice.models.open import open_checkpoint
-    from suffice.models.quantize.job import Quantizing
-    from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
+    from suffice.quantize.job import Quantizing
+    from suffice.text.tokenizer import load_tokenizer
 
     if model.options.threads is not None:
         native.set_threads(model.options.threads)
@@ -172,7 +172,7 @@ def _method(text: str) -> Any:
 
 
 def _show(what: str, total: int, done: Iterator[int]) -> None:
-    from suffice.models.pages import trim_heap
+    from suffice.decoder.pages import trim_heap
 
     for _ in counted(what, total, done):
         trim_heap()

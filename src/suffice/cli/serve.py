@@ -95,7 +95,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         InputError: A bad value, or contradictory options.
     """
     from suffice.pull import resolve
-    from suffice.serve.tools import parser_of
+    from suffice.serve.dialects.tools import parser_of
 
     own = dict(flags.own)
     model = flags.with_threads(model)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from suffice.attention.levels import Levels
     from suffice.attention.rule import AttentionRule
     from suffice.attention.softmax import Softmax
-    from suffice.models.config import DecoderConfig
+    from suffice.decoder.config import DecoderConfig
     from suffice.quant import Quant
 
 

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from suffice.attention import rule_of
+from suffice.decoder.native_model import NativeModel, Omitted
+from suffice.decoder.step_rows import StepRows
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.models.decoder import DecoderWeights
-from suffice.models.native_model import NativeModel, Omitted
-from suffice.models.step_rows import StepRows
-from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import DraftSetting
+from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
-    from suffice.models.shelf import Shelf
 
 
 class DraftModels:

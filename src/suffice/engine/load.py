@@ -6,25 +6,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from suffice import native
+from suffice.checkpoints.adapters import read_adapters
+from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.files import fingerprint
+from suffice.checkpoints.formats.quantized_file import Quantized
+from suffice.checkpoints.merged import merged
+from suffice.checkpoints.open import open_model
 from suffice.data.essay import essay
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.pages import to_huge_pages
+from suffice.decoder.shelf import Shelf
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.models.adapters import read_adapters
-from suffice.models.checkpoint import Checkpoint
-from suffice.models.config import DecoderConfig
-from suffice.models.decoder import DecoderWeights
-from suffice.models.files import fingerprint
-from suffice.models.formats.quantized_file import Quantized
-from suffice.models.merged import merged
-from suffice.models.open import open_model
-from suffice.models.pages import to_huge_pages
-from suffice.models.shelf import Shelf
-from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.progress import status
 from suffice.quant import QUANTS
 from suffice.quant.panels import Allocate
+from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
 

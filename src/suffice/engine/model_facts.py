@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from suffice.cache.kv import MAX_TENTATIVE
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.steps import UNIT
-from suffice.models.decoder import DecoderWeights
 
 PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
 EXPERT_ROWS = 512  # with experts: each gets few of them, and is read once for all

@@ -12,13 +12,13 @@ import numpy as np
 
 from suffice.cache import machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
+from suffice.decoder.adapter import Adapter
+from suffice.decoder.step_rows import StepRows
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.protocol import How, Rows
 from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
-from suffice.models.adapters import Adapter
-from suffice.models.decoder import DecoderWeights
-from suffice.models.step_rows import StepRows
 from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths

@@ -16,14 +16,14 @@ from suffice.attention.rule import (
     guarantee,
 )
 from suffice.cache import fits_keys, types_of
+from suffice.decoder.adapter import Adapter
+from suffice.decoder.key_rounding import POSITIONS, KeyRounding, key_rounding
+from suffice.decoder.native_model import NativeModel, Omitted
+from suffice.decoder.stored_rounding import stored
+from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.model_facts import ModelFacts
 from suffice.errors import InputError, SufficeWarning
-from suffice.models.adapters import Adapter
-from suffice.models.decoder import DecoderWeights
-from suffice.models.key_rounding import POSITIONS, KeyRounding, key_rounding
-from suffice.models.native_model import NativeModel, Omitted
-from suffice.models.stored_rounding import stored
 from suffice.progress import status
 
 

@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from suffice.attention import ATTENTIONS, in_python
+from suffice.checkpoints.files import fingerprint, locate
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.models.files import fingerprint, locate
 from suffice.policy import POLICIES
 
 # Attention features of some families that the native kernel lacks.

@@ -36,16 +36,16 @@ except ImportError as error:
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.packing import pack
+from suffice.checkpoints.formats.quantized_file import open_quantized
+from suffice.decoder.families import ARCHITECTURES
+from suffice.decoder.name_maps import Slice, Templates
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
-from suffice.models.families import ARCHITECTURES
-from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.quantize.layerwise import SiteInputs
-from suffice.models.slices import Slice, Templates
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS
 from suffice.quant.sites import SITE_OF
+from suffice.quantize.layerwise import SiteInputs
 
 HESSIAN_BYTES = 256 << 20
 

@@ -19,10 +19,10 @@ from suffice.plan.instance import News, SimulatedInstance
 from suffice.plan.setting import Setting
 from suffice.plan.stored import Calibration
 from suffice.plan.trace import Arrival
-from suffice.serve import wire
-from suffice.serve.fleet import load_of
-from suffice.serve.pending import Mailbox, Ticket
-from suffice.serve.router import Load, Router
+from suffice.serve.processes import wire
+from suffice.serve.processes.fleet import load_of
+from suffice.serve.processes.pending import Mailbox, Ticket
+from suffice.serve.processes.router import Load, Router
 
 
 @dataclass

@@ -16,9 +16,9 @@ from suffice.plan.runner import Clock, NoText, SimulatedRunner
 from suffice.plan.setting import Setting
 from suffice.plan.stored import Calibration
 from suffice.sampling_params import SamplingParams
-from suffice.serve import wire
-from suffice.serve.pending import Tickets
-from suffice.serve.router import Rates
+from suffice.serve.processes import wire
+from suffice.serve.processes.pending import Tickets
+from suffice.serve.processes.router import Rates
 from suffice.speculate.budget import Budget
 from suffice.speculate.none import NoDrafts
 

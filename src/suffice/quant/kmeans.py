@@ -7,7 +7,7 @@ share a scale (none: all of them). K-means is weighted by importance[k] scale[n,
 minimises the loss of the layer and not that of the normalised weights. The importance of an input
 is E[x^2]; with compensation it is 1 / [H^-1]_kk, the loss of rounding this weight alone once the
 others compensate. With `fisher` each token of the text counts in H by the Fisher information of the
-layer's outputs (`suffice.models.quantize.sensitivity`), which needs a backward pass.
+layer's outputs (`suffice.quantize.sensitivity`), which needs a backward pass.
 
 `kllm` is the paper's method: a scale is the largest magnitude, nothing is compensated. `kmeans`
 adds, in this order, refinement of scales and codebook in turn (`rounds`), GPTQ's error compensation

@@ -14,11 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
-from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
-from suffice.serve.bodies import stopping
+from suffice.serve import health
+from suffice.serve.dialects import chat, completion, messages, models, responses, tokens
 from suffice.serve.errors import Problem, path_of
-from suffice.serve.front import Front
-from suffice.serve.guard import Guard, key_of, note
+from suffice.serve.http.bodies import stopping
+from suffice.serve.http.front import Front
+from suffice.serve.http.guard import Guard, key_of, note
+from suffice.serve.page import FILES, browser
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
 Handle = Callable[[Request], Awaitable[Response]]
@@ -66,7 +68,8 @@ def build(front: Front) -> ASGIApp:
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
-    guarded = Heads(Guard(Posts(app, front, posts), front))
+    shown = FILES if front.settings.page else ()
+    guarded = Heads(Guard(Posts(app, front, posts), front, shown))
     if not front.settings.allowed_origins:
         return guarded
     return CORSMiddleware(

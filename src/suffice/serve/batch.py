@@ -19,9 +19,9 @@ from suffice import native
 from suffice.errors import InputError, one_line
 from suffice.serve.app import build
 from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
-from suffice.serve.chance import named
 from suffice.serve.errors import Problem
-from suffice.serve.front import Front
+from suffice.serve.http.chance import named
+from suffice.serve.http.front import Front
 from suffice.serve.settings import Settings
 
 AHEAD = 2  # requests under way for each place, so that none is empty

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse, Response
 
-from suffice.serve.bodies import stopping
 from suffice.serve.errors import Problem
-from suffice.serve.front import Front
+from suffice.serve.http.bodies import stopping
+from suffice.serve.http.front import Front
 
 
 def alive(front: Front) -> Response:

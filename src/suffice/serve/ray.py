@@ -19,21 +19,21 @@ from ray.serve._private.constants import SERVE_SESSION_ID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice.errors import InputError
-from suffice.models.tokenizer import load_tokenizer
 from suffice.pull import resolve
 from suffice.serve.app import build as application
-from suffice.serve.front import Front
-from suffice.serve.guard import key_of
+from suffice.serve.http.front import Front
+from suffice.serve.http.guard import key_of
+from suffice.serve.http.text import Text
+from suffice.serve.processes.ray_cluster import joined, session
+from suffice.serve.processes.ray_engine import EngineReplica
 from suffice.serve.ray_arguments import Cluster, read
-from suffice.serve.ray_cluster import joined, session
-from suffice.serve.ray_engine import EngineReplica
 from suffice.serve.settings import Settings, sampling_defaults
-from suffice.serve.text import Text
+from suffice.text.tokenizer import load_tokenizer
 
 SESSION_HEADERS = (SERVE_SESSION_ID.lower().encode(), b"x-user-id")  # the first that is given
 HEAD = {"node:__internal_head__": 0.001}  # Ray's own resource of the head node
 AHEAD = 2  # requests at an engine for each place; the others wait where any engine can take them
-ROUTER = "suffice.serve.ray_router:SessionRouter"
+ROUTER = "suffice.serve.processes.ray_router:SessionRouter"
 HEALTH_SECONDS = 5.0
 MOST_STARTS = 3  # of an engine, before the deployment has failed
 

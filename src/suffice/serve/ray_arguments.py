@@ -18,8 +18,8 @@ from suffice.engine.options import EngineOptions, options
 from suffice.errors import InputError, OptionError, brief, one_line, unknown
 from suffice.flags import offered
 from suffice.pull import DEFAULT_MODEL
+from suffice.serve.dialects.tools import parser_of
 from suffice.serve.settings import GENERATION, Limits, Settings
-from suffice.serve.tools import parser_of
 
 FRONT_NODES = ("head", "any")
 CONNECT_SECONDS = 10.0

@@ -21,10 +21,10 @@ import uvloop
 from suffice.errors import InputError, OptionError
 from suffice.serve.app import build
 from suffice.serve.errors import Problem
-from suffice.serve.front import Front
-from suffice.serve.http import Protocol
+from suffice.serve.http.front import Front
+from suffice.serve.http.heads import Protocol
+from suffice.serve.http.text import Text
 from suffice.serve.settings import Settings
-from suffice.serve.text import Text
 
 NICE = 5  # below the engine: its cores are the scarce ones
 BACKLOG = 2048

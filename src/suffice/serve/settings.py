@@ -19,7 +19,7 @@ from suffice.flags import Fault, flag, offered
 
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-ENGINE = "suffice.serve.model:opened"
+ENGINE = "suffice.serve.processes.model:opened"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?|null")
 _MOST = 2**31 - 1  # of numbers
 

@@ -44,7 +44,7 @@ class Quantizer(Protocol):
 
 
 class Codes(Protocol):
-    """A matrix [N, K] in codes that has not been read; see `models.checkpoint.UnreadCodes`."""
+    """A matrix [N, K] in codes that has not been read; see `checkpoints.source.UnreadCodes`."""
 
     @property
     def layout(self) -> CodeLayout:
@@ -68,7 +68,7 @@ class Codes(Protocol):
 
 
 class Stored(Protocol):
-    """A matrix [N, K] of a file that has not been read; see `models.checkpoint.Weight`."""
+    """A matrix [N, K] of a file that has not been read; see `checkpoints.source.Weight`."""
 
     @property
     def shape(self) -> tuple[int, ...]:

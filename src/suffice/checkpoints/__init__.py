@@ -1,0 +1,1 @@
+"""Checkpoints: models in any storage format, opened, checked, and read one tensor at a time."""

@@ -1,0 +1,152 @@
+"""Checkpoints: a decoder's configuration and its weights, one tensor at a time.
+
+`checkpoints.open` opens them. Everything is checked before the first weight is read: every field of
+the configuration, and names and shapes of weights, both missing and superfluous ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from suffice.checkpoints.matching import match, views
+from suffice.checkpoints.slices import slice_source
+from suffice.checkpoints.source import Source, Weight
+from suffice.checkpoints.stacks import EVERY, members, stack_source
+from suffice.checkpoints.storage import StoredMatrix, commonest
+from suffice.checkpoints.stored_file import Array
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.families import Family
+from suffice.decoder.name_maps import Templates
+from suffice.decoder.names import is_linear, is_norm, shapes
+from suffice.errors import InputError, shown
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint; `names` maps canonical names to stored ones.
+
+    `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
+    model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
+    describe the tokenizer too; None in other formats.
+    """
+
+    path: Path
+    config: DecoderConfig
+    names: Mapping[str, str]
+    source: Source
+    norm_offset: float = 0.0
+    spare_head: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def dtype(self) -> str:
+        """The type that holds every matrix without rounding: float32, float16 or bfloat16.
+
+        Blocks of 8 bits and fewer count as bfloat16, which rounds less than they do.
+        """
+        matrices = (stored for name, stored in self.names.items() if is_linear(name))
+        found = {self.source.dtype(stored) for stored in matrices}
+        return found.pop() if len(found) == 1 else "float32"
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """Storage of each matrix."""
+        shapes = self.source.shapes()
+        found = []
+        for name, stored in self.names.items():
+            if is_linear(name):
+                entries = math.prod(shapes[stored])
+                type_, size = self.source.stored(stored)
+                coded = self.source.in_codes(stored)
+                found.append(StoredMatrix(name, type_, size, entries, coded))
+        return found
+
+    @property
+    def stored_as(self) -> str:
+        """The storage of the matrices as one word, such as Q4_K_M or bfloat16."""
+        return self.source.label or commonest(self.matrices)
+
+    def weights(self) -> Iterator[tuple[str, Weight]]:
+        """Yield canonical names and weights, which are read when they are asked for.
+
+        Raises:
+            InputError: A damaged file, or an unused head that is not the embedding.
+        """
+        stored_shapes = self.source.shapes()
+        offset = self.norm_offset if self.config.norm == "rms" else 0.0
+        for name, stored in self.names.items():
+            shift = offset if is_norm(name) else 0.0
+            dtype = "float32" if shift else self.source.dtype(stored)
+            weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift)
+            if name == "embed" and self.spare_head is not None:
+                self._check_spare_head(weight, self.spare_head)
+            yield name, weight
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Read the weights one by one: canonical names and arrays in the stored float type.
+
+        Raises:
+            InputError: A damaged file, an entry that is not finite, or an unused head that is not
+                the embedding.
+        """
+        for name, weight in self.weights():
+            yield name, weight.load()
+
+    def _check_spare_head(self, embed: Weight, name: str) -> None:
+        head = replace(embed, stored=name)
+        pairs = zip(embed.blocks(), head.blocks(), strict=True)
+        if not all(np.array_equal(ours, theirs) for (_, ours), (_, theirs) in pairs):
+            raise InputError(
+                f"{self.path}: the configuration ties the head to the embedding, "
+                f"but the weight '{shown(name)}' differs from it"
+            )
+
+
+def assemble(
+    path: Path,
+    family: Family,
+    config: DecoderConfig,
+    source: Source,
+    weights: Templates | None = None,
+    norm_offset: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Match a source's weights with a configuration.
+
+    `weights` and `norm_offset` replace those of the family. `metadata` are a GGUF file's.
+
+    Raises:
+        InputError: Weights are missing, left over, of another shape or of an unsupported type.
+    """
+    weights = family.weights if weights is None else weights
+    stored = source.shapes()
+    spare = f"{weights['head']}.weight"
+    spare_head = spare if config.tied and spare in stored else None
+    rest = {name: shape for name, shape in stored.items() if name != spare_head}
+    wanted = shapes(config)
+    experts = config.experts.count if config.experts else 0
+    names = match(
+        wanted,
+        weights,
+        rest,
+        surplus=family.surplus,
+        base=family.base,
+        experts=experts,
+        where=str(path),
+    )
+    stacks = {name: members(name, experts) for name in names.values() if EVERY in name}
+    source = stack_source(source, stacks)
+    for name in dict.fromkeys(names.values()):
+        source.dtype(name)  # refuses a type that cannot be read
+    cut = views(config, weights, names)
+    called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
+    source = slice_source(source, {called[name]: view for name, view in cut.items()})
+    names |= called
+    offset = family.norm_offset if norm_offset is None else norm_offset
+    return Checkpoint(path, config, names, source, offset, spare_head, metadata)

@@ -1,0 +1,174 @@
+"""The GGUF container: metadata, a table of tensors, and their blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suffice.checkpoints.formats.gguf_header import Entry, Header, read_header
+from suffice.checkpoints.formats.gguf_types import KNOWN, NATIVE, TYPES
+from suffice.checkpoints.stored_file import FLOATS, Array, StoredFile, is_finite
+from suffice.errors import InputError, shown
+
+_MOST_SIZE = 2**31 - 1  # of a dimension
+_BLOCK_VALUES = 1 << 20  # that the `gguf` package decodes at a time
+
+
+class TensorInfo(NamedTuple):
+    """A stored tensor: its shape [N, K], ggml type, and place in the file in bytes."""
+
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+    size: int
+
+    @property
+    def type(self) -> str:
+        """The name of its ggml type."""
+        return TYPES[self.kind].name
+
+    @property
+    def columns(self) -> int:
+        """Values of a row, the last dimension."""
+        return self.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """The product of all other dimensions."""
+        return math.prod(self.shape[:-1])
+
+
+@dataclass(frozen=True)
+class GGUF:
+    """An opened file: metadata by key, and the table of tensors by name."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    file: StoredFile
+
+    @classmethod
+    def open(cls, path: Path) -> GGUF:
+        """Read the metadata and the table of a file.
+
+        Raises:
+            InputError: Not a GGUF file, damaged, cut short, or with tensors of an unsupported type.
+        """
+        file = StoredFile(path)
+        header = read_header(file)
+        tensors = {name: _place(file, header, name) for name in header.table}
+        _check_apart(path, tensors)
+        return cls(path, header.metadata, tensors, file)
+
+    def load(self, name: str) -> Array:
+        """Read one tensor, decoded to float32 if it is stored in blocks."""
+        info = self.tensors[name]
+        if info.type in FLOATS:
+            return self.file.read_array(name, info.offset, info.shape, FLOATS[info.type])
+        values = np.empty((info.rows, info.columns), np.float32)
+        self.read_rows(name, 0, values)
+        return values.reshape(info.shape)
+
+    def read_rows(self, name: str, first: int, out: NDArray[np.float32], paired: int = 0) -> bool:
+        """Decode rows `first`, ... of a tensor into `out` [rows, K]; return if all are finite.
+
+        `paired` is described in `StoredFile.read_rows`.
+        """
+        info = self.tensors[name]
+        if info.kind in NATIVE:
+            return self.file.read_rows(name, info.offset, info.type, first, out, paired)
+        step = max(1, _BLOCK_VALUES // info.columns)
+        for row in range(0, len(out), step):
+            part = out[row : row + step]
+            part[:] = self._by_package(name, first + row, len(part), paired)
+        return is_finite(out)
+
+    def read_panels(self, name: str, out: NDArray[np.uint8], paired: int = 0) -> bool:
+        """Read a matrix in codes as panels `out`; return if its scales and minima are finite.
+
+        `paired` is described in `StoredFile.read_rows`.
+        """
+        info = self.tensors[name]
+        shape = info.rows, info.columns
+        return self.file.read_panels(name, info.offset, info.type, shape, out, paired)
+
+    def _by_package(self, name: str, first: int, count: int, paired: int) -> Any:
+        """Decode some rows of a rare type by the `gguf` package."""
+        import gguf
+
+        info = self.tensors[name]
+        row_bytes = info.size // info.rows
+        last = first + count
+        if paired:  # whole heads
+            start, end = first // paired * paired, -(-last // paired) * paired
+        else:
+            start, end = first, last
+        where = info.offset + start * row_bytes
+        stored = self.file.read_array(name, where, (end - start, row_bytes), np.dtype(np.uint8))
+        decoder = getattr(gguf.quants, info.type)
+        decoder.init_grid()
+        # Overflow gives infinities, which are refused. `gguf.dequantize` itself converts 16 rows
+        # at a time, 20 times slower than all of them.
+        with np.errstate(all="ignore"):
+            values = decoder.dequantize_rows(stored)
+        if paired:
+            pairs = values.reshape(-1, paired // 2, 2, info.columns)
+            values = pairs.swapaxes(1, 2).reshape(values.shape)
+        return values[first - start : last - start]
+
+
+def _place(file: StoredFile, header: Header, name: str) -> TensorInfo:
+    """Return where a tensor lies.
+
+    Raises:
+        InputError: Its type or shape is not supported, or its bytes are not all in the file.
+    """
+    entry = header.table[name]
+    what = f"tensor '{shown(name)}'"
+    if entry.kind not in TYPES:
+        names = sorted(block.name for block in TYPES.values())
+        raise InputError(
+            f"{file.path}: {what} has the unsupported ggml type "
+            f"{KNOWN.get(entry.kind, entry.kind)}; "
+            f"supported: {', '.join(names)}: take another file of the model, "
+            "or make one from its float weights: llama-quantize MODEL-F16.gguf OUT.gguf Q8_0"
+        )
+    size = _size(entry)
+    if size is None:
+        raise InputError(f"{file.path}: {what} of shape {list(entry.shape)} has no whole blocks")
+    if entry.offset % header.alignment:
+        raise InputError(
+            f"{file.path} is damaged: {what} starts at byte {entry.offset} of the data, "
+            f"not at a multiple of {header.alignment}"
+        )
+    start = header.start + entry.offset
+    if start + size > file.size:
+        raise InputError(
+            f"{file.path} is cut short: {what} ends at byte {start + size} of {file.size}"
+        )
+    return TensorInfo(entry.shape, entry.kind, start, size)
+
+
+def _size(entry: Entry) -> int | None:
+    """Return a tensor's bytes; None if its shape cannot be."""
+    _, values, block_bytes = TYPES[entry.kind]
+    if not all(1 <= size <= _MOST_SIZE for size in entry.shape) or entry.shape[-1] % values:
+        return None
+    return math.prod(entry.shape) // values * block_bytes
+
+
+def _check_apart(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuse tensors that share bytes of the file."""
+    order = sorted(tensors, key=lambda name: tensors[name].offset)
+    for one, other in pairwise(order):
+        if tensors[one].offset + tensors[one].size > tensors[other].offset:
+            raise InputError(
+                f"{path} is damaged: the tensors '{shown(one)}' and '{shown(other)}' overlap"
+            )

@@ -1,0 +1,259 @@
+"""Models in GGUF files: metadata as a Hugging Face configuration, and the names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suffice.checkpoints.checkpoint import Checkpoint, assemble
+from suffice.checkpoints.formats.gguf_file import GGUF
+from suffice.checkpoints.formats.gguf_names import ARCHITECTURES, WITH_EXPERTS, Architecture
+from suffice.checkpoints.formats.gguf_types import CODES, file_type
+from suffice.checkpoints.matching import check_finite, check_layers, not_finite
+from suffice.checkpoints.source import UnreadCodes
+from suffice.checkpoints.stored_file import FLOATS, Array
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.families import family_of
+from suffice.errors import InputError, unknown
+
+_ROPE_DIVISORS = "rope_freqs.weight"
+_ROW = "ffn_gate_inp_shexp.weight"
+# of the one size, 27B, whose attention scale does not follow from its head size
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+
+_NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
+_TOKENS = "tokenizer.ggml.tokens"
+# metadata keys that are optional but fixed: their value follows from other keys
+_CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open the model in a `.gguf` file.
+
+    Raises:
+        InputError: A damaged file, an unsupported architecture, key or tensor type, or weights
+            that do not match the metadata.
+    """
+    file = GGUF.open(path)
+    name = file.metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
+    with_experts = file.metadata.get(f"{name}.expert_count") and name in WITH_EXPERTS
+    own = WITH_EXPERTS[name] if with_experts else ARCHITECTURES[name]
+    if file.metadata.get("split.count") not in (None, 0, 1):
+        raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
+    raw = _configuration(file, name, own)
+    family = family_of(raw)
+    config = family.read(raw)
+    if _ROPE_DIVISORS in file.tensors:
+        divisors = _divisors(file, config.head_size)
+        config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
+    source = _Source(file, config, interleaved=own.paired)
+    # llama.cpp stores 1 + w for the families that add 1
+    return assemble(
+        path, family, config, source, own.weights, norm_offset=0.0, metadata=file.metadata
+    )
+
+
+def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
+    values = file.load(_ROPE_DIVISORS).astype(np.float32)
+    check_finite(file.path, _ROPE_DIVISORS, values)
+    if values.shape != (head_size // 2,) or values.min() <= 0:
+        raise InputError(
+            f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
+            f"must hold {head_size // 2} positive numbers"
+        )
+    return tuple(values.tolist())
+
+
+class _Source:
+    """The tensors of a file under their own names, in Hugging Face's order of rows."""
+
+    def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
+        self._file = file
+        self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every stored weight except the rotary divisors."""
+        tensors = self._file.tensors
+        return {
+            name: _shape(name, info.shape)
+            for name, info in tensors.items()
+            if name != _ROPE_DIVISORS
+        }
+
+    def dtype(self, name: str) -> str:
+        """Return the name of a weight's type; bfloat16 for blocks of integers."""
+        stored = self._file.tensors[name].type
+        return str(FLOATS[stored]) if stored in FLOATS else "bfloat16"
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the ggml type of a weight, and its bytes."""
+        info = self._file.tensors[name]
+        return info.type, info.size
+
+    @property
+    def label(self) -> str | None:
+        """The file's name for its storage, such as Q4_K_M; None if missing or wrong."""
+        return file_type(self._file.metadata.get("general.file_type"))
+
+    def load(self, name: str) -> Array:
+        """Read one weight, decoded to float32 if it is stored in blocks."""
+        info, paired = self._file.tensors[name], self._paired(name)
+        if len(info.shape) == 2 and (paired or info.type not in FLOATS):
+            values = np.empty(info.shape, np.float32)
+            self.load_rows(name, 0, values)
+            return values
+        found = self._file.load(name)
+        check_finite(self._file.path, name, found)
+        if paired:  # a bias
+            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2)
+        return found.reshape(_shape(name, info.shape))
+
+    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
+        """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
+        if not self._file.read_rows(name, first, out, self._paired(name)):
+            raise not_finite(self._file.path, name)
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a matrix is stored in codes, and in none of the rare types."""
+        return self._file.tensors[name].type in CODES
+
+    def codes(self, name: str) -> UnreadCodes:
+        """Return a matrix that is stored in codes."""
+        layout, levels = CODES[self._file.tensors[name].type]
+
+        def fill(out: NDArray[np.uint8]) -> None:
+            if not self._file.read_panels(name, out, self._paired(name)):
+                raise not_finite(self._file.path, name)
+
+        return UnreadCodes(layout, levels, fill)
+
+    def _paired(self, name: str) -> int:
+        """Return the rows of a head that llama.cpp stores in pairs; 0: the order is ours.
+
+        The two rows that a rotation mixes are next to each other there.
+        """
+        heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
+        return self._file.tensors[name].shape[0] // heads if heads else 0
+
+
+def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor, also where a matrix of one row is stored as a vector."""
+    return (1, *shape) if len(shape) == 1 and name.endswith(_ROW) else shape
+
+
+def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
+    """Return the metadata as the fields of a `config.json`."""
+    prefix, fields = name + ".", own.fields
+    keys = {
+        key.removeprefix(prefix): value
+        for key, value in file.metadata.items()
+        if key.startswith(prefix) and own.absent.get(key.removeprefix(prefix)) != value
+    }
+    scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
+    checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}
+    for key in keys:
+        if key not in fields:
+            raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
+    for key in (*_NEEDED, *keys):
+        _check_number(file, prefix + key, keys.get(key), fields[key][1])
+    check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
+    raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
+    raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
+    raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
+    raw |= {"architectures": [own.name], "vocab_size": _vocabulary(file)}
+    raw["tie_word_embeddings"] = "output.weight" not in file.tensors
+    rope = _rope_scaling(file, scaling)
+    raw |= {name: value | own.scaled for name, value in rope.items()}
+    if name in _GEMMA_27B_LAYERS:
+        raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
+    if own.bias:
+        raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
+    if own.partial and "rope.dimension_count" in checked:
+        rotated = checked.pop("rope.dimension_count")
+        _check_number(file, prefix + "rope.dimension_count", rotated, int)
+        raw[own.partial] = rotated / raw["head_dim"]
+    _check_implied(checked, raw, prefix)
+    called = {own.renamed.get(field, field): value for field, value in raw.items()}
+    return {field: value for field, value in called.items() if field} | dict(own.fixed)
+
+
+def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
+    """Refuse values of another type than `kind`, and whole numbers below 1.
+
+    Raises:
+        InputError: It is one.
+    """
+    if kind is int and not (type(value) is int and value >= 1):
+        allowed = "a whole number of at least 1"
+    elif kind is bool and type(value) is not bool:
+        allowed = "true or false"
+    elif kind is float and type(value) not in (int, float):
+        allowed = "a number"
+    else:
+        return
+    raise InputError(f"{file.path}: the GGUF key '{key}' = {value!r:.60} must be {allowed}")
+
+
+def _vocabulary(file: GGUF) -> int:
+    info = file.tensors.get("token_embd.weight")
+    if info is None or len(info.shape) != 2:
+        raise InputError(f"{file.path}: the tensor 'token_embd.weight' is missing or no matrix")
+    tokens = file.metadata.get(_TOKENS)
+    if isinstance(tokens, list) and len(tokens) != info.shape[0]:
+        raise InputError(
+            f"{file.path}: its vocabulary has {len(tokens)} tokens, "
+            f"but its embedding has {info.shape[0]} rows"
+        )
+    return info.shape[0]
+
+
+def _gemma_scalar(raw: Mapping[str, Any], layers_of_27b: int) -> int:
+    if raw["num_hidden_layers"] == layers_of_27b:
+        return int(raw["hidden_size"]) // int(raw["num_attention_heads"])
+    return int(raw["head_dim"])
+
+
+def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
+    kind = values.pop("type", "none")
+    values.pop("finetuned", None)  # the origin of the model
+    if kind == "none":
+        return {}
+    names: dict[str, dict[str, str | None]] = {
+        "linear": {"factor": "factor", "original_context_length": None},
+        "yarn": {
+            "factor": "factor",
+            "original_context_length": "original_max_position_embeddings",
+        },
+    }
+    if not isinstance(kind, str) or kind not in names:
+        raise unknown("GGUF rope.scaling.type", f"{kind!s:.200}", ["none", *names])
+    for key, value in values.items():
+        if key not in names[kind]:
+            known = [f"rope.scaling.{name}" for name in names[kind]]
+            raise unknown("GGUF key", f"rope.scaling.{key}", known)
+        _check_number(file, f"rope.scaling.{key}", value, float if key == "factor" else int)
+    fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
+    return {"rope_scaling": {"rope_type": kind, **fields}}
+
+
+def _check_implied(checked: Mapping[str, Any], raw: Mapping[str, Any], prefix: str) -> None:
+    implied = {
+        "rope.dimension_count": raw["head_dim"],
+        "attention.value_length": raw["head_dim"],
+        "vocab_size": raw["vocab_size"],
+        "expert_count": 0,
+    }
+    for key, value in checked.items():
+        if value != implied[key]:
+            raise InputError(
+                f"GGUF key '{prefix}{key}' = {value!r:.60} is not supported; "
+                f"supported: {implied[key]}"
+            )

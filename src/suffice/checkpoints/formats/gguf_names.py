@@ -1,0 +1,220 @@
+"""How GGUF files name what Hugging Face's files name: keys of metadata, and weights.
+
+An architecture of llama.cpp is a class of Hugging Face with keys and names of weights of its own.
+Where its files leave out a field of the configuration, llama.cpp has a fixed value for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from suffice.decoder.name_maps import Templates, stored_together
+
+Fields = Mapping[str, tuple[str, type]]  # of a metadata key: the configuration field, and its type
+
+_LAYER = "blk.{i}."
+_WEIGHTS: Templates = {
+    "embed": "token_embd",
+    "final_norm": "output_norm",
+    "head": "output",
+    "layers.attn_norm": _LAYER + "attn_norm",
+    "layers.q": _LAYER + "attn_q",
+    "layers.k": _LAYER + "attn_k",
+    "layers.v": _LAYER + "attn_v",
+    "layers.o": _LAYER + "attn_output",
+    "layers.q_norm": _LAYER + "attn_q_norm",
+    "layers.k_norm": _LAYER + "attn_k_norm",
+    "layers.post_attn_norm": _LAYER + "post_attention_norm",
+    "layers.mlp_norm": _LAYER + "ffn_norm",
+    "layers.gate": _LAYER + "ffn_gate",
+    "layers.up": _LAYER + "ffn_up",
+    "layers.down": _LAYER + "ffn_down",
+    "layers.post_mlp_norm": _LAYER + "post_ffw_norm",
+    "layers.router": _LAYER + "ffn_gate_inp",
+    **stored_together(_LAYER + "ffn_gate_exps", "expert_gate", by_expert=True),
+    **stored_together(_LAYER + "ffn_up_exps", "expert_up", by_expert=True),
+    **stored_together(_LAYER + "ffn_down_exps", "expert_down", by_expert=True),
+    "layers.shared_router": _LAYER + "ffn_gate_inp_shexp",
+    "layers.shared_gate": _LAYER + "ffn_gate_shexp",
+    "layers.shared_up": _LAYER + "ffn_up_shexp",
+    "layers.shared_down": _LAYER + "ffn_down_shexp",
+}
+_QKV = stored_together(_LAYER + "attn_qkv", "q", "k", "v")
+
+_SIZES: Fields = {
+    "context_length": ("max_position_embeddings", int),
+    "embedding_length": ("hidden_size", int),
+    "block_count": ("num_hidden_layers", int),
+    "feed_forward_length": ("intermediate_size", int),
+    "attention.head_count": ("num_attention_heads", int),
+    "attention.head_count_kv": ("num_key_value_heads", int),
+    "attention.key_length": ("head_dim", int),
+    "rope.freq_base": ("rope_theta", float),
+}
+_RMS: Fields = {**_SIZES, "attention.layer_norm_rms_epsilon": ("rms_norm_eps", float)}
+_NORM: Fields = {**_SIZES, "attention.layer_norm_epsilon": ("layer_norm_eps", float)}
+_GEMMA2: Fields = {
+    **_RMS,
+    "attention.sliding_window": ("sliding_window", int),
+    "attn_logit_softcapping": ("attn_logit_softcapping", float),
+    "final_logit_softcapping": ("final_logit_softcapping", float),
+}
+_GEMMA3: Fields = {
+    **_RMS,
+    "attention.sliding_window": ("sliding_window", int),
+    "attention.sliding_window_pattern": ("sliding_window_pattern", int),
+    "rope.freq_base_swa": ("rope_local_base_freq", float),
+}
+_GRANITE: Fields = {
+    **_RMS,
+    "attention.scale": ("attention_multiplier", float),
+    "embedding_scale": ("embedding_multiplier", float),
+    "residual_scale": ("residual_multiplier", float),
+    "logit_scale": ("logits_scaling", float),  # divides, as the field does
+}
+_PARALLEL: Fields = {**_NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
+
+
+def _experts(count: str) -> Fields:
+    """Return the keys of experts; `count` is the field of their number."""
+    return {"expert_count": (count, int), "expert_used_count": ("num_experts_per_tok", int)}
+
+
+_INNER: Fields = {"expert_feed_forward_length": ("moe_intermediate_size", int)}
+_SHARED: Fields = {"expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture; `name` is that of Hugging Face's class.
+
+    `renamed` are fields that the class calls otherwise, or does not have (None). `fixed` are its
+    values that the file does not have; `absent` are values of keys that mean that they are not
+    there. `paired`: rows that a rotation mixes are stored next to each
+    other. `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`:
+    the field that says whether queries, keys and values have biases, if there is one. `scaled`:
+    parameters of a scaled rotation that the file does not have.
+    """
+
+    name: str
+    fields: Fields = field(default_factory=lambda: _RMS)
+    weights: Templates = field(default_factory=lambda: _WEIGHTS)
+    renamed: Mapping[str, str | None] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    paired: bool = False
+    partial: str = ""
+    bias: str = "attention_bias"
+    scaled: Mapping[str, Any] = field(default_factory=dict)
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "falcon": Architecture(
+        "FalconForCausalLM",
+        {**_NORM, "tensor_data_layout": ("tensor_data_layout", str)},
+        {**_WEIGHTS, **_QKV},
+        {
+            "num_key_value_heads": "num_kv_heads",
+            "head_dim": None,
+            "intermediate_size": "ffn_hidden_size",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "tensor_data_layout": None,
+        },
+        bias="",
+    ),
+    "gemma": Architecture("GemmaForCausalLM"),
+    "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA2, bias=""),
+    "gemma3": Architecture("Gemma3ForCausalLM", _GEMMA3, bias=""),
+    "gpt2": Architecture(
+        "GPT2LMHeadModel",
+        _NORM,
+        {**_WEIGHTS, **_QKV, "positions": "position_embd"},
+        {
+            "max_position_embeddings": "n_positions",
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "num_key_value_heads": None,
+            "head_dim": None,
+            "intermediate_size": "n_inner",
+            "layer_norm_eps": "layer_norm_epsilon",
+        },
+        bias="",
+    ),
+    "gptneox": Architecture(
+        "GPTNeoXForCausalLM",
+        _PARALLEL,
+        {**_WEIGHTS, **_QKV},
+        {"num_key_value_heads": None, "head_dim": None, "rope_theta": "rotary_emb_base"},
+        partial="rotary_pct",
+    ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        {
+            **_RMS,
+            **_experts("num_local_experts"),
+            "attention.sliding_window": ("sliding_window", int),
+            "expert_feed_forward_length": ("intermediate_size", int),
+        },
+        {
+            **_WEIGHTS,
+            "layers.mlp_norm": _LAYER + "post_attention_norm",
+            "layers.spare": _LAYER + "attn_sinks",
+        },
+        fixed={"rope_parameters": {"rope_type": "default"}},  # without rope.scaling keys
+        scaled={"truncate": False},
+    ),
+    "granite": Architecture("GraniteForCausalLM", _GRANITE, paired=True),
+    "granitemoe": Architecture(
+        "GraniteMoeForCausalLM", {**_GRANITE, **_experts("num_local_experts")}, paired=True
+    ),
+    "llama": Architecture("LlamaForCausalLM", paired=True),
+    "olmo2": Architecture("Olmo2ForCausalLM"),
+    "olmoe": Architecture(
+        "OlmoeForCausalLM", {**_RMS, **_experts("num_experts")}, renamed={"head_dim": None}
+    ),
+    "phi2": Architecture(
+        "PhiForCausalLM",
+        _NORM,
+        renamed={"head_dim": None},
+        partial="partial_rotary_factor",
+        bias="",
+    ),
+    "phi3": Architecture(
+        "Phi3ForCausalLM",
+        {**_RMS, "attention.sliding_window": ("sliding_window", int)},
+        {**_WEIGHTS, **_QKV, **stored_together(_LAYER + "ffn_up", "gate", "up")},
+        absent={"attention.sliding_window": 0},
+        partial="partial_rotary_factor",
+        bias="",
+    ),
+    "qwen2": Architecture("Qwen2ForCausalLM", bias=""),
+    "qwen2moe": Architecture(
+        "Qwen2MoeForCausalLM",
+        {**_RMS, **_experts("num_experts"), **_INNER, **_SHARED},
+        fixed={"norm_topk_prob": False},
+        bias="qkv_bias",
+    ),
+    "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen3moe": Architecture(
+        "Qwen3MoeForCausalLM",
+        {**_RMS, **_experts("num_experts"), **_INNER},
+        fixed={"norm_topk_prob": True},
+    ),
+    "smollm3": Architecture("SmolLM3ForCausalLM", paired=True),
+    "stablelm": Architecture(
+        "StableLmForCausalLM",
+        _PARALLEL,
+        renamed={"head_dim": None},
+        partial="partial_rotary_factor",
+        bias="use_qkv_bias",
+    ),
+}
+# architectures whose files may have experts, which other classes of Hugging Face have
+WITH_EXPERTS: Mapping[str, Architecture] = {
+    "llama": Architecture(
+        "MixtralForCausalLM", {**_RMS, **_experts("num_local_experts")}, paired=True, bias=""
+    )
+}

@@ -1,0 +1,99 @@
+"""The configuration in a file of `suffice quantize`: the fields of `DecoderConfig` as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from suffice.decoder.config import (
+    ACTIVATIONS,
+    PLACEMENTS,
+    DecoderConfig,
+    LayerConfig,
+    Rope,
+    check_number,
+    check_size,
+)
+from suffice.decoder.routing import STEPS, Experts
+from suffice.errors import InputError
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "norm": ("rms", "layer"),
+    "placement": PLACEMENTS,
+    "activation": ACTIVATIONS,
+    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
+    **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
+    "whole_qk_norm": (False, True),
+}
+# fields that the first files of this schema lack: they have these values
+_LATER = {
+    "experts": None,
+    "logit_cap": 0.0,
+    "logit_scale": 1.0,
+    "parallel": False,
+    "residual_scale": 1.0,
+    "rounds_embed_scale": True,
+    "score_cap": 0.0,
+    "shared_norm": False,
+    "spare_logits": False,
+    "whole_qk_norm": False,
+}
+
+
+def described_config(config: DecoderConfig) -> dict[str, Any]:
+    """Return a configuration as a JSON object."""
+    return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+
+
+def read_config(stored: dict[str, Any]) -> DecoderConfig:
+    """Return the configuration that `described_config` described.
+
+    Raises:
+        KeyError, TypeError, ValueError: A field is missing, or has another form.
+    """
+    stored = _LATER | stored
+    layers = tuple(LayerConfig(**layer) for layer in stored["layers"])
+    ropes = tuple(
+        Rope(
+            rope["kind"],
+            rope["theta"],
+            tuple((key, value) for key, value in rope["parameters"]),
+            tuple(rope["divisors"]),
+            rope.get("partial", 1.0),
+        )
+        for rope in stored["ropes"]
+    )
+    for field, allowed in CHOICES.items():
+        if stored[field] not in allowed:
+            raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
+    for field in ("attention_scale", "embed_scale", "logit_scale", "residual_scale"):
+        check_number(field, stored[field])
+    if stored["parallel"] and stored["placement"] != "pre":
+        raise InputError(f"parallel blocks with placement={stored['placement']}; allowed: pre")
+    if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
+        raise InputError("a layer refers to a rope that does not exist")
+    own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
+    return DecoderConfig(**(stored | own | {"experts": _experts(stored["experts"])}))
+
+
+def _experts(stored: Any) -> Experts | None:
+    """Return the experts of a configuration.
+
+    Raises:
+        TypeError, ValueError: It has another form.
+    """
+    if stored is None:
+        return None
+    if not isinstance(stored, dict) or {each.name for each in fields(Experts)} != stored.keys():
+        raise ValueError("experts have other fields")
+    steps = tuple(stored["steps"])
+    if steps.count("top") != 1 or not set(steps) <= set(STEPS):
+        raise InputError(f"experts have the steps {', '.join(map(str, steps))}, which are no rule")
+    for name in ("count", "chosen", "inner"):
+        check_size(name, stored[name])
+    if stored["shared"]:
+        check_size("shared", stored["shared"])
+    check_number("scale", stored["scale"])
+    if not isinstance(stored["gated_share"], bool):
+        raise ValueError("gated_share is no truth value")
+    return Experts(**(stored | {"steps": steps}))

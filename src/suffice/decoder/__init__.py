@@ -1,0 +1,1 @@
+"""The decoder: configuration, families, blocks, rotations, packed weights and native steps."""

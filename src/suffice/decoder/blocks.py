@@ -1,0 +1,129 @@
+"""The blocks of a layer: each reads the residual stream and adds its output to it.
+
+A block knows its matrices by name. Outside of it only maps of names do (`families`, GGUF), and the
+settings of quantization (`quant.sites`). The code that runs a block is `csrc/model` and, as a
+reference, `quantize.torch_decoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from suffice.decoder.routing import Experts
+
+ROUTERS = ("router", "shared_router")  # matrices that are never rounded
+MATRICES = (  # of all blocks
+    *("q", "k", "v", "o", "gate", "up", "down", *ROUTERS),
+    *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
+)
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of a layer's query heads to its own keys and values.
+
+    `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
+    head alone or, if `whole_norms`, all heads together. `spare`: each query head has a logit that
+    takes part in its softmax without a value.
+    """
+
+    name: ClassVar[str] = "attn"
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    window: int | None
+    rope: int | None
+    norms: bool
+    whole_norms: bool
+    spare: bool
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        width = self.width
+        return {
+            "q": (queries, width),
+            "k": (keys, width),
+            "v": (keys, width),
+            "o": (width, queries),
+        }
+
+    @property
+    def vectors(self) -> Shapes:
+        """The shapes of the vectors inside the block: weights of norms, and spare logits."""
+        spare = {"spare": (self.heads,)} if self.spare else {}
+        if not self.norms:
+            return spare
+        counts = (self.heads, self.kv_heads) if self.whole_norms else (1, 1)
+        return spare | {
+            name: (count * self.head_size,)
+            for name, count in zip(("q_norm", "k_norm"), counts, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class DenseMLP:
+    """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between."""
+
+    name: ClassVar[str] = "mlp"
+    width: int
+    inner: int
+    gated: bool
+    activation: str
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        into = ("gate", "up") if self.gated else ("up",)
+        return {**dict.fromkeys(into, (self.inner, self.width)), "down": (self.width, self.inner)}
+
+    @property
+    def vectors(self) -> Shapes:
+        """The shapes of the weights of norms inside the block: none."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ExpertMLP:
+    """The weighted outputs of the experts of each row; each is a gated MLP.
+
+    The matrices of all experts are stacked, those of the first one on top.
+    """
+
+    name: ClassVar[str] = "mlp"
+    width: int
+    activation: str
+    experts: Experts
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        experts, width = self.experts, self.width
+        inner = experts.count * experts.inner
+        found = {
+            "router": (experts.count, width),
+            "expert_gate": (inner, width),
+            "expert_up": (inner, width),
+            "expert_down": (experts.count * width, experts.inner),
+        }
+        if not experts.shared:
+            return found
+        common = {
+            "shared_gate": (experts.shared, width),
+            "shared_up": (experts.shared, width),
+            "shared_down": (width, experts.shared),
+        }
+        return found | common | ({"shared_router": (1, width)} if experts.gated_share else {})
+
+    @property
+    def vectors(self) -> Shapes:
+        """The shapes of the weights of norms inside the block: none."""
+        return {}
+
+
+Block = Attention | DenseMLP | ExpertMLP

@@ -1,0 +1,377 @@
+"""Configuration of a decoder: mechanisms and sizes, never the name of a model family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.routing import Experts
+from suffice.errors import InputError, brief, unknown
+
+MAX_HEAD_SIZE = 256
+# as the native core numbers them
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish")
+# of norms: before a block, after its output is added, before and after it, after it
+PLACEMENTS = ("pre", "post", "sandwich", "output")
+_MAX_LAYERS = 1024  # several times as many as any published decoder has
+_MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
+_MAX_NUMBER = 3.4e38  # the decoder computes in float32, where larger numbers are infinite
+_LEAST_FACTOR = 1e-3  # smaller ones would turn angles into infinities
+
+
+def check_size(field: str, value: Any) -> None:
+    """Refuse values that are not a size or a count.
+
+    Raises:
+        InputError: Not a whole number of at least 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
+        raise InputError(
+            f"config field '{field}' = {brief(value)} must be a whole number from 1 to {_MAX_SIZE}"
+        )
+
+
+def check_number(field: str, value: Any, above: float = 0) -> None:
+    """Refuse values that are not finite float32 numbers above `above`.
+
+    Raises:
+        InputError: It is not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not above < value < _MAX_NUMBER:
+        raise InputError(
+            f"config field '{field}' = {brief(value)} must be a finite number above {above:g}"
+        )
+
+
+def check_layers(count: int, field: str = "num_hidden_layers") -> None:
+    """Refuse a number of layers that no decoder has, before anything is made for each.
+
+    Raises:
+        InputError: There are more than 1024.
+    """
+    if count > _MAX_LAYERS:
+        raise InputError(f"config field '{field}' = {count} must be at most {_MAX_LAYERS}")
+
+
+# kind of rotation: the parameters that it must have, and those that it may have
+ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "default": (frozenset(), frozenset()),
+    "linear": (frozenset({"factor"}), frozenset()),
+    "dynamic": (frozenset({"factor"}), frozenset()),
+    "llama3": (
+        frozenset(
+            {
+                "factor",
+                "high_freq_factor",
+                "low_freq_factor",
+                "original_max_position_embeddings",
+            }
+        ),
+        frozenset(),
+    ),
+    "longrope": (
+        frozenset({"factor", "long_factor", "original_max_position_embeddings", "short_factor"}),
+        frozenset({"attention_factor"}),
+    ),
+    "yarn": (
+        frozenset({"factor", "original_max_position_embeddings"}),
+        frozenset(
+            {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+        ),
+    ),
+}
+# parameter below, parameter above, and their values if they are not given
+_BANDS = (("low_freq_factor", "high_freq_factor", 0.0, 0.0), ("beta_slow", "beta_fast", 1.0, 32.0))
+
+
+def check_rope_parameter(name: str, value: Any, within: str = "") -> None:
+    """Refuse an impossible value of a parameter of a rotation; `within` precedes its name.
+
+    Raises:
+        InputError: It is one.
+    """
+    field = within + name
+    if name == "original_max_position_embeddings":
+        check_size(field, value)
+    elif name == "truncate":
+        if not isinstance(value, bool):
+            raise InputError(f"config field '{field}' = {brief(value)} must be true or false")
+    elif name in ("long_factor", "short_factor"):
+        if not isinstance(value, list | tuple) or len(value) > MAX_HEAD_SIZE // 2:
+            raise InputError(
+                f"config field '{field}' = {brief(value)} must be a list of numbers, "
+                "one for every two entries of a head"
+            )
+        for number in value:
+            check_number(field, number, _LEAST_FACTOR)
+    else:
+        check_number(field, value, _LEAST_FACTOR if name == "factor" else 0)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: the frequencies by which queries and keys are rotated.
+
+    `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
+    if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
+    of all.
+
+    Raises:
+        InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
+            number; the message names the checkpoint's field.
+    """
+
+    kind: str = "default"
+    theta: float = 10_000.0
+    parameters: tuple[tuple[str, Any], ...] = ()
+    divisors: tuple[float, ...] = ()
+    partial: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
+            raise unknown("rope_type", str(self.kind), ROPE_KINDS)
+        check_number("rope_theta", self.theta, above=1)
+        check_number("partial_rotary_factor", self.partial)
+        given: dict[str, Any] = {  # a file of JSON has lists
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.parameters
+        }
+        required, optional = ROPE_KINDS[self.kind]
+        for name, value in given.items():
+            if name not in required | optional:
+                raise unknown(f"parameter of rope_type '{self.kind}'", name, required | optional)
+            check_rope_parameter(name, value)
+        missing = sorted(required - set(given))
+        if missing:
+            raise InputError(f"rope_type '{self.kind}' needs the parameter '{missing[0]}'")
+        for low, high, below, above in _BANDS:
+            if low in given or high in given:
+                bound = given.get(low, below)
+                check_number(f"rope_parameters.{high}", given.get(high, above), above=bound)
+        object.__setattr__(self, "parameters", tuple(sorted(given.items())))
+
+    def rotated(self, head_size: int) -> int:
+        """Return how many entries of a head are rotated."""
+        return int(head_size * self.partial)
+
+    def reached(self, positions: int) -> tuple[int, int]:
+        """Return the context length of a model trained on `positions`, and the longest it allows.
+
+        YaRN is a setting for long texts, so a model with YaRN uses its stretched length by default.
+        Other kinds may be stretched by their factor on request, at some cost in quality. LongRoPE
+        changes its frequencies at the original length, which is its context unless more is
+        requested.
+        """
+        given = dict(self.parameters)
+        if self.kind == "yarn":
+            stretched = _stretched(given["original_max_position_embeddings"], given["factor"])
+            return max(positions, stretched), max(positions, stretched)
+        if self.kind in ("linear", "dynamic"):
+            return positions, max(positions, _stretched(positions, given["factor"]))
+        if self.kind == "longrope":
+            return min(positions, given["original_max_position_embeddings"]), positions
+        return positions, positions
+
+    def steady(self, positions: int) -> int | None:
+        """Return up to how many tokens the frequencies do not depend on a text's length.
+
+        None means any number. The model was trained on `positions`.
+        """
+        if self.kind == "dynamic":
+            return positions
+        if self.kind == "longrope":
+            original: int = dict(self.parameters)["original_max_position_embeddings"]
+            return original
+        return None
+
+
+def _stretched(positions: int, factor: float) -> int:
+    """Return positions x factor; more than the largest size if it is not a size."""
+    return int(min(positions * float(factor), 2.0 * _MAX_SIZE))
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Settings that differ from layer to layer.
+
+    A query sees the last `window` rows, itself included (None: all of them), and is rotated by
+    `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
+    have.
+    """
+
+    window: int | None = None
+    rope: int | None = 0
+    dense: bool = False
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The mechanisms and sizes of one decoder.
+
+    Raises:
+        InputError: A size that cannot work; the message names the checkpoint's field.
+    """
+
+    vocab: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    mlp_width: int
+    layers: tuple[LayerConfig, ...]
+    norm: str  # "rms" or "layer"
+    norm_eps: float
+    placement: str  # of the norms, one of PLACEMENTS
+    activation: str  # one of ACTIVATIONS
+    gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
+    attention_scale: float
+    trained_positions: int  # the model's stated length, without any stretching
+    ropes: tuple[Rope, ...] = ()
+    qk_norm: bool = False  # RMS norm of each query and key head before its rotation
+    whole_qk_norm: bool = False  # that norm is over all heads together
+    parallel: bool = False  # all blocks of a layer read what it begins with
+    shared_norm: bool = False  # parallel blocks share one norm
+    residual_scale: float = 1.0  # of a block's output, before it is added
+    logit_scale: float = 1.0
+    score_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: they stay
+    logit_cap: float = 0.0  # likewise
+    spare_logits: bool = False  # each query head has a logit without a value (an attention sink)
+    embed_scale: float = 1.0
+    rounds_embed_scale: bool = True  # to the type of the embedding
+    embed_width: int = 0  # of an embedding row; 0: `width`, without projections
+    position_rows: int = 0  # of a learned position table; 0: none
+    position_offset: int = 0  # row of that table that belongs to position 0
+    tied: bool = False  # the head is the embedding
+    final_norm: bool = True
+    biases: frozenset[str] = frozenset()  # which matrices have one
+    experts: Experts | None = None  # in place of the MLPs of layers that are not dense
+
+    def __post_init__(self) -> None:
+        if not self.embed_width:
+            object.__setattr__(self, "embed_width", self.width)
+        sizes = {
+            "vocab_size": self.vocab,
+            "hidden_size": self.width,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.mlp_width,
+            "num_hidden_layers": len(self.layers),
+            "max_position_embeddings": self.trained_positions,
+        }
+        for field, size in sizes.items():
+            check_size(field, size)
+        check_size("max_position_embeddings, stretched", self.most_positions)
+        check_number("rms_norm_eps", self.norm_eps)
+        for field in ("score_cap", "logit_cap"):
+            if getattr(self, field) != 0:
+                check_number(field, getattr(self, field))
+        for field in ("attention_scale", "residual_scale", "logit_scale", "embed_scale"):
+            check_number(field, getattr(self, field))
+        if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
+            raise InputError(
+                f"config field 'head_dim' = {self.head_size} is not supported; "
+                f"supported: multiples of 16 up to {MAX_HEAD_SIZE}"
+            )
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"config field 'num_key_value_heads' = {self.kv_heads} "
+                f"must divide 'num_attention_heads' = {self.heads}"
+            )
+        if self.experts and self.width % 16:
+            raise InputError(
+                f"config field 'hidden_size' = {self.width} is not supported with experts; "
+                "supported: multiples of 16"
+            )
+        for layer in self.layers:
+            if layer.window is not None:
+                check_size("sliding_window", layer.window)
+        for rope in self.ropes:
+            _check_rotated(rope, self.head_size)
+
+    def blocks(self, layer: int) -> tuple[Block, ...]:
+        """Return the blocks of a layer, in their order."""
+        own = self.layers[layer]
+        attention = Attention(
+            self.width,
+            self.heads,
+            self.kv_heads,
+            self.head_size,
+            own.window,
+            own.rope,
+            norms=self.qk_norm,
+            whole_norms=self.qk_norm and self.whole_qk_norm,
+            spare=self.spare_logits,
+        )
+        if self.experts and not own.dense:
+            return attention, ExpertMLP(self.width, self.activation, self.experts)
+        return attention, DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
+
+    @property
+    def input_sizes(self) -> list[int]:
+        """The numbers of inputs that the matrices of layers take."""
+        layers = range(len(self.layers))
+        blocks = [block for layer in layers for block in self.blocks(layer)]
+        return sorted({shape[1] for block in blocks for shape in block.matrices.values()})
+
+    def norms(self, block: Block) -> dict[str, str]:
+        """Return the names of the norms around a block.
+
+        They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
+        """
+        own, after = f"{block.name}_norm", f"post_{block.name}_norm"
+        if self.shared_norm:
+            own = f"{Attention.name}_norm"
+        return {
+            "pre": {"before": own},
+            "post": {"whole": own},
+            "sandwich": {"before": own, "after": after},
+            "output": {"after": after},
+        }[self.placement]
+
+    @property
+    def max_positions(self) -> int:
+        """The context length, unless a longer one is requested."""
+        trained = self.trained_positions
+        return max((rope.reached(trained)[0] for rope in self.ropes), default=trained)
+
+    @property
+    def most_positions(self) -> int:
+        """The longest context that may be requested."""
+        trained = self.trained_positions
+        return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
+
+    @cached_property
+    def longest_prompt(self) -> int:
+        """The most tokens a prompt may have; `rope.check_call` explains why it can be fewer."""
+        steady = (rope.steady(self.trained_positions) for rope in self.ropes)
+        return min([self.most_positions, *(length for length in steady if length is not None)])
+
+    @property
+    def projected(self) -> bool:
+        """Whether embedding rows have their own width and are projected in and out."""
+        return self.embed_width != self.width
+
+
+def _check_rotated(rope: Rope, head_size: int) -> None:
+    """Refuse a part of a head that cannot be rotated, and lists of another length."""
+    entries = rope.rotated(head_size)
+    if rope.partial > 1 or entries < 2 or entries % 2:
+        raise InputError(
+            f"config field 'partial_rotary_factor' = {rope.partial:g} rotates {entries} entries of "
+            f"a head of {head_size}; an even number of them can be rotated"
+        )
+    count = entries // 2
+    lists = {name: value for name, value in rope.parameters if isinstance(value, tuple)}
+    if rope.divisors:
+        lists["rope_freqs"] = rope.divisors
+    for name, numbers in lists.items():
+        if len(numbers) != count:
+            raise InputError(
+                f"config field '{name}' has {len(numbers)} numbers; "
+                f"needed: {count}, half of "
+                + ("'head_dim'" if entries == head_size else "the rotated part of 'head_dim'")
+            )

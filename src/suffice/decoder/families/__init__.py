@@ -1,0 +1,119 @@
+"""A model family: how to read its configuration, and the names of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.name_maps import Templates
+from suffice.errors import InputError, brief
+from suffice.registry import Table
+
+__all__ = ["ARCHITECTURES", "Family", "family_of"]
+
+_CLOSE = 0.85  # of stems: Gemma4 is not a misspelt Gemma3 (nor Gemma), Lama is Llama
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of checkpoints.
+
+    `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
+    `{i}` instead of a layer's index, or to slices of what is stored as one (see `name_maps`).
+    Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
+    family adds to the stored weights of its RMS norms. Stored weights that match `surplus` carry no
+    information of their own. `called` are patterns of stored names that have no `.weight`, each
+    with what such a name becomes. `in_codes` replaces `weights` where another program has quantized
+    the folder.
+    """
+
+    name: str
+    read: Callable[[dict[str, Any]], DecoderConfig]
+    weights: Templates
+    norm_offset: float = 0.0
+    surplus: tuple[str, ...] = ()
+    base: str = "model."
+    called: tuple[tuple[str, str], ...] = ()
+    in_codes: Templates | None = None
+
+
+ARCHITECTURES: Table = Table(
+    "architecture",
+    {
+        "FalconForCausalLM": "suffice.decoder.families.falcon:FALCON",
+        "GPT2LMHeadModel": "suffice.decoder.families.gpt2:GPT2",
+        "GPTNeoXForCausalLM": "suffice.decoder.families.neox:NEOX",
+        "Gemma2ForCausalLM": "suffice.decoder.families.gemma:GEMMA2",
+        "Gemma3ForCausalLM": "suffice.decoder.families.gemma:GEMMA3",
+        "GemmaForCausalLM": "suffice.decoder.families.gemma:GEMMA",
+        "GptOssForCausalLM": "suffice.decoder.families.gpt_oss:GPT_OSS",
+        "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",
+        "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
+        "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
+        "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
+        "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
+        "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
+        "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
+        "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
+        "Phi3ForCausalLM": "suffice.decoder.families.phi:PHI3",
+        "PhiForCausalLM": "suffice.decoder.families.phi:PHI",
+        "Qwen2ForCausalLM": "suffice.decoder.families.qwen:QWEN2",
+        "Qwen2MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN2_MOE",
+        "Qwen3ForCausalLM": "suffice.decoder.families.qwen:QWEN3",
+        "Qwen3MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN3_MOE",
+        "SmolLM3ForCausalLM": "suffice.decoder.families.smollm:SMOLLM3",
+        "StableLmForCausalLM": "suffice.decoder.families.stablelm:STABLELM",
+    },
+)
+
+
+def family_of(raw: Mapping[str, Any]) -> Family:
+    """Return the family that a checkpoint's configuration names under `architectures`.
+
+    Raises:
+        InputError: It names none, several or an unknown one, or `model_type` is another's.
+    """
+    names = raw.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise InputError(
+            f"config field 'architectures' = {brief(names)} must be a list of one name, "
+            "such as ['LlamaForCausalLM']"
+        )
+    if names[0] not in ARCHITECTURES.entries:
+        raise _unsupported(names[0])
+    family: Any = ARCHITECTURES.load(names[0])
+    assert isinstance(family, Family)
+    given = raw.get("model_type", family.name)
+    if given != family.name:
+        raise InputError(
+            f"config field 'model_type' = {brief(given)} contradicts 'architectures' = "
+            f"{brief(names)}, whose model_type is '{family.name}'"
+        )
+    return family
+
+
+def _unsupported(name: str) -> InputError:
+    """Build the error for an architecture; suggest another only if this one is misspelt."""
+    name = brief(name)[1:-1]
+    stem = name.partition("For")[0]
+    stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
+    misspelt = [
+        each
+        for each in stems
+        if each == stem or not (each.startswith(stem) or stem.startswith(each))
+    ]
+    near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
+    hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
+    return InputError(f"unknown architecture '{name}'.{hint} Known: {_listed()}")
+
+
+def _listed() -> str:
+    """Return the known architectures; the ending that most of them share stands once."""
+    ending = "ForCausalLM"
+    names = ARCHITECTURES.names()
+    ended = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+    others = [name for name in names if not name.endswith(ending)]
+    return ", ".join([*others, f"and with {ending}: {ended[0]}", *ended[1:]])

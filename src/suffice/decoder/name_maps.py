@@ -1,0 +1,55 @@
+"""A family's name map: where a checkpoint has each of a decoder's weights.
+
+An entry is a stored name, or a `Slice` of a matrix that holds several of the decoder's, or that is
+transposed. Names are without `.weight` or `.bias`, with `{i}` instead of a layer's index and `{e}`
+instead of an expert's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A matrix of a layer that is stored with others, one below the other, as one of their names.
+
+    `stored` is that name, as in a name map, and `parts` are the decoder's names of all of them, in
+    order. `by_head`: the rows of a head of each part come one after the other, then those of the
+    next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
+    `alternating`: a row of each part comes after the other. `transposed`: the stored matrix is
+    [K, N], or [E, K, N], and the parts are side by side.
+    """
+
+    stored: str
+    part: str
+    parts: tuple[str, ...]
+    by_head: bool = False
+    by_expert: bool = False
+    transposed: bool = False
+    alternating: bool = False
+
+    def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
+        """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
+        own = (rows // experts if self.by_expert else rows, *shape[1:])
+        own = own[::-1] if self.transposed else own
+        return (experts, *own) if self.by_expert else own
+
+
+Templates = Mapping[str, "str | Slice"]
+
+
+def stored_together(
+    stored: str,
+    *parts: str,
+    by_head: bool = False,
+    by_expert: bool = False,
+    transposed: bool = False,
+    alternating: bool = False,
+) -> dict[str, Slice]:
+    """Return entries of a name map for matrices of a layer that are stored as one."""
+    return {
+        f"layers.{part}": Slice(stored, part, parts, by_head, by_expert, transposed, alternating)
+        for part in parts
+    }

@@ -1,0 +1,64 @@
+"""The weights that a decoder needs, by canonical name.
+
+Names: `embed`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and for each layer
+`layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
+"""
+
+from __future__ import annotations
+
+from suffice.decoder.blocks import MATRICES
+from suffice.decoder.config import DecoderConfig
+
+LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out")
+
+
+def is_linear(name: str) -> bool:
+    """Return whether a canonical name, without `.bias`, is a matrix [N, K] to pack."""
+    return name.rpartition(".")[2] in LINEARS
+
+
+def is_norm(name: str) -> bool:
+    """Return whether a canonical name is the weight of a norm."""
+    return name.endswith("norm")
+
+
+def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight of a decoder; a bias comes before its matrix."""
+    width, embed_width = config.width, config.embed_width
+    found: dict[str, tuple[int, ...]] = {"embed": (config.vocab, embed_width)}
+    if config.position_rows:
+        found["positions"] = (config.position_rows, width)
+    if config.projected:
+        found["project_in"] = (width, embed_width)
+        found["project_out"] = (embed_width, width)
+    for index in range(len(config.layers)):
+        layer = _layer_shapes(config, index)
+        found.update({f"layers.{index}.{name}": shape for name, shape in layer.items()})
+    if config.final_norm:
+        found.update(_norm(config, "final_norm"))
+    if not config.tied:
+        found.update(_matrix(config, "head", (config.vocab, embed_width)))
+    return found
+
+
+def _layer_shapes(config: DecoderConfig, index: int) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for block in config.blocks(index):
+        for name in config.norms(block).values():
+            found.update(_norm(config, name))
+        found.update(block.vectors)
+        for name, shape in block.matrices.items():
+            found.update(_matrix(config, name, shape))
+    return found
+
+
+def _matrix(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    bias = {f"{name}.bias": shape[:1]} if name in config.biases else {}
+    return {**bias, name: shape}
+
+
+def _norm(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {name: (config.width,)}
+    if config.norm == "layer":
+        found[f"{name}.bias"] = (config.width,)
+    return found

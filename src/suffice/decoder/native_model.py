@@ -1,0 +1,346 @@
+"""The decode step in native code: one call for all the rows of all requests.
+
+The native model points into the decoder's packed weights, so no weight is stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from suffice.attention.levels import Levels
+from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.rules import native_rule
+from suffice.decoder import step_rows
+from suffice.decoder.adapter import Adapter
+from suffice.decoder.blocks import Attention, Block, ExpertMLP
+from suffice.decoder.config import ACTIVATIONS
+from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
+from suffice.decoder.rope import check_call
+from suffice.decoder.routing import STEPS
+from suffice.decoder.step_rows import Piece, StepRows
+from suffice.decoder.weights import DecoderWeights
+from suffice.native import PANEL, core
+from suffice.quant import PackedLinear
+from suffice.trace import BoundSums, Reads, Trace, unaudited
+
+FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """Parts of a step that are left out to make it cheaper.
+
+    Tokens see the last `recent` keys (0: all), their own included, and the first `sinks`; a layer's
+    own window stays if it is narrower. `layers` are skipped: they neither read nor store keys. The
+    lightest experts of a row are skipped up to the share `experts` of its weights. A tile of a
+    prompt may leave the share `prompts` of its softmaxes unread, on average.
+    """
+
+    recent: int = 0
+    sinks: int = 0
+    layers: tuple[int, ...] = ()
+    experts: float = 0.0
+    prompts: float = 0.0
+
+
+class NativeModel:
+    """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
+
+    `rules` [L][G] select the keys and values that attention reads (None: all); other rules may be
+    added, and rows name theirs. `levels` [L][H] are
+    the tables of a coded softmax (none: weights are e^x). `omitted` is left out of every step.
+    Rows may name one of the `adapters`.
+    """
+
+    def __init__(
+        self,
+        decoder: DecoderWeights,
+        positions: int,
+        rules: Sequence[Sequence[AttentionRule | None]] | None = None,
+        levels: Sequence[Sequence[Levels]] = (),
+        omitted: Omitted = Omitted(),
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
+        config = decoder.config
+        self._config = config
+        self._vocab = config.vocab
+        self._padded = -(-config.vocab // PANEL) * PANEL
+        self._decoder = decoder
+        self._positions = positions
+        self._omitted = omitted
+        self._levels = levels
+        self._adapters = adapters
+        self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
+        self._timed = False
+        self._model = self._built()
+        self._rules: list[list[core.AttentionRule]] = [[]]
+        self._python: list[PythonAttention | None] = [None]  # of each number of rules
+        self.use(rules or [[None] * config.kv_heads for _ in config.layers])
+        self._untraced = Trace(len(config.layers), config.kv_heads)
+
+    def _built(self) -> core.Model:
+        """Return the core's model, with rotations for the positions reached so far."""
+        decoder, config = self._decoder, self._config
+        learned = self._positions if config.position_rows else 0
+        model = core.Model(
+            width=config.width,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            vocabulary=config.vocab,
+            embedding_width=config.embed_width,
+            layer_norm=config.norm == "layer",
+            norm_eps=config.norm_eps,
+            attention_scale=config.attention_scale,
+            embedding_scale=decoder.embed_scale,
+            residual_scale=config.residual_scale,
+            logit_scale=config.logit_scale,
+            score_cap=config.score_cap,
+            logit_cap=config.logit_cap,
+            position_rows=learned,
+            adapters=len(self._adapters),
+        )
+        for cos, sin in decoder.rope_tables(self._reached):
+            tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
+            model.add_rope(*tables, self._reached, cos.shape[1])
+        for index in range(len(config.layers)):
+            model.add_layer(config.parallel)
+            for block in config.blocks(index):
+                norms = {**{name: name for name in block.vectors}, **config.norms(block)}
+                parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
+                parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
+                _add_block(model, block, parts)
+        matrices = ("embed", "project_in", "project_out", "head")
+        parts = _parts(decoder, "", matrices, {"final_norm": "final_norm"})
+        if config.tied:
+            parts["head"] = parts["embed"]
+        if learned:
+            table = decoder.weights["positions"]
+            assert isinstance(table, np.ndarray)
+            parts["positions"] = table[config.position_offset :][:learned]
+        model.finish(parts)
+        omitted = self._omitted
+        model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
+        model.leave_out_experts(omitted.experts)
+        model.leave_out_in_prompts(omitted.prompts)
+        model.time_parts(self._timed)
+        return model
+
+    def time_parts(self, timed: bool) -> None:
+        """Time the parts of later steps, or no longer."""
+        self._timed = timed
+        self._model.time_parts(timed)
+
+    def take_part_seconds(self) -> dict[str, float]:
+        """Return the seconds, summed over threads, by part of the timed steps since the last call.
+
+        What was timed before the tables of rotations were extended is lost.
+        """
+        return self._model.take_part_seconds()
+
+    def _reach(self, positions: int) -> None:
+        """Extend the rotations to that many positions, up to the context length."""
+        if positions > self._reached and self._reached < self._positions and self._config.ropes:
+            self._reached = min(self._positions, max(positions, 2 * self._reached))
+            self._model = self._built()
+            self._model.set_rules(self._rules)
+
+    def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
+        """Attend by these rules, [L][G], from now on; None: read everything."""
+        self._rules[0] = self._native_rules(rules)
+        self._python[0] = self._python_attention(rules)
+        self._model.set_rules(self._rules)
+
+    def add_rules(self, rules: Sequence[Sequence[AttentionRule | None]]) -> int:
+        """Let rows attend by these rules, [L][G], as well; return their number."""
+        self._rules.append(self._native_rules(rules))
+        self._python.append(self._python_attention(rules))
+        self._model.set_rules(self._rules)
+        return len(self._rules) - 1
+
+    def _native_rules(
+        self, rules: Sequence[Sequence[AttentionRule | None]]
+    ) -> list[core.AttentionRule]:
+        coded = coded_rules(rules, self._levels)
+        return [native_rule(rule) for layer in coded for rule in layer]
+
+    def _python_attention(
+        self, rules: Sequence[Sequence[AttentionRule | None]]
+    ) -> PythonAttention | None:
+        """Return the technique whose reference attends, None if the core does."""
+        found = {rule.technique for layer in rules for rule in layer if rule is not None} - {None}
+        assert len(found) <= 1, "heads of one model attend by one technique in Python"
+        scale = self._config.attention_scale
+        return PythonAttention(found.pop(), scale, self._levels) if found else None
+
+    def in_python(self, technique: int) -> bool:
+        """Whether the rules of a number are a technique's whose reference attends."""
+        return self._python[technique] is not None
+
+    def _python_step(
+        self, pieces: Sequence[Piece], audit: np.ndarray | None
+    ) -> tuple[list[int], NativeArguments | None]:
+        """Return each piece's kind, and what the core takes for attention in Python, if any is."""
+        own = [None if p.rows.exact else self._python[p.rows.technique] for p in pieces]
+        kinds = [
+            step_rows.kind(p.rows, each is not None) for p, each in zip(pieces, own, strict=True)
+        ]
+        if not any(own):
+            return kinds, None
+        config = self._config
+        sizes = config.heads, config.kv_heads, config.head_size
+        return kinds, PythonStep(pieces, own, *sizes, audit).native
+
+    def _check(self, batch: Sequence[StepRows]) -> None:
+        for rows in batch:
+            if rows.parents is None and len(rows.tokens) > 1:
+                check_call(self._config, rows.cache.length, len(rows.tokens))
+
+    def _watched(self, batch: Sequence[StepRows]) -> np.ndarray | None:
+        """Return room for the queries of watched rows, [L, rows, H, D]; None if there are none."""
+        rows = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        if not rows:
+            return None
+        config = self._config
+        return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+
+    def _unaudited(self, rows: int) -> np.ndarray:
+        return unaudited(len(self._config.layers), rows, self._config.heads)
+
+    def step(
+        self,
+        batch: Sequence[StepRows],
+        trace: Trace | None = None,
+        *,
+        audit: bool = False,
+        reads: list[Reads] | None = None,
+        maxima: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Run the rows of a batch and return float32 logits [outputs, V].
+
+        `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
+        request read is appended to `reads`: the rows of decode steps if they are counted, and what
+        tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
+        `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN.
+
+        The rows become tentative rows of their caches: commit or roll them back. Space for them
+        must be reserved. Row counts of reads are added to `trace`.
+
+        Raises:
+            InputError: Too many rows, see also `rope.check_call`; or a technique in Python fails.
+        """
+        self._check(batch)
+        pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
+        tokens, positions, visible, outputs = step_rows.drafted(batch)
+        self._reach(max(positions, default=0) + 1)
+        logits = np.empty((len(outputs), self._padded), np.float32)
+        trace = self._untraced if trace is None else trace
+        queries = self._watched(batch)
+        found = self._unaudited(len(tokens)) if audit else None
+        kinds, python = self._python_step(pieces, found)
+        counts, each = self._model.step(
+            [piece.rows.cache.native for piece in pieces],
+            _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+            _ints([piece.size for piece in pieces]),
+            _ints(kinds),
+            _ints([piece.rows.technique for piece in pieces]),
+            _ints([piece.rows.adapter for piece in pieces]),
+            _ints(tokens),
+            _ints(positions),
+            np.array(visible, dtype=np.uint32).view(np.int32),
+            _ints(outputs),
+            logits,
+            trace.rows,
+            queries,
+            found,
+            maxima,
+            python,
+        )
+        if queries is not None:
+            step_rows.show(batch, queries)
+        trace.add_tiles(counts)
+        if any(rows.counted for rows in batch):
+            trace.add(counts, steps=1)
+        own = _by_rows(pieces, each)
+        if found is not None:
+            _add_audit(trace, batch, own, found)
+        if reads is not None:
+            reads.extend(own)
+        return logits[:, : self._vocab]
+
+
+def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[Reads]:
+    """Return what each of the batch's rows read, of what the core says of their pieces."""
+    found: list[Reads] = []
+    for piece, (*counts, bounds) in zip(pieces, reads, strict=True):
+        one = Reads(*counts)
+        one.bounds = BoundSums(*bounds)
+        if piece.first == 0:
+            found.append(one)
+        else:
+            found[-1].add(one)
+    return found
+
+
+def _add_audit(
+    trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
+) -> None:
+    """Add what the core's audit found [5, L, T, H] to the trace and to each request's reads."""
+    trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
+    step_rows.note_audits(batch, reads, found)
+
+
+def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(values, dtype=np.int32)
+
+
+def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> None:
+    """Append a block to the core's last layer."""
+    if isinstance(block, Attention):
+        rope = -1 if block.rope is None else block.rope
+        model.add_attention(parts, block.window or 0, rope, block.whole_norms)
+        return
+    activation = ACTIVATIONS.index(block.activation)
+    if isinstance(block, ExpertMLP):
+        own = block.experts
+        steps = [STEPS.index(step) for step in own.steps]
+        sizes = own.count, own.inner, own.shared
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
+    else:
+        model.add_mlp(parts, block.inner, activation)
+
+
+def _adapted(
+    adapters: Sequence[Adapter], prefix: str, matrices: Iterable[str]
+) -> dict[str, object]:
+    """Return what adapters add to matrices, by the names that the core has for it."""
+    parts: dict[str, object] = {}
+    for name in matrices:
+        own = [adapter.matrices.get(prefix + name) for adapter in adapters]
+        if any(own):
+            parts[f"{name}.adapters"] = [
+                None if both is None else tuple(map(native_linear, both)) for both in own
+            ]
+    return parts
+
+
+def _parts(
+    decoder: DecoderWeights, prefix: str, matrices: Iterable[str], norms: Mapping[str, str]
+) -> dict[str, object]:
+    """Return matrices by their names, and norms by the names that the core has for them."""
+    parts: dict[str, object] = {}
+    for name in matrices:
+        weight = decoder.weights.get(prefix + name)
+        if isinstance(weight, PackedLinear):
+            parts[name] = native_linear(weight)
+    for to, name in norms.items():
+        for suffix in ("", ".bias"):
+            vector = decoder.weights.get(prefix + name + suffix)
+            if isinstance(vector, np.ndarray):
+                parts[to + suffix] = vector
+    return parts

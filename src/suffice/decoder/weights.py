@@ -1,0 +1,194 @@
+"""A decoder's configuration and packed weights; every model family is a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from suffice.backends.cpu.linear import unpack
+from suffice.backends.cpu.packing import Stored, pack, pack_stored
+from suffice.decoder.blocks import ROUTERS
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.names import is_linear
+from suffice.decoder.pages import HugePages
+from suffice.decoder.rope import rope_table
+from suffice.quant import PackedLinear, Quant
+from suffice.quant.none import NoQuant
+from suffice.quant.panels import DTYPES, Allocate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Watch = Callable[[int, np.ndarray], None]  # a layer, and its queries [H, T, D]
+
+
+class Unread(Stored, Protocol):
+    """A weight of a file that has not been read."""
+
+    @property
+    def dtype(self) -> str:
+        """The smallest type that holds it; codes of 8 bits and fewer count as bfloat16."""
+        ...
+
+
+class Opened(Protocol):
+    """A model whose weights have not been read."""
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The decoder's configuration."""
+        ...
+
+    def weights(self) -> Iterable[tuple[str, Unread]]:
+        """Return canonical names and weights; a bias comes before its matrix."""
+        ...
+
+
+class DecoderWeights:
+    """The weights of a decoder, by canonical name (see `decoder.names`), and its configuration.
+
+    Matrices are packed, with their bias; the rest is float32.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, PackedLinear | np.ndarray]
+    ) -> None:
+        self.config = config
+        self.weights = dict(weights)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Opened,
+        quant: Quant,
+        report: Callable[[float], None] = lambda share: None,
+        allocate: Allocate | None = None,
+    ) -> Self:
+        """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
+
+        `allocate` makes their arrays in other memory. `report` gets the share that has been read,
+        after each tensor.
+
+        Raises:
+            InputError: A damaged checkpoint.
+        """
+        weights = _reported(list(checkpoint.weights()), report)
+        return cls(checkpoint.config, pack_weights(weights, quant, allocate or HugePages()))
+
+    def requantized(self, quant: Quant, allocate: Allocate | None = None) -> DecoderWeights:
+        """Return these weights with the layers' matrices stored by `quant`; others are shared.
+
+        `allocate` makes the new arrays; the default is in huge pages.
+        Returns these weights themselves if that would save no memory in the first layer.
+        """
+        first = self._packed_by(quant, "layers.0.", np.empty)
+        if sum(stored.bytes - self.matrix(name).bytes for name, stored in first.items()) >= 0:
+            return self
+        packed = self._packed_by(quant, "layers.", allocate or HugePages())
+        return DecoderWeights(self.config, self.weights | packed)
+
+    def _packed_by(self, quant: Quant, prefix: str, allocate: Allocate) -> dict[str, PackedLinear]:
+        """Return the matrices of names with a prefix as stored by `quant`."""
+        return {
+            name: pack(_method(quant, name), unpack(weight), weight.bias, allocate)
+            for name, weight in self.weights.items()
+            if isinstance(weight, PackedLinear) and name.startswith(prefix) and not _routes(name)
+        }
+
+    def matrix(self, name: str) -> PackedLinear:
+        """Return a packed matrix."""
+        weight = self.weights[name]
+        assert isinstance(weight, PackedLinear), name
+        return weight
+
+    @property
+    def all_packed(self) -> list[PackedLinear]:
+        """All packed matrices."""
+        return [each for each in self.weights.values() if isinstance(each, PackedLinear)]
+
+    @property
+    def runs_as(self) -> str:
+        """The types of the packed matrices, such as bfloat16, or codes and float32."""
+        return " and ".join(sorted({matrix.dtype for matrix in self.all_packed}))
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of an entry of the packed matrices, with their scales."""
+        entries = sum(matrix.rows * matrix.columns for matrix in self.all_packed)
+        return 8 * sum(matrix.data.nbytes for matrix in self.all_packed) / entries
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(
+            weight.bytes if isinstance(weight, PackedLinear) else weight.nbytes
+            for weight in self.weights.values()
+        )
+
+    @property
+    def embed_scale(self) -> float:
+        """Factor of embedding rows; most models round it to the type that they are stored in.
+
+        Codes count as bfloat16, as they do in `Checkpoint.dtype`.
+        """
+        scale = np.float32(self.config.embed_scale)
+        coarse = self.matrix("embed").dtype in ("bfloat16", "codes")
+        rounded = coarse and self.config.rounds_embed_scale
+        return float(scale.astype(DTYPES["bfloat16"]) if rounded else scale)
+
+    def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""
+        config = self.config
+        return [
+            rope_table(rope, config.head_size, config.trained_positions, rows)
+            for rope in config.ropes
+        ]
+
+
+def pack_weights(
+    weights: Iterable[tuple[str, Unread]], quant: Quant, allocate: Allocate = np.empty
+) -> dict[str, PackedLinear | np.ndarray]:
+    """Read and pack matrices, each with the bias that comes before it; keep the rest as float32."""
+    packed: dict[str, PackedLinear | np.ndarray] = {}
+    biases: dict[str, np.ndarray] = {}
+    for name, weight in weights:
+        plain = name.removesuffix(".bias")
+        if not is_linear(plain):
+            packed[name] = kept = allocate(weight.shape, np.dtype(np.float32))
+            kept[...] = weight.load()
+        elif plain != name:
+            biases[plain] = weight.load()
+        else:
+            bias = biases.pop(plain, None)
+            method = _of_router(quant, weight.dtype) if _routes(name) else _method(quant, name)
+            packed[name] = pack_stored(method, weight, bias, allocate)
+    assert not biases, "a bias came after its matrix"
+    return packed
+
+
+def _reported(
+    weights: Sequence[tuple[str, Unread]], report: Callable[[float], None]
+) -> Iterator[tuple[str, Unread]]:
+    """Yield weights, and report after each the share of all entries that it completes."""
+    done, total = 0, sum(math.prod(weight.shape) for _, weight in weights)
+    for name, weight in weights:
+        yield name, weight
+        done += math.prod(weight.shape)
+        report(done / total)
+
+
+def _method(quant: Quant, name: str) -> Quant:
+    return quant.for_matrix(name.rpartition(".")[2])
+
+
+def _routes(name: str) -> bool:
+    return name.rpartition(".")[2] in ROUTERS
+
+
+def _of_router(quant: Quant, stored: str) -> NoQuant:
+    """Return how a router is kept: unrounded, because rounding would choose other experts."""
+    exact = quant.dtype == "float32" or stored != "bfloat16"
+    return NoQuant("float32" if exact else "bfloat16")

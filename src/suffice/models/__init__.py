@@ -1,1 +1,0 @@
-"""Models: checkpoints of many families, loaded into one decoder, and their tokenizers."""

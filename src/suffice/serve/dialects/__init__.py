@@ -1,0 +1,1 @@
+"""What clients speak: OpenAI's and Anthropic's requests, and the answers to them."""

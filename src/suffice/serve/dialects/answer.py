@@ -1,0 +1,335 @@
+"""Answers of both generating endpoints: as one body, and as a stream of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from suffice.engine.work import Delta, Final
+from suffice.serve.dialects import logprobs
+from suffice.serve.dialects.costs import costs, usage
+from suffice.serve.dialects.fields import Fields
+from suffice.serve.dialects.tools import Reader
+from suffice.serve.errors import Problem, of_engine
+from suffice.serve.http.front import Front, Job
+from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
+from suffice.serve.processes.pending import Ticket
+
+_CODES = {
+    "too_large": "too_large_for_memory",
+    "no_memory": "no_memory",
+    "deadline": "deadline",
+    "internal": "internal",
+}
+_WAIT_SECONDS = 3600.0
+
+
+@dataclass
+class Sample:
+    """What a sample has given so far."""
+
+    reader: Reader | None
+    pieces: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    entries: list[logprobs.Entry] = field(default_factory=list)
+    characters: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
+        called = self.reader is not None and self.reader.calls and not self.reader.broken
+        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
+
+
+class Reply:
+    """The answer to one HTTP request.
+
+    `top` asks for log probabilities, with this many alternatives. `reader` makes what finds tool
+    calls in a sample's text. `before` is the text that precedes each sample's (`echo`).
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        job: Job,
+        body: Fields,
+        *,
+        model: str,
+        chat: bool,
+        top: int | None = None,
+        reader: Any = None,
+        before: tuple[str, ...] = (),
+    ) -> None:
+        self.front, self.job, self.body, self.model = front, job, body, model
+        self.chat, self.top, self.before = chat, top, before
+        self.reader = reader
+        self._samples: dict[tuple[int, int], Sample] = {}
+        self._frames = Frames(self.head(streamed=True), chat=chat)
+        self._begun: set[int] = set()  # choices whose first chunk has been made
+        options = body.stream_options
+        self._plain = not (
+            reader is not None
+            or body.return_token_ids
+            or job.copies > 1
+            or (options is not None and options.continuous_usage_stats)
+        )
+
+    def head(self, *, streamed: bool) -> dict[str, Any]:
+        """Return the fields that the answer, or each chunk of it, begins with."""
+        chunk = ".chunk" if streamed and self.chat else ""
+        return {
+            "id": self.job.id,
+            "object": f"chat.completion{chunk}" if self.chat else "text_completion",
+            "created": self.job.stamp,
+            "model": self.model,
+            "system_fingerprint": self.front.facts.fingerprint or None,
+        }
+
+    async def response(self, request: Request) -> Response:
+        """Return the whole answer, or the stream of it.
+
+        Raises:
+            Problem: The request failed before its first token.
+        """
+        if self.body.stream:
+            quick = self.quick if self._plain else None
+            return EventStream(self.front, self.job, self.events(), quick=quick)
+        try:
+            whole = await self.gathered(request)
+        finally:
+            self.front.finish(self.job)
+        headers = {"x-request-id": self.job.id}
+        return Response(msgspec.json.encode(whole), 200, headers, "application/json")
+
+    async def gathered(self, request: Request) -> dict[str, Any]:
+        """Return the whole answer once all samples have ended."""
+        await collected(self.job, request, self._take)
+        choices = [choice for ticket in self.job.tickets for choice in self._choices_of(ticket)]
+        return {
+            **self.head(streamed=False),
+            "choices": choices,
+            "usage": usage(self.job),
+            **costs(self.job),
+        }
+
+    def _choices_of(self, ticket: Ticket) -> list[dict[str, Any]]:
+        return [
+            self._whole(self._sample(ticket, at), index)
+            for at in range(ticket.samples)
+            for index in indexes(self.job, ticket, at)
+        ]
+
+    def _whole(self, sample: Sample, index: int) -> dict[str, Any]:
+        text = "".join(sample.pieces)
+        found: dict[str, Any] = {"index": index}
+        if self.chat:
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            if sample.reader is not None and sample.reader.calls:
+                message |= {"content": text.strip() or None, "tool_calls": sample.reader.calls}
+            found["message"] = message
+        else:
+            found["text"] = self._before(index) + text
+        found["logprobs"] = self._logprobs(sample.entries, 0)
+        if self.body.return_token_ids:
+            found["token_ids"] = sample.tokens
+        return {**found, "finish_reason": sample.reason, "stop_reason": sample.stop_reason}
+
+    def _before(self, index: int) -> str:
+        return self.before[index // (self.body.n or 1)] if self.before else ""
+
+    def _sample(self, ticket: Ticket, at: int) -> Sample:
+        sample = self._samples.get((ticket.index, at))
+        if sample is None:
+            sample = Sample(None if self.reader is None else self.reader())
+            self._samples[(ticket.index, at)] = sample
+        return sample
+
+    def _take(self, ticket: Ticket, delta: Delta) -> list[dict[str, Any]]:
+        """Add a delta to its sample; return the changes of its tool calls, as they are streamed."""
+        check(delta.final, self.job.mailbox.form)
+        sample = self._sample(ticket, delta.sample)
+        text = delta.text
+        calls: list[dict[str, Any]] = []
+        if sample.reader is not None:
+            end = delta.finish_reason
+            text, calls = sample.reader.push(text, last=end is not None, cut=end == "length")
+        sample.pieces.append(text)
+        sample.tokens += delta.tokens
+        if delta.logprobs is not None:
+            sample.entries += delta.logprobs
+        if delta.finish_reason is not None:
+            sample.finish_reason, sample.stop_reason = delta.finish_reason, delta.stop_reason
+        return calls
+
+    def _logprobs(self, entries: Sequence[logprobs.Entry], offset: int) -> dict[str, Any] | None:
+        if self.top is None:
+            return None
+        if self.chat:
+            return logprobs.of_chat(self.front.text, entries, self.top)
+        return logprobs.of_completion(entries, self.top, offset)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the chunks of the stream, without the end mark."""
+        mailbox, options = self.job.mailbox, self.body.stream_options
+        frames, idle, shown = self._frames, self.front.settings.keep_alive_seconds, time.monotonic()
+        while mailbox.open:
+            batch = await mailbox.take(idle)
+            parts: list[bytes] = []
+            for ticket, delta in batch:
+                calls = self._take(ticket, delta)
+                sample = self._sample(ticket, delta.sample)
+                for index in indexes(self.job, ticket, delta.sample):
+                    if index not in self._begun:
+                        self._begun.add(index)
+                        parts += self._first(frames, index)
+                    if self._plain:
+                        parts.append(self._piece(sample, delta, index))
+                    else:
+                        parts += self._full(frames, sample, delta, index, calls)
+                    if delta.finish_reason is not None:
+                        parts.append(self._last(frames, sample, delta, index))
+                sample.characters += len(sample.pieces[-1])
+            if part := b"".join(parts) or (b"" if time.monotonic() - shown < idle else KEEP_ALIVE):
+                yield part
+                shown = time.monotonic()
+        if options and options.include_usage:
+            yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
+
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the chunk of a delta that is neither the first nor the last of its choice.
+
+        None if it is the first; the answer must be one with nothing but text and its logprobs.
+        """
+        index = ticket.index * ticket.samples + delta.sample
+        if index not in self._begun:
+            return None
+        sample = self._sample(ticket, delta.sample)
+        found = self._piece(sample, delta, index)
+        sample.characters += len(delta.text)
+        return found
+
+    def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:
+        """Return the chunk of a delta's text; empty if there is nothing to show."""
+        if self.top is None:
+            return self._frames.text(index, delta.text) if delta.text else b""
+        if not (delta.text or delta.tokens):
+            return b""
+        entries = self._logprobs(delta.logprobs or (), sample.characters)
+        return self._frames.text(index, delta.text, entries)
+
+    async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield the text and the calls of a request with one sample, as they come.
+
+        Both are empty at the start, and when there was nothing to show for a while.
+        """
+        mailbox, idle, shown = self.job.mailbox, self.front.settings.keep_alive_seconds, -math.inf
+        while mailbox.open:
+            batch = await mailbox.take(idle)
+            text, calls = "", []
+            for ticket, delta in batch:
+                calls += self._take(ticket, delta)
+                text += self._sample(ticket, delta.sample).pieces[-1]
+            if text or calls or time.monotonic() - shown >= idle:
+                yield text, calls
+                shown = time.monotonic()
+
+    @property
+    def end(self) -> tuple[str | None, int | str | None]:
+        """Why the one sample has ended, and by which stop."""
+        sample = self._sample(self.job.tickets[0], 0)
+        return sample.reason, sample.stop_reason
+
+    def _first(self, frames: Frames, index: int) -> list[bytes]:
+        if self.chat:
+            delta = {"role": "assistant", "content": ""}
+            return [frames.choice(self._choice(index, delta=delta))]
+        before = self._before(index)
+        return [frames.text(index, before)] if before else []
+
+    def _choice(self, index: int, **fields: Any) -> dict[str, Any]:
+        return {"index": index, **fields, "logprobs": None, "finish_reason": None}
+
+    def _full(
+        self,
+        frames: Frames,
+        sample: Sample,
+        delta: Delta,
+        index: int,
+        calls: list[dict[str, Any]],
+    ) -> list[bytes]:
+        """Return the chunks of a delta with all that was asked for."""
+        text = sample.pieces[-1]
+        more = self._more()
+        parts = []
+        if text or (delta.tokens and self.top is not None) or self.body.return_token_ids:
+            choice = self._choice(index, **self._content(text))
+            choice["logprobs"] = self._logprobs(delta.logprobs or (), sample.characters)
+            if self.body.return_token_ids:
+                choice["token_ids"] = list(delta.tokens)
+            parts.append(frames.choice(choice, more))
+        if calls:
+            parts.append(frames.choice(self._choice(index, delta={"tool_calls": calls}), more))
+        return parts
+
+    def _content(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self.chat else {"text": text}
+
+    def _more(self) -> dict[str, Any]:
+        options = self.body.stream_options
+        continuous = options is not None and options.continuous_usage_stats
+        return {"usage": usage(self.job)} if continuous else {}
+
+    def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
+        nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        choice = self._choice(index, **nothing)
+        choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
+        whole = all(each.final is not None for each in self.job.tickets)
+        return frames.choice(choice, costs(self.job) if whole else None)
+
+
+def indexes(job: Job, ticket: Ticket, sample: int) -> range:
+    """Return the numbers of the choices that a sample gives."""
+    first = ticket.index * ticket.samples * job.copies + sample * job.copies
+    return range(first, first + job.copies)
+
+
+async def collected(job: Job, request: Request, take: Any) -> None:
+    """Call `take(ticket, delta)` for all that comes until the end; stop if the client leaves.
+
+    Raises:
+        Problem: The request failed.
+    """
+    job.task = asyncio.current_task()
+    listener = asyncio.create_task(cancel_on_disconnect(job, request.receive))
+    try:
+        while job.mailbox.open:
+            for ticket, delta in await job.mailbox.take(_WAIT_SECONDS):
+                take(ticket, delta)
+    except asyncio.CancelledError:
+        if not job.gone:
+            raise
+        raise Problem("cancelled", "the client left") from None
+    finally:
+        listener.cancel()
+
+
+def check(final: Final | None, form: str | None = None) -> None:
+    """Raise the error that a request ended with, if it did; `form` is the grammar's field.
+
+    Raises:
+        Problem: It ended with one.
+    """
+    if final is not None and final.error is not None:
+        code = _CODES.get(final.error_code or "", "invalid_value")
+        wait = 1.0 if code == "no_memory" else None
+        raise of_engine(code, final.error, form=form, wait=wait)

@@ -1,0 +1,99 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from suffice.serve.dialects.answer import Reply
+from suffice.serve.dialects.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
+from suffice.serve.dialects.grammar import Structured, check
+from suffice.serve.dialects.requests import fitted, room, works
+from suffice.serve.errors import Problem
+from suffice.serve.http.front import Front
+
+DEFAULT_TOKENS = 16  # as OpenAI's
+MOST_LOGPROBS = 20
+MOST_PROMPTS = 128
+
+
+class Completion(Fields):
+    """The fields of a completion request."""
+
+    prompt: str | Tokens | Texts | Annotated[list[Tokens], FIRST_FAULT]
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    echo: bool | None = False
+    add_special_tokens: bool = True
+    structured_outputs: Structured | None = None
+
+
+def split(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+    """Return the prompts of a request, each a text or tokens.
+
+    Raises:
+        Problem: There are none, or too many.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    found: list[str | list[int]] = []
+    if prompt and isinstance(prompt[0], int):
+        found = [[each for each in prompt if isinstance(each, int)]]
+    else:
+        found = [each for each in prompt if not isinstance(each, int)]
+    if not 1 <= len(found) <= MOST_PROMPTS:
+        message = f"prompt: {len(found)} prompts given; 1 to {MOST_PROMPTS} are allowed"
+        raise Problem("invalid_value", message, param="prompt")
+    return found
+
+
+async def complete(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Answer a completion request.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
+    body = parsed(raw, Completion, allow_unknown=front.settings.allow_unknown_fields)
+    model = front.check_model(body.model)
+    if body.stream_options is not None and not body.stream:
+        raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
+    if body.echo and body.logprobs is not None:
+        message = (
+            "echo with logprobs: the server has no log probabilities of prompts; leave one out"
+        )
+        raise Problem("unsupported", message, param="echo")
+    prompts = split(body.prompt)
+    tokenizer = front.text.tokenizer
+
+    def tokens() -> list[list[int]]:
+        most = room(front, body, "prompt")
+        return [
+            front.text.encode(each, most, special=body.add_special_tokens)
+            if isinstance(each, str)
+            else each
+            for each in prompts
+        ]
+
+    size = sum(len(each) for each in prompts if isinstance(each, str))
+    with front.job("cmpl", key, body.request_id) as job:
+        encoded = await front.text.run(tokens, "prompt", size)
+        fitting = [fitted(front, each, body, "prompt") for each in encoded]
+        most = body.max_tokens if "max_tokens" in body.model_fields_set else DEFAULT_TOKENS
+        grammar = None
+        if body.structured_outputs is not None:
+            grammar = await front.text.elsewhere(body.structured_outputs.text)
+            job.mailbox.form = "structured_outputs"
+            await check(grammar, front.text.elsewhere, job.mailbox.form)
+        asked = works(
+            front, job, fitting, body, max_tokens=most, logprobs=body.logprobs, grammar=grammar
+        )
+        before: tuple[str, ...] = ()
+        if body.echo:
+            before = tuple(
+                each if isinstance(each, str) else tokenizer.decode(each) for each in prompts
+            )
+        front.submit(job, asked)
+        reply = Reply(front, job, body, model=model, chat=False, top=body.logprobs, before=before)
+        return await reply.response(request)

@@ -1,0 +1,108 @@
+"""From the fields of a request to the works that the engine gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suffice.attention import ATTENTIONS
+from suffice.errors import InputError
+from suffice.serve.dialects.fields import Fields, sampling
+from suffice.serve.errors import Problem
+from suffice.serve.http.chance import drawn
+from suffice.serve.http.front import Front, Job
+from suffice.serve.http.text import Room
+from suffice.serve.processes import wire
+
+
+def room(front: Front, body: Fields, param: str) -> Room:
+    """Return how much text a request may have."""
+    return Room(front.facts.max_model_len, param, apart=body.truncate_prompt_tokens is not None)
+
+
+def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[int]:
+    """Return a prompt, cut if asked for, that leaves room for what must be generated.
+
+    Raises:
+        Problem: It is empty or too long.
+    """
+    most = front.facts.max_model_len - max(1, body.min_tokens or 0)
+    if most < 1:
+        must = f"must be less than {front.facts.max_model_len}, the context"
+        raise Problem("invalid_value", f"min_tokens={body.min_tokens}: {must}", param="min_tokens")
+    if (cut := body.truncate_prompt_tokens) is not None:
+        if cut == 0:
+            message = "truncate_prompt_tokens=0: must be at least 1, or -1 for as many as fit"
+            raise Problem("invalid_value", message, param="truncate_prompt_tokens")
+        prompt = prompt[-(most if cut == -1 else cut) :]
+    if not prompt:
+        raise Problem("invalid_value", f"{param}: the prompt is empty", param=param)
+    if len(prompt) > most:
+        message = (
+            f"the prompt has {len(prompt)} tokens: must be at most {most}, so that the answer fits "
+            f"the context of {front.facts.max_model_len} tokens"
+        )
+        raise Problem("context_length_exceeded", message, param=param)
+    return prompt
+
+
+def works(
+    front: Front,
+    job: Job,
+    prompts: list[list[int]],
+    body: Fields,
+    *,
+    max_tokens: int | None,
+    grammar: str | None = None,
+    **own: Any,
+) -> list[wire.Submit]:
+    """Return the engine's requests, one for each prompt; set the job's copies.
+
+    A request without a seed gets one here, so that another engine can go on with it.
+
+    Raises:
+        Problem: A parameter is out of range, or a technique is not allowed.
+    """
+    seed = int.from_bytes(drawn(8), "little")
+    params, job.copies = sampling(
+        body, front.settings.default_sampling, max_tokens=max_tokens, seed=seed, **own
+    )
+    attention = _attention(front, body)
+    many = len(prompts) > 1
+    return [
+        wire.Submit(
+            id=f"{job.id}-{at}" if many else job.id,
+            prompt=prompt,
+            params=params,
+            priority=body.priority,
+            key=job.key,
+            attention=attention,
+            adapter=body.model if body.model in front.settings.adapters else None,
+            reuse=body.cache_prompt,
+            group=_group(front, job, body),
+            grammar=grammar,
+        )
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+def _attention(front: Front, body: Fields) -> str:
+    """Return the technique that a request asks for, as the engine calls it."""
+    asked, own = body.suffice.attention, front.facts.attentions[0]
+    if asked is None:
+        return own
+    allowed = {ATTENTIONS.build(each): each for each in front.facts.attentions}
+    why = f"suffice.attention='{asked[:60]}'"
+    try:
+        found = allowed.get(ATTENTIONS.build(asked, imports=False))
+    except InputError as error:
+        found, why = None, f"suffice.attention: {error}"
+    if found is None:
+        message = f"{why}: this server allows {', '.join(allowed.values())}"
+        raise Problem("invalid_value", message, param="suffice.attention")
+    return found
+
+
+def _group(front: Front, job: Job, body: Fields) -> str:
+    """Return whose kept keys and values a request may use: those of its API key and salt."""
+    key = "" if front.settings.share_prefixes else job.key
+    return f"{key}\n{body.cache_salt or ''}"

@@ -1,0 +1,1 @@
+"""A request's way: heads, bodies, keys, the server's state, text to tokens, streams."""

@@ -1,0 +1,126 @@
+"""Tests of gguf_names.py: a family's GGUF file is the model of its folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gguf_families
+import tiny
+from caches import cache_for
+from suffice.backends.cpu.linear import unpack
+from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
+from suffice.errors import InputError
+from suffice.quant import QUANTS
+from suffice.quantize.torch_decoder import TorchDecoder
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "falcon": {},
+    "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 16},  # llama.cpp takes the head size
+    "gpt-oss": {},
+    "gpt2": {},
+    "granite": {},
+    "granite-moe": {},
+    "mixtral": {"sliding_window": None},
+    "neox": {},
+    "neox-serial": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    },
+    "olmo2": {},
+    "olmoe": {},
+    "phi": {},
+    "phi3": {},
+    "qwen2-moe": {"norm_topk_prob": False},
+    "qwen3-moe": {"mlp_only_layers": []},
+    "smollm3": {"no_rope_layers": [1, 1, 1]},
+    "stablelm": {},
+    "stablelm-parallel": {},
+}
+TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
+
+
+def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
+    folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
+    return [
+        open_checkpoint(each)
+        for each in (folder, gguf_families.write(folder, tmp_path / "x.gguf", kind))
+    ]
+
+
+def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "phi3", sliding_window=None)
+    assert [layer.window for layer in file.config.layers] == [None] * 3
+    assert file.config.layers == folder.config.layers
+
+
+def test_every_architecture_is_tested() -> None:
+    elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
+    assert set(ARCHITECTURES) == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
+    folder, file = both(tmp_path, variant)
+    rounded = {  # in a GGUF file they are float32
+        name: pytest.approx(getattr(folder.config, name), rel=1e-6)
+        for name in ("norm_eps", "attention_scale", "embed_scale", "residual_scale", "logit_scale")
+    }
+    for name, value in rounded.items():
+        assert getattr(file.config, name) == value, name
+    same = {name: getattr(folder.config, name) for name in rounded}
+    assert replace(file.config, **same) == folder.config
+    expected, found = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
+    shift = folder.norm_offset
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        if shift and name.endswith("norm"):
+            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
+        else:
+            assert np.array_equal(found[name].reshape(-1), tensor.reshape(-1)), name
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2-moe", "qwen3-moe"])
+def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path: Path) -> None:
+    inner = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 96}
+    changes = {"intermediate_size": 64} if variant == "mixtral" else inner
+    if variant == "qwen3-moe":
+        del changes["shared_expert_intermediate_size"]
+    _, file = both(tmp_path, variant, kind, **changes)
+    decoder = TorchDecoder.from_checkpoint(file, QUANTS.build("file"))
+    plain = TorchDecoder.from_checkpoint(file, QUANTS.build("none:dtype=float32"))
+    for name, each in (("layers.1.expert_gate", "codes"), ("layers.1.router", "float32")):
+        assert (decoder.matrix(name).dtype, plain.matrix(name).dtype) == (each, "float32")
+        assert np.array_equal(unpack(decoder.matrix(name)), unpack(plain.matrix(name)))
+    caches = [cache_for(decoder, "float32", growth="upfront", limit=64) for _ in range(2)]
+    for cache in caches:
+        cache.reserve(64)
+    rows = [StepRows(caches[0], TOKENS.tolist(), outputs=None)]
+    logits = NativeModel(decoder, 64).step(rows)
+    expected = decoder.forward(TOKENS, caches[1], logits="all")
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
+
+
+def test_keys_of_experts_are_checked(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "tiny", "mixtral", sliding_window=None, num_experts_per_tok=6)
+    path = gguf_families.write(folder, tmp_path / "x.gguf")
+    data = path.read_bytes()
+    key = b"llama.expert_used_count"
+    at = data.index(key) + len(key) + 4
+    path.write_bytes(data[:at] + (7).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(InputError, match="'num_experts_per_tok' = 7 is more than the 6 experts"):
+        open_checkpoint(path)
+    path.write_bytes(data[:at] + (0).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(InputError, match=r"key .llama.expert_used_count. = 0 must be a whole"):
+        open_checkpoint(path)

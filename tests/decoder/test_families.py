@@ -1,0 +1,366 @@
+"""Tests of llama.py, fields.py and rope_fields.py: config.json as transformers reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_configs import (
+    CLASSES,
+    LEARNED,
+    REFUSALS,
+    config_class,
+    differences,
+    facts_of_ours,
+    facts_of_theirs,
+)
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.families import (
+    falcon,
+    family_of,
+    gemma,
+    gpt2,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    neox,
+    olmo,
+    opt,
+    phi,
+    qwen,
+    qwen_moe,
+    smollm,
+    stablelm,
+)
+from suffice.decoder.fields import _ONLY
+from suffice.decoder.ignored import SILENT
+from suffice.errors import InputError
+
+DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "FalconForCausalLM": falcon.DEFAULTS,
+    "GPT2LMHeadModel": gpt2.DEFAULTS,
+    "GPTNeoXForCausalLM": neox.DEFAULTS,
+    "Gemma2ForCausalLM": gemma.GEMMA2_DEFAULTS,
+    "Gemma3ForCausalLM": gemma.DEFAULTS,
+    "GptOssForCausalLM": gpt_oss.DEFAULTS,
+    "GemmaForCausalLM": gemma.GEMMA_DEFAULTS,
+    "GraniteForCausalLM": granite.DEFAULTS,
+    "GraniteMoeForCausalLM": granite.MOE_DEFAULTS,
+    "LlamaForCausalLM": llama.DEFAULTS,
+    "MistralForCausalLM": mistral.DEFAULTS,
+    "MixtralForCausalLM": mixtral.DEFAULTS,
+    "OPTForCausalLM": opt.DEFAULTS,
+    "Olmo2ForCausalLM": olmo.DEFAULTS,
+    "OlmoeForCausalLM": olmo.MOE_DEFAULTS,
+    "Phi3ForCausalLM": phi.PHI3_DEFAULTS,
+    "PhiForCausalLM": phi.PHI_DEFAULTS,
+    "Qwen2ForCausalLM": qwen.QWEN2_DEFAULTS,
+    "Qwen2MoeForCausalLM": qwen_moe.QWEN2_DEFAULTS,
+    "Qwen3ForCausalLM": qwen.QWEN3_DEFAULTS,
+    "Qwen3MoeForCausalLM": qwen_moe.QWEN3_DEFAULTS,
+    "SmolLM3ForCausalLM": smollm.DEFAULTS,
+    "StableLmForCausalLM": stablelm.DEFAULTS,
+}
+ONLY = {
+    "FalconForCausalLM": falcon.ONLY,
+    "GPT2LMHeadModel": gpt2.ONLY,
+    "Gemma2ForCausalLM": gemma.GEMMA2_ONLY,
+    "Gemma3ForCausalLM": gemma._ONLY,
+    "GptOssForCausalLM": gpt_oss.ONLY,
+    "GemmaForCausalLM": gemma.GEMMA_ONLY,
+    "OPTForCausalLM": opt._ONLY,
+    "OlmoeForCausalLM": olmo.MOE_ONLY,
+    "PhiForCausalLM": phi.PHI_ONLY,
+    "StableLmForCausalLM": stablelm.ONLY,
+}
+SILENT_OF = {
+    "FalconForCausalLM": falcon.SILENT,
+    "GPT2LMHeadModel": gpt2.SILENT,
+    "GptOssForCausalLM": gpt_oss.SILENT,
+    **dict.fromkeys(
+        ("GraniteMoeForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM"), mixtral.SILENT
+    ),
+    "Phi3ForCausalLM": phi.SILENT,
+    "PhiForCausalLM": phi.SILENT,
+    "Qwen2MoeForCausalLM": qwen_moe.SILENT,
+    "Qwen3MoeForCausalLM": qwen_moe.SILENT,
+}
+# read by us, but no field of transformers' class
+EXTRA = {
+    "rope_theta",
+    "rope_scaling",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "rope_local_base_freq",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "head_dim",  # of Qwen2
+    "rotary_emb_base",
+    "rotary_pct",
+}
+WRITTEN = {
+    f"{path.stem}: {name}": raw
+    for path in sorted((Path(__file__).parent / "configs").glob("*.json"))
+    for name, raw in json.loads(path.read_text()).items()
+}
+# families whose files of all programs are here
+FIRST = {
+    "Gemma3ForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "OPTForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+}
+# sizes that still fit if any of them is the default
+FITTING = {
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 7,
+    "max_window_layers": 3,
+}
+
+
+def read(raw: dict[str, Any]) -> DecoderConfig:
+    return family_of(raw).read(raw)
+
+
+def changed_defaults(architecture: str, defaults: Mapping[str, Any]) -> list[str]:
+    """Return the fields whose default is another in transformers, or that are new there."""
+    theirs = {field.name: field.default for field in dataclasses.fields(config_class(architecture))}
+    known = {*defaults, *SILENT, *_ONLY, *ONLY.get(architecture, {})}
+    known |= SILENT_OF.get(architecture, set())
+    changed = [
+        name
+        for name, default in defaults.items()
+        if not (name in EXTRA and name not in theirs)
+        and (
+            name not in theirs or theirs[name] != default or type(theirs[name]) is not type(default)
+        )
+    ]
+    return changed + sorted(set(theirs) - known)
+
+
+@pytest.mark.parametrize("architecture", DEFAULTS)
+def test_defaults_are_those_of_transformers(architecture: str) -> None:
+    defaults = DEFAULTS[architecture]
+    assert changed_defaults(architecture, defaults) == []
+    theta = getattr(config_class(architecture), "default_theta", None)
+    if architecture == "Gemma3ForCausalLM":
+        theta, local = theta["global"], theta["local"]
+        assert local == defaults["rope_local_base_freq"]
+        pattern = config_class(architecture)()._sliding_window_pattern
+        assert pattern == defaults["sliding_window_pattern"]
+    if architecture not in LEARNED:
+        assert theta == defaults.get("rope_theta", defaults.get("rotary_emb_base"))
+
+
+def test_a_changed_default_would_be_noticed() -> None:
+    defaults = dict(llama.DEFAULTS)
+    assert changed_defaults("LlamaForCausalLM", defaults | {"rms_norm_eps": 1e-5}) == [
+        "rms_norm_eps"
+    ]
+    assert changed_defaults("LlamaForCausalLM", defaults | {"new": None}) == ["new"]
+    del defaults["mlp_bias"]
+    assert changed_defaults("LlamaForCausalLM", defaults) == ["mlp_bias"]
+
+
+def test_fields_of_any_model_and_of_generation_are_known() -> None:
+    from transformers import GenerationConfig, PreTrainedConfig
+
+    shared = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    assert shared - {"is_encoder_decoder"} <= SILENT
+    assert {name for name in GenerationConfig().to_dict() if name[0] != "_"} <= SILENT
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
+    raw = {"architectures": [architecture]}
+    if architecture == "OPTForCausalLM":  # its own default, 50272 tokens and 12 layers
+        assert read(raw).vocab == 50272
+    assert not differences(facts_of_ours(read(raw), architecture), facts_of_theirs(raw))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_config_as_others_write_it(name: str) -> None:
+    raw = WRITTEN[name]
+    architecture = raw["architectures"][0]
+    ours, theirs = facts_of_ours(read(raw), architecture), facts_of_theirs(raw)
+    assert not differences(ours, theirs)
+
+
+def test_a_fact_that_differs_would_be_found() -> None:
+    raw = WRITTEN["transformers-4.51: llama"]
+    theirs = facts_of_theirs(raw)
+    for change in (
+        {"rope_theta": 500001.0},
+        {"rms_norm_eps": 1e-6},
+        {"rope_scaling": {**raw["rope_scaling"], "factor": 31.0}},
+        {"num_hidden_layers": 15},
+        {"mlp_bias": True},
+    ):
+        assert differences(facts_of_ours(read(raw | change), "LlamaForCausalLM"), theirs)
+
+
+def test_every_program_and_family_is_there() -> None:
+    found = {(name.partition(":")[0], raw["architectures"][0]) for name, raw in WRITTEN.items()}
+    for program in ("transformers-4.51", "unsloth", "axolotl", "trl"):
+        assert {own for name, own in found if name == program} == FIRST, program
+    assert {own for name, own in found if name == "transformers-5"} == set(CLASSES)
+    later = {"Qwen3ForCausalLM", "Gemma3ForCausalLM"}  # than transformers 4.40
+    assert {own for name, own in found if name == "transformers-4.40"} == FIRST - later
+    assert {own for name, own in found if name == "mlx-lm"} == FIRST - {"OPTForCausalLM"}
+
+
+CASES = [
+    (own, field, change)
+    for own in DEFAULTS
+    for field in DEFAULTS[own]
+    for change in ("missing", "null")
+]
+for own in ("GptOssForCausalLM", "LlamaForCausalLM"):
+    CASES.remove((own, "original_max_position_embeddings", "null"))  # fails there
+for own in ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "GptOssForCausalLM"):
+    CASES.remove((own, "sliding_window", "null"))  # fails there, in the mask
+for own in ("rotary_emb_base", "rotary_pct"):  # taken there if another field gives the value
+    CASES.remove(("GPTNeoXForCausalLM", own, "null"))
+CASES.remove(("FalconForCausalLM", "layer_norm_epsilon", "null"))  # fails in the model
+for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model
+    CASES.remove(("GraniteMoeForCausalLM", own, "null"))
+CASES.remove(("Qwen2MoeForCausalLM", "num_key_value_heads", "null"))  # fails in the model
+
+
+@pytest.mark.parametrize(("architecture", "field", "change"), CASES)
+def test_a_field_that_is_missing_or_null(architecture: str, field: str, change: str) -> None:
+    raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
+    own = architecture in ("FalconForCausalLM", "Gemma3ForCausalLM", *LEARNED)
+    fitting = {} if own else FITTING
+    raw = {name: value for name, value in (raw | fitting).items() if name in DEFAULTS[architecture]}
+    raw = {name: value for name, value in raw.items() if name not in (field, "layer_types")}
+    raw["architectures"] = [architecture]
+    if change == "null":
+        raw[field] = None
+    try:
+        theirs = facts_of_theirs(raw)
+    except REFUSALS:
+        with pytest.raises(InputError, match="config field"):
+            read(raw)
+    else:
+        assert not differences(facts_of_ours(read(raw), architecture), theirs)
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 4096,
+}
+YARN = {"type": "yarn", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LISTS = {
+    "short_factor": [1.0 + i / 8 for i in range(32)],
+    "long_factor": [2.0 + i for i in range(32)],
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_scaling": {**YARN, "original_max_position_embeddings": 1024}},
+        {"rope_scaling": {**YARN, "original_max_position_embeddings": 1024, "finetuned": True}},
+        {"rope_scaling": YARN},  # the original length is the stated one
+        {"rope_scaling": YARN, "original_max_position_embeddings": 512},
+        {
+            "rope_scaling": {**YARN, "original_max_position_embeddings": 1024},
+            "original_max_position_embeddings": 512,
+        },
+        {"rope_scaling": {**YARN, "factor": None, "original_max_position_embeddings": 1024}},
+        {"rope_scaling": {**YARN, "truncate": None, "original_max_position_embeddings": 1000}},
+        {"rope_scaling": {**YARN, "truncate": False, "original_max_position_embeddings": 1000}},
+        {"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": None}},
+        {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.707}},
+        {"rope_scaling": {**YARN, "mscale": 0.9, "mscale_all_dim": 0}},
+        {"rope_scaling": {**YARN, "attention_factor": 1.5}},
+        {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1024}},
+        {"rope_parameters": LLAMA3, "rope_theta": 500000.0},
+        {"rope_parameters": {**LLAMA3, "rope_theta": 250000.0}, "rope_theta": 500000.0},
+        {"rope_parameters": {**LLAMA3, "rope_theta": 3e5}, "rope_theta": None},
+        {"rope_parameters": LLAMA3, "original_max_position_embeddings": 256},
+        {"rope_parameters": LLAMA3, "rope_scaling": {"type": "linear", "factor": 3}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 2e5}, "rope_scaling": {}},
+        {"rope_scaling": {"rope_type": "dynamic", "type": "linear", "factor": 3.0}},
+        {"rope_scaling": {"type": "dynamic", "factor": 3.0}, "partial_rotary_factor": 1.0},
+        {"rope_parameters": {"rope_type": "longrope", **LISTS}},
+        {
+            "rope_parameters": {"rope_type": "longrope", **LISTS},
+            "original_max_position_embeddings": 1024,
+        },
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                **LISTS,
+                "original_max_position_embeddings": 1024,
+                "factor": 8.0,
+            }
+        },
+        {"rope_parameters": {"rope_type": "longrope", **LISTS, "attention_factor": 1.25}},
+    ],
+    ids=str,
+)
+def test_rotations_wherever_their_parameters_stand(fields: dict[str, Any]) -> None:
+    raw = LLAMA | fields
+    ours = facts_of_ours(read(raw), "LlamaForCausalLM")
+    assert not differences(ours, facts_of_theirs(raw))
+    plain = facts_of_theirs(LLAMA | {"rope_theta": 12345.0})
+    assert differences(ours, plain) == ["turns"]
+
+
+def test_null_where_transformers_fails_later() -> None:
+    raw = WRITTEN["transformers-4.51: llama"]
+    assert read(raw | {"original_max_position_embeddings": None}) == read(raw)
+    with pytest.raises(InputError, match=r"^config field .sliding_window. is missing"):
+        read(WRITTEN["transformers-4.51: gemma3"] | {"sliding_window": None})
+
+
+def test_gemma_has_two_rotations() -> None:
+    raw = {"architectures": ["Gemma3ForCausalLM"], "rope_theta": 5e5, "rope_local_base_freq": 2e4}
+    for more in (
+        {},
+        {"rope_scaling": {"rope_type": "linear", "factor": 4}},
+        {"rope_parameters": {"full_attention": {"rope_theta": 7e5}, "sliding_attention": None}},
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+    ):
+        ours = facts_of_ours(read(raw | more), "Gemma3ForCausalLM")
+        assert not differences(ours, facts_of_theirs(raw | more))
+        assert len(ours["turns"]) == 2
+        assert ours["turns"][0] != ours["turns"][1]
+
+
+def test_older_names_of_layers() -> None:
+    raw = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "num_hidden_layers": 2,
+        "use_sliding_window": True,
+    }
+    found = read(raw | {"layer_types": ["attention", "sliding_attention"]})
+    assert [layer.window for layer in found.layers] == [None, 4096]
+
+
+def test_nothing_is_said_of_what_transformers_writes() -> None:
+    names = [name for name in WRITTEN if name.startswith("transformers")]
+    assert len(names) > 5
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for name in names:
+            read(WRITTEN[name])
+    assert not said

@@ -90,7 +90,7 @@ def softmax_alone(length: int, rounds: int) -> list[list[Any]]:
     }
     softmaxes[PACKED] = softmaxes["exaq:bits=2"][0], True
     chosen, rows = core.isa(), []
-    for isa in core.isas():
+    for isa in native.isas():
         core.use_isa(isa)
         best = dict.fromkeys(softmaxes, math.inf)
         for _ in range(rounds):

@@ -12,6 +12,7 @@ import tiny
 from benchmarks.attention import exaq, exaq_tail
 from commands import Cli
 from sample_text import OWLS
+from suffice import native
 from suffice.native import core
 
 TEXT = OWLS * 30
@@ -27,7 +28,7 @@ def test_the_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [row[0] for row in found["rows"]] == names
     assert found["rows"][0][3] == 1 > found["rows"][1][3], "by codes few values are read"
     assert [row[:2] for row in found["softmax_rows"]] == [
-        [isa, name] for isa in core.isas() for name in [*names, f"`{exaq.PACKED}`"]
+        [isa, name] for isa in native.isas() for name in [*names, f"`{exaq.PACKED}`"]
     ]
 
 

@@ -22,16 +22,17 @@ WORDS = {"double", "exact", "full", "none", "self", "step", "float32", "bfloat16
 
 # Where Python is asked what an object of somebody else has, or whether the C library has a call.
 ASKS_OTHERS = {
+    "checkpoints/formats/quantized_file.py": "arrays of a file",
     "cli/flags.py": "an annotation's metadata",
     "cli/techniques.py": "whether a seam's techniques name an exact limit",
+    "decoder/pages.py": "the system",
+    "decoder/shelf.py": "the system",
     "engine/interrupts.py": "signal handlers",
     "integrations/checks.py": "transformers' configurations and modules",
     "integrations/growing_cache.py": "transformers' configurations, and growth policies of a user",
     "integrations/transformers.py": "transformers' models and keys",
-    "models/formats/quantized_file.py": "arrays of a file",
-    "models/pages.py": "the system",
-    "models/shelf.py": "the system",
-    "models/template_sandbox.py": "functions that a template calls",
+    "outside.py": "modules and classes of a user",
+    "text/template_sandbox.py": "functions that a template calls",
 }
 
 

@@ -23,7 +23,6 @@ WORDS = {"double", "exact", "full", "none", "self", "step", "float32", "bfloat16
 # Where Python is asked what an object of somebody else has, or whether the C library has a call.
 ASKS_OTHERS = {
     "checkpoints/formats/quantized_file.py": "arrays of a file",
-    "cli/flags.py": "an annotation's metadata",
     "cli/techniques.py": "whether a seam's techniques name an exact limit",
     "decoder/pages.py": "the system",
     "decoder/shelf.py": "the system",

@@ -9,22 +9,7 @@
 // inline function of the library is compiled for it, which the linker could give to other code.
 #pragma once
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <initializer_list>
-#include <type_traits>
-#include <utility>
-
-#include "bf16.h"
-#include "kernels/kernels.h"
-#include "kernels/tile.h"
-
-#if SUFFICE_ISA_LEVEL > 0
-#include <immintrin.h>
-#endif
+#include "kernels/set_headers.h"
 
 // From here on files have their half of kernels; see attention/techniques/all.inl.
 #define SUFFICE_LEVEL SUFFICE_ISA_LEVEL

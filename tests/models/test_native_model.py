@@ -98,11 +98,11 @@ KV_HELD = ["float32", "bfloat16", "int8", "kmeans4", "planes"]
 TOGETHER = [
     *(
         (isa, "llama", *pair)
-        for isa in native.ISAS
+        for isa in native.isas()
         for pair in zip(itertools.cycle(QUANTS_HELD), KV_HELD, strict=False)
     ),
     *((native.isas()[0], "llama", *pair) for pair in itertools.product(QUANTS_HELD, KV_HELD)),
-    *((isa, v, *OTHER[v]) for isa in native.ISAS for v in OTHER),
+    *((isa, v, *OTHER[v]) for isa in native.isas() for v in OTHER),
 ]
 
 

@@ -5,6 +5,7 @@ Keys in 4-bit codes are rounded as if their model had been looked at, unless a t
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from suffice import native
-from suffice.attention.planes import LEVELS, UPPER, Planes
+from suffice.attention.planes import GREATEST, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import DecoderWeights
@@ -61,6 +62,12 @@ class Rounding:
         return random.standard_normal(shape, np.float32)
 
 
+@functools.cache
+def native_rounding(layers: int, groups: int, size: int) -> core.KeyRoundings:
+    """Return `Rounding` for the extension, which takes longer to make than a test's cache."""
+    return Rounding(layers, groups, size).native
+
+
 def channel_scales(size: int) -> np.ndarray:
     """Return the scales of channels [D], from 1/2 to 2."""
     return 2 ** np.linspace(-1, 1, size, dtype=np.float32)
@@ -77,7 +84,7 @@ def empty_cache(
     **options: Any,
 ) -> KVCache:
     if fits_keys(dtype) or options.get("bases"):
-        options.setdefault("rounding", Rounding(layers, groups, size).native)
+        options.setdefault("rounding", native_rounding(layers, groups, size))
     return KVCache(
         layers,
         groups,
@@ -130,12 +137,17 @@ def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes
     return keys, values
 
 
+_IS_LEVEL = np.isin(np.arange(GREATEST + 2), UPPER)
+
+
 def _planes_of(base: np.ndarray, whole: np.ndarray, *, in_planes: bool) -> Planes:
     least = np.abs(base).min(-1, keepdims=True)
     scale = np.zeros_like(least)
     for level in UPPER:  # the least level that a row has
         levels = np.divide(base, least / level, out=np.zeros_like(base), where=least > 0)
-        fits = (np.abs(levels[..., None] - LEVELS).min(-1) < 1e-2).all(-1, keepdims=True)
+        sizes = np.abs(levels)
+        near = np.minimum(np.rint(sizes), GREATEST + 1)
+        fits = ((np.abs(sizes - near) < 1e-2) & _IS_LEVEL[near.astype(int)]).all(-1, keepdims=True)
         scale = np.where((scale == 0) & fits, least / level, scale)
     unit = np.where(scale > 0, scale, 1)
     levels, rest = np.rint(base / unit).astype(np.int8), (whole - base) / unit

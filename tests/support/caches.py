@@ -6,6 +6,7 @@ Keys in 4-bit codes are rounded as if their model had been looked at, unless a t
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,11 +131,28 @@ def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes
     cache.native.load(0, 0, *base, base=True)
     cache.native.load(0, 0, *whole)
     types = cache.native.key_type, cache.native.value_type
-    keys, values = (
-        _planes_of(*(rotated(x.astype(np.float64)) for x in pair), in_planes=dtype == "planes")
-        for *pair, dtype in zip(base, whole, types, strict=True)
-    )
+    keys, values = (_planes(*pair, dtype) for *pair, dtype in zip(base, whole, types, strict=True))
     return keys, values
+
+
+_known_planes: dict[Any, Planes] = {}  # what takes long, and is asked for by many tests
+
+
+def _planes(base: np.ndarray, whole: np.ndarray, dtype: str) -> Planes:
+    key = digest(base, whole), dtype
+    if key not in _known_planes:
+        turned = (rotated(x.astype(np.float64)) for x in (base, whole))
+        _known_planes[key] = _planes_of(*turned, in_planes=dtype == "planes")
+    return _known_planes[key]
+
+
+def digest(*arrays: np.ndarray) -> bytes:
+    """Return what tells the contents and shapes of arrays from others."""
+    found = hashlib.blake2b(digest_size=16)
+    for each in arrays:
+        found.update(f"{each.shape} {each.dtype}".encode())
+        found.update(np.ascontiguousarray(each).data)
+    return found.digest()
 
 
 _IS_LEVEL = np.isin(np.arange(GREATEST + 2), UPPER)

@@ -1,4 +1,4 @@
-"""Every test of kernels runs under every instruction set that can run: those that cannot, visibly."""
+"""Tests of kernels run under every instruction set that can run: the others are shown here."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 _SUBREAPER = 36  # of prctl(2)
@@ -58,7 +59,7 @@ class Nursery:
         given = [link] if memory is None else [link, memory]
         wish = {
             "environ": dict(os.environ),
-            "folder": os.getcwd(),
+            "folder": str(Path.cwd()),
             "cores": sorted(os.sched_getaffinity(0)),
             "limits": [resource.getrlimit(each) for each in _LIMITS],
         }

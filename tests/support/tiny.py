@@ -6,6 +6,7 @@ mask, scale or rotation shows.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -265,8 +266,23 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
     """Write a checkpoint directory (config.json, model.safetensors) and return it.
 
     `changes` are configuration fields. `tokenizer=True` adds a byte-level tokenizer, whose size
-    the vocabulary then has.
+    the vocabulary then has. What was made once is written again from memory.
     """
+    key = repr((variant, seed, sorted(changes.items())))
+    if key not in _made:
+        with tempfile.TemporaryDirectory() as name:
+            _make(Path(name), variant, seed, changes)
+            _made[key] = {path.name: path.read_bytes() for path in Path(name).iterdir()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _made[key].items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+_made: dict[str, dict[str, bytes]] = {}
+
+
+def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> None:
     family, fields = VARIANTS[variant]
     if changes.pop("tokenizer", False):
         changes["vocab_size"] = write_tokenizer(folder)
@@ -276,7 +292,6 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
         for name, parameter in model.named_parameters():
             parameter.copy_(_random(name, parameter, generator, centred=family.startswith("Gemma")))
     model.save_pretrained(folder)
-    return folder
 
 
 _CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}

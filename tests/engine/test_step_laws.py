@@ -314,7 +314,7 @@ def test_a_prompt_cut_where_a_sum_begins_would_show(
 
     monkeypatch.setattr(Runner, "begin", late)
     with pytest.raises(AssertionError):
-        test_cuts_and_neighbours_do_not_show(make, "exact", "llama", "float32", 7, 5)
+        test_cuts_and_neighbours_do_not_show(make, "exact", "llama", "float32", (7, 5))
 
 
 def test_what_a_request_read_is_its_own(make: Make) -> None:

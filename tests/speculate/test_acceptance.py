@@ -10,7 +10,7 @@ import pytest
 from suffice.sampling import SamplingParams, SamplingState, probabilities
 from suffice.speculate.acceptance import choose, next_token
 
-V, TRIALS = 6, 2000
+V, TRIALS = 6, 4000
 CRITICAL = 25.7  # of chi-squared with 5 degrees of freedom: passed once in 10 000 times
 TARGET = np.array([0.4, 0.25, 0.15, 0.12, 0.08, 0.0])
 DRAFTS = {

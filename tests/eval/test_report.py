@@ -85,10 +85,14 @@ def results_of(path: Path) -> list[Any]:
 
 
 def published() -> list[Path]:
-    """Return the published results, with one of the files that plot each of their settings."""
+    """Return published results, one of each form, and of the files that plot their settings."""
     plotted = set((RESULTS / "attention" / "results").glob("quality*.json"))
     (one,) = (path for path in plotted if "gemma3" in path.name)
-    return [one, *sorted(set(RESULTS.rglob("*.json")) - plotted)]
+    found: dict[Any, Path] = {}
+    for path in sorted(set(RESULTS.rglob("*.json")) - plotted):
+        data = json.loads(path.read_text())
+        found.setdefault((path.parent, tuple(sorted(data)) if isinstance(data, dict) else ()), path)
+    return [one, *found.values()]
 
 
 def test_a_page_loads_nothing_and_says_everything(cli: Cli, records: Path, tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let Python free all of it at its end, or the extension tells of leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def roundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the roundings of tests' models among themselves."""

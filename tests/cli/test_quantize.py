@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny
-from calibrating import ASKED, TEXT, text_flags
+from calibrating import ASKED, TEXT, by_reference, text_flags
 from commands import Cli
 from suffice import LLM
 from suffice.errors import InputError
@@ -26,7 +26,6 @@ from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.job import Quantizing
 from suffice.models.quantize.sensitivity import Sensitivity
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -114,7 +113,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     # Inputs of few bits, the head's of 8 among them, jump to another level where sums are rounded
     # otherwise: sooner or later the two part ways.
     agree = 10 if method in ("kmeans", "rtn:group=32,compensate=true") else 1
-    assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
+    assert list(output.outputs[0].token_ids)[:agree] == by_reference(opened, prompt)[:agree]
     with pytest.raises(InputError, match=re.escape(f"is quantized already, by {method}: leave")):
         LLM(str(path), quantization="int8")
 
@@ -132,26 +131,6 @@ def test_sites_switch_separately(written: Any, tmp_path: Path, a: int) -> None:
         assert (f"{name}.inputs" in tensors) == (chosen and a == 4), name
         assert matrix["most"] == INPUT_LEVELS[8 if chosen and a == 8 else 16], name
     assert torch.equal(tensors["layers.0.q.data"], plain["layers.0.q.data"])
-
-
-def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
-    from suffice.cache.growth import Upfront
-    from suffice.cache.kv import KVCache
-
-    config = opened.config
-    decoder = TorchDecoder(config, opened.weights)
-    cache = KVCache(
-        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=128,
-        key_dtype="float32", value_dtype="float32",
-    )  # fmt: skip
-    found: list[int] = []
-    new = tokens
-    for _ in range(12):
-        logits = decoder.forward(torch.tensor(new), cache)
-        assert logits is not None
-        new = [int(logits.argmax())]
-        found += new
-    return found
 
 
 def test_an_interrupted_run_goes_on(

@@ -31,6 +31,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
+# What Python compiles is kept: tests start processes that would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo smoke test check build wheel fuzz sanitize emulate bench clean
 
 demo: build
@@ -45,7 +48,7 @@ smoke: $(VENV)/tested
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -q @tests/smoke.txt
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: $(VENV)/tested
 	$(BIN)/python tools/check.py

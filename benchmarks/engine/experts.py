@@ -159,7 +159,8 @@ def measure(path: Path, setting: str, options: argparse.Namespace) -> dict[str, 
         return workers[-1]
 
     try:
-        ours = start("suffice", Path(sys.executable), OURS | SETTINGS[setting], dict(os.environ))
+        own = OURS | SETTINGS[setting] | ({"roof_bytes": 16 << 20} if options.quick else {})
+        ours = start("suffice", Path(sys.executable), own, dict(os.environ))
         peer = None
         if not options.alone:
             install.install(package, options.jobs)

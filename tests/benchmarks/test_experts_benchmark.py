@@ -87,7 +87,8 @@ def test_rounds_in_which_the_memory_changed_its_speed_are_left_out() -> None:
 
 def test_quick_run_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experts, "FILES", tmp_path)
-    flags = ["--quick", "--alone", "--output", str(tmp_path / "out"), "--types", "Q4_0"]
+    flags = ["--quick", "--alone", "--rounds", "1", "--types", "Q4_0"]
+    flags += ["--output", str(tmp_path / "out")]
     for setting in experts.SETTINGS:
         monkeypatch.setattr(sys, "argv", ["experts", *flags, "--settings", setting])
         assert experts.main() == 0

@@ -226,10 +226,26 @@ def test_weights_are_named_as_transformers_names_them() -> None:
     assert name == "model.layers.7.mlp.down_proj.weight"
 
 
+def venv_maker(folder: Path) -> Path:
+    """Return a program that makes an environment as `python -m venv` does, without copying pip."""
+    program = folder / "python"
+    program.write_text(
+        f"""#!/bin/sh -e
+test "$1 $2" = "-m venv"
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\nexec %s "$@"\\n' {sys.executable} >"$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+    )
+    program.chmod(0o755)
+    return program
+
+
 def test_an_installation_that_fails_says_so_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(install, "BUILD", tmp_path)
+    monkeypatch.setattr(install.sys, "executable", str(venv_maker(tmp_path)))
     package = install.Package("none", ("./no-such-package-here",))
     for _ in range(2):
         with pytest.raises(install.InstallError, match=r"^none: .*no-such-package-here"):

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny
-from calibrating import ASKED, TEXT, text_flags
+from calibrating import ASKED, TEXT, by_reference, text_flags
 from commands import Cli
 from suffice import LLM
 from suffice.checkpoints.formats.quantized_file import open_quantized
@@ -29,7 +29,6 @@ from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS
 from suffice.quantize.job import Quantizing
 from suffice.quantize.sensitivity import Sensitivity
-from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.text.tokenizer import load_tokenizer
 
 
@@ -47,6 +46,26 @@ def quantize(cli: Cli, model: Path, tmp_path: Path) -> Any:
         return cli("quantize", "-m", str(model), *asked, "--method", method, "-o", str(path), *more)
 
     return run
+
+
+_written: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def written(quantize: Any, tmp_path: Path) -> Any:
+    """Writes the file of a method, which is made once: tests of what is in it can share it."""
+
+    def write(method: str = "kmeans", output: str = "out.safetensors") -> Path:
+        path: Path = tmp_path / output
+        if method in _written:
+            path.write_bytes(_written[method])
+        else:
+            ran = quantize(method, output)
+            assert ran.code == 0, ran.err
+            _written[method] = path.read_bytes()
+        return path
+
+    return write
 
 
 def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -94,16 +113,16 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     # Inputs of few bits, the head's of 8 among them, jump to another level where sums are rounded
     # otherwise: sooner or later the two part ways.
     agree = 10 if method in ("kmeans", "rtn:group=32,compensate=true") else 1
-    assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
+    assert list(output.outputs[0].token_ids)[:agree] == by_reference(opened, prompt)[:agree]
     with pytest.raises(InputError, match=re.escape(f"is quantized already, by {method}: leave")):
         LLM(str(path), quantization="int8")
 
 
 @pytest.mark.parametrize("a", [4, 8])
-def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
+def test_sites_switch_separately(written: Any, tmp_path: Path, a: int) -> None:
     """Inputs of the sites that are named have `a` bits, the others 16 as without."""
-    assert quantize(f"kmeans:act_bits={a},sites=o+gate_up").code == 0
-    assert quantize("kmeans", "plain.safetensors").code == 0
+    written(f"kmeans:act_bits={a},sites=o+gate_up")
+    written("kmeans", "plain.safetensors")
     (facts, tensors), (_, plain) = map(whole_file, sorted(tmp_path.glob("*.safetensors")))
     for name, matrix in facts["matrices"].items():
         if matrix["type"] != "codes":
@@ -114,30 +133,10 @@ def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
     assert torch.equal(tensors["layers.0.q.data"], plain["layers.0.q.data"])
 
 
-def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
-    from suffice.cache.growth import Upfront
-    from suffice.cache.kv import KVCache
-
-    config = opened.config
-    decoder = TorchDecoder(config, opened.weights)
-    cache = KVCache(
-        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=128,
-        key_dtype="float32", value_dtype="float32",
-    )  # fmt: skip
-    found: list[int] = []
-    new = tokens
-    for _ in range(12):
-        logits = decoder.forward(torch.tensor(new), cache)
-        assert logits is not None
-        new = [int(logits.argmax())]
-        found += new
-    return found
-
-
 def test_an_interrupted_run_goes_on(
-    quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantize: Any, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert quantize(output="whole.safetensors").code == 0
+    written(output="whole.safetensors")
     layer = Quantizing._layer
     done: list[int] = []
 
@@ -213,8 +212,8 @@ def test_nobody_elses_file_is_touched(quantize: Any, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == before | {"out.safetensors"}
 
 
-def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> None:
-    assert quantize().code == 0
+def test_info_shows_what_is_lost(cli: Cli, written: Any, tmp_path: Path) -> None:
+    written()
     ran = cli("info", "-m", str(tmp_path / "out.safetensors"))
     assert ran.code == 0, ran.err
     assert "quantized        kmeans from model" in ran.out
@@ -224,8 +223,8 @@ def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> Non
     assert len(lost) == 1 and " down " in lost[0] and lost[0].count("%") == 7
 
 
-def test_commands_take_the_file(cli: Cli, quantize: Any, tmp_path: Path) -> None:
-    assert quantize().code == 0
+def test_commands_take_the_file(cli: Cli, written: Any, tmp_path: Path) -> None:
+    written()
     path = str(tmp_path / "out.safetensors")
     ran = cli("run", "-m", path, "--raw", "-p", "The owls", "-n", "4", "--temp", "0")
     assert ran.code == 0 and ran.out, ran.err
@@ -290,9 +289,9 @@ def refused(cli: Cli, tmp_path: Path) -> Any:
     return check
 
 
-def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
+def test_damaged_matrices(written: Any, refused: Any, tmp_path: Path) -> None:
     """Facts of matrices that do not fit their tensors, or each other."""
-    assert quantize().code == 0
+    written()
     facts, tensors = whole_file(tmp_path / "out.safetensors")
     differ = "q, k, v of layer 1 are stored differently"
     contradicted = "is damaged: 'layers.1.q' has levels that contradict its header"
@@ -322,7 +321,7 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
         refused(message, facts | {"matrices": matrices}, tensors)
     square = tensors | {"layers.1.q.levels": tensors["layers.1.q.levels"].view(4, 4)}
     refused(contradicted, facts, square)
-    assert quantize("kllm").code == 0
+    written("kllm")
     facts, tensors = whole_file(tmp_path / "out.safetensors")
     other = tensors | {"layers.1.k.inputs": tensors["layers.1.k.inputs"] * 0.5}
     refused(differ, facts, other)
@@ -339,8 +338,8 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
         refused(message, facts | {"matrices": matrices}, tensors)
 
 
-def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) -> None:
-    assert quantize().code == 0
+def test_damaged_files(written: Any, refused: Any, cli: Cli, tmp_path: Path) -> None:
+    written()
     path = tmp_path / "out.safetensors"
     facts, tensors = whole_file(path)
 

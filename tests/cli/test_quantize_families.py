@@ -33,6 +33,19 @@ LATER = (
 )
 
 
+_written: dict[str, bytes] = {}
+
+
+def written(cli: Cli, folder: Path, variant: str) -> Path:
+    """Return the file of a model, which is made once."""
+    path = folder / "out.safetensors"
+    if variant in _written:
+        path.write_bytes(_written[variant])
+    else:
+        _written[variant] = quantized(cli, folder, variant).read_bytes()
+    return path
+
+
 def quantized(cli: Cli, folder: Path, variant: str) -> Path:
     model = tiny.make(folder / variant, variant, tokenizer=True)
     output = folder / "out.safetensors"
@@ -60,7 +73,7 @@ def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:
 
 def test_a_file_of_before_some_mechanisms(cli: Cli, tmp_path: Path) -> None:
     """It lacks their fields, and means what it meant."""
-    path = quantized(cli, tmp_path, "gemma3")
+    path = written(cli, tmp_path, "gemma3")
     with safe_open(path, framework="pt") as file:
         facts = json.loads(file.metadata()["suffice"])
     config = {name: value for name, value in facts["config"].items() if name not in LATER}
@@ -73,7 +86,7 @@ def test_a_file_of_before_some_mechanisms(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_parallel_blocks_with_norms_after_them_are_refused(cli: Cli, tmp_path: Path) -> None:
-    path = quantized(cli, tmp_path, "gemma3")
+    path = written(cli, tmp_path, "gemma3")
     with safe_open(path, framework="pt") as file:
         facts = json.loads(file.metadata()["suffice"])
     facts["config"]["parallel"] = True

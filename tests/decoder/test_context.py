@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from suffice.errors import InputError
 from suffice.quant.none import NoQuant
 from suffice.quantize.torch_decoder import TorchDecoder
 
-TRAINED, LONG = 64, 150
+TRAINED, LONG = 64, 120
 TOKENS = torch.randint(0, tiny.VOCABULARY, (LONG,), generator=torch.Generator().manual_seed(2))
 SCALING: dict[str, dict[str, Any]] = {
     "yarn": {"original_max_position_embeddings": TRAINED},
@@ -76,16 +78,26 @@ def prompt_and_steps(model: Any, prompt: int) -> torch.Tensor:
     return torch.cat(rows)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Models by their kind of rotation, each made once."""
+    return functools.cache(lambda kind: make(tmp_path_factory.mktemp(kind), kind))
+
+
+@functools.cache
+def by_transformers(folder: Path, dtype: torch.dtype, prompt: int) -> torch.Tensor:
+    return prompt_and_steps(hf_reference.load(folder, dtype), prompt)
+
+
 @pytest.mark.parametrize("run", [by_torch, by_native])
 @pytest.mark.parametrize("kind", SCALING)
-def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path) -> None:
-    folder, tokens = make(tmp_path, kind), TOKENS.tolist()
+def test_logits_beyond_the_trained_positions(kind: str, run: Any, made: Any) -> None:
+    folder, tokens = made(kind), TOKENS.tolist()
     decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
     # transformers turns a prompt beyond that length another way than its tokens one by one
     prompt = TRAINED if kind in CHANGING else 100
     exact, same = (
-        prompt_and_steps(hf_reference.load(folder, dtype), prompt)
-        for dtype in (torch.float64, torch.float32)
+        by_transformers(folder, dtype, prompt) for dtype in (torch.float64, torch.float32)
     )
     head = [tokens[at : min(at + 25, prompt)] for at in range(0, prompt, 25)]
     assert_matches(run(decoder, [*head, *([t] for t in tokens[prompt:])]), exact, same, factor=4)
@@ -97,9 +109,9 @@ def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path
     [("dynamic", "max_position_embeddings"), ("longrope", "original_max_position_embeddings")],
 )
 def test_a_prompt_beyond_the_change_of_frequencies_is_refused(
-    kind: str, field: str, run: Any, tmp_path: Path
+    kind: str, field: str, run: Any, made: Any
 ) -> None:
-    folder, tokens = make(tmp_path, kind), TOKENS.tolist()
+    folder, tokens = made(kind), TOKENS.tolist()
     decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
     message = (
         f"a prompt of 65 tokens or more is not supported with rope_type '{kind}'; "
@@ -109,8 +121,7 @@ def test_a_prompt_beyond_the_change_of_frequencies_is_refused(
         run(decoder, [tokens[:32], tokens[32:62], tokens[62:65]])
     assert str(caught.value) == message
     # because the whole is not what its tokens are one by one, in transformers either
-    model = hf_reference.load(folder, torch.float32)
-    whole, steps = prompt_and_steps(model, 65), prompt_and_steps(model, TRAINED)
+    whole, steps = (by_transformers(folder, torch.float32, at) for at in (65, TRAINED))
     assert (whole[64] - steps[64]).abs().max() > 1e-2
 
 

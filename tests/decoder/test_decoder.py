@@ -37,14 +37,10 @@ def run(decoder: TorchDecoder, *chunks: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_logits_are_those_of_transformers(variant: str, checkpoints: Any) -> None:
     folder, decoder = checkpoints(variant), decoder_of(checkpoints(variant))
-    single, double = (hf_reference.load(folder, dtype) for dtype in (torch.float32, torch.float64))
-    if "dynamic" in variant:
-        # transformers turns a whole prompt by the frequencies of its last token
-        exact, same = (hf_reference.stepwise_logits(m, TOKENS) for m in (double, single))
-        whole = run(decoder, *TOKENS.split(1))
-    else:
-        exact, same = (hf_reference.logits(model, TOKENS) for model in (double, single))
-        whole = run(decoder, TOKENS)
+    # transformers turns a whole prompt by the frequencies of its last token
+    stepwise = "dynamic" in variant
+    exact, same = hf_reference.exact_and_single(folder, tuple(TOKENS.tolist()), stepwise)
+    whole = run(decoder, *(TOKENS.split(1) if stepwise else [TOKENS]))
     assert exact.std() > 1, "the logits are too uniform to show a mistake"
     assert_matches(whole, exact, same)
 

@@ -239,8 +239,20 @@ for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # f
 CASES.remove(("Qwen2MoeForCausalLM", "num_key_value_heads", "null"))  # fails in the model
 
 
-@pytest.mark.parametrize(("architecture", "field", "change"), CASES)
-def test_a_field_that_is_missing_or_null(architecture: str, field: str, change: str) -> None:
+@pytest.mark.parametrize("architecture", DEFAULTS)
+def test_a_field_that_is_missing_or_null(architecture: str) -> None:
+    """All cases of a family in one test: each is soon read, and there are hundreds."""
+    cases = [case for case in CASES if case[0] == architecture]
+    assert cases
+    for case in cases:
+        try:
+            read_without(*case)
+        except BaseException as error:
+            raise AssertionError(f"{case}: {error!r}") from error
+
+
+def read_without(architecture: str, field: str, change: str) -> None:
+    """Compare what is read of a configuration whose field is missing or null."""
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in ("FalconForCausalLM", "Gemma3ForCausalLM", *LEARNED)
     fitting = {} if own else FITTING

@@ -15,6 +15,7 @@ import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches
+from pairs import pairwise
 from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.checkpoints.open import open_checkpoint
@@ -51,10 +52,8 @@ def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> np.ndarray:
 def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoints: Any) -> None:
     folder = checkpoints(variant)
     decoder, model = models(folder)
-    single, double = (hf_reference.load(folder, dtype) for dtype in (torch.float32, torch.float64))
-    step = hf_reference.stepwise_logits if "dynamic" in variant else hf_reference.logits
-    exact, same = (step(m, TOKENS) for m in (double, single))
     tokens = TOKENS.tolist()
+    exact, same = hf_reference.exact_and_single(folder, tuple(tokens), "dynamic" in variant)
     splits = [[1] * 40, [16, 16, 8], [7, 1, 1, 12, 3, 16]]
     for sizes in [[16] + [1] * 24] if "dynamic" in variant else splits:
         cache, logits, start = new_cache(decoder), [], 0
@@ -64,10 +63,15 @@ def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoin
         assert_matches(np.concatenate(logits), exact, same, factor=4)
 
 
+CODED = ["llama", "llama-bias", "gemma3", "granite", "neox", "olmo2", "opt-post"]
+METHODS = ["kmeans", "kmeans:hadamard=false,group=64", "rtn:bits=3"]
+
+
 @pytest.mark.parametrize(
-    "variant", ["llama", "llama-bias", "gemma3", "granite", "neox", "olmo2", "opt-post"]
+    ("variant", "quant", "each_isa"),
+    pairwise(CODED, METHODS, native.isas()),
+    indirect=["each_isa"],
 )
-@pytest.mark.parametrize("quant", ["kmeans", "kmeans:hadamard=false,group=64", "rtn:bits=3"])
 def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkpoints: Any) -> None:
     """The step on codes against PyTorch on the decoded weights, which differ by 16-bit inputs."""
     decoder, _ = models(checkpoints(variant), quant)
@@ -98,11 +102,11 @@ KV_HELD = ["float32", "bfloat16", "int8", "kmeans4", "planes"]
 TOGETHER = [
     *(
         (isa, "llama", *pair)
-        for isa in native.ISAS
+        for isa in native.isas()
         for pair in zip(itertools.cycle(QUANTS_HELD), KV_HELD, strict=False)
     ),
     *((native.isas()[0], "llama", *pair) for pair in itertools.product(QUANTS_HELD, KV_HELD)),
-    *((isa, v, *OTHER[v]) for isa in native.ISAS for v in OTHER),
+    *((isa, v, *OTHER[v]) for isa in native.isas() for v in OTHER),
 ]
 
 

@@ -103,7 +103,7 @@ def test_many_rows_are_those_of_requests_alone(
     """Steps of 8, 17 and 33 rows: whole blocks of rows and parts of them, one thread or two."""
     prompts = [f"{number} {PROMPTS[number % 5]}" for number in range(MANY)]
     params = [
-        dataclasses.replace(PARAMS[number % 5], seed=number, max_tokens=5) for number in range(MANY)
+        dataclasses.replace(PARAMS[number % 5], seed=number, max_tokens=3) for number in range(MANY)
     ]
     one = load(folder, max_num_seqs=1, **options)
     alone = [each.outputs for each in one.generate(prompts, params)]

@@ -85,10 +85,14 @@ def results_of(path: Path) -> list[Any]:
 
 
 def published() -> list[Path]:
-    """Return the published results, with one of the files that plot each of their settings."""
+    """Return published results, one of each form, and of the files that plot their settings."""
     plotted = set((RESULTS / "attention" / "results").glob("quality*.json"))
     (one,) = (path for path in plotted if "gemma3" in path.name)
-    return [one, *sorted(set(RESULTS.rglob("*.json")) - plotted)]
+    found: dict[Any, Path] = {}
+    for path in sorted(set(RESULTS.rglob("*.json")) - plotted):
+        data = json.loads(path.read_text())
+        found.setdefault((path.parent, tuple(sorted(data)) if isinstance(data, dict) else ()), path)
+    return [one, *found.values()]
 
 
 def test_a_page_loads_nothing_and_says_everything(cli: Cli, records: Path, tmp_path: Path) -> None:
@@ -220,10 +224,9 @@ def test_bad_input(cli: Cli, records: Path, tmp_path: Path, monkeypatch: Any) ->
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def browse(url: str, profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+def browse(
+    browser: str, url: str, profile: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     quiet = ("quic", "background-networking", "component-update", "sync", "gpu")
     return subprocess.run(
         [
@@ -236,13 +239,18 @@ def browse(url: str, profile: Path, *arguments: str) -> subprocess.CompletedProc
 
 @pytest.mark.parametrize("width", [1200, 400])
 def test_a_browser_shows_it(records: Path, tmp_path: Path, width: int) -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
     path = write(tmp_path / "page.html", page(read([records, PEERS])))
     url, picture = path.as_uri(), tmp_path / "page.png"
-    shown = browse(url, tmp_path / "a", "--dump-dom")
+    shown = browse(browser, url, tmp_path / "a", "--dump-dom")
     found = Page(shown.stdout)
     assert found.tags.count("svg") == 4 * 2 + 6 + 1 + 1 and found.tags.count("article") == 8
     assert "CONSOLE" not in shown.stderr
-    ran = browse(url, tmp_path / "b", f"--screenshot={picture}", f"--window-size={width},1400")
+    ran = browse(
+        browser, url, tmp_path / "b", f"--screenshot={picture}", f"--window-size={width},1400"
+    )
     assert "CONSOLE" not in ran.stderr
     import matplotlib.image
 

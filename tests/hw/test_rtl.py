@@ -32,8 +32,8 @@ SOME = {
     "multiplier_lane_16": 200,
     "adder_tree_16": 400,
     "etu": 500,
-    "orizuru_16": 1500,
-    "exaq_lut": 4000,
+    "orizuru_16": 800,
+    "exaq_lut": 1500,
 }
 YOSYS = shutil.which("yosys")  # starts at once, where there is one
 
@@ -48,7 +48,7 @@ def test_every_lane_of_exaqs_unit_meets_all_numbers() -> None:
 @pytest.mark.parametrize("name", UNITS)
 def test_gates_equal_the_model(name: str) -> None:
     unit = UNITS[name]
-    most = SOME.get(name, None if unit.exhaustive else 3000)
+    most = SOME.get(name, None if unit.exhaustive else 1200)
     cycles, difference = differs(unit, most)
     assert difference is None
     assert cycles == most or (unit.exhaustive and cycles >= 256)

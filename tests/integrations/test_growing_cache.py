@@ -52,7 +52,7 @@ CONFIGS: dict[str, Any] = {
 FAMILIES = list(CONFIGS)
 GROWTHS = ["bmc:ratio=0.1", "bmc:rows=8", "iterative", "upfront", "step:5", "double"]
 ATTENTION = ["sdpa", "eager"]
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 
 
 @cache

@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "DEPTHS", (20, 130))
     monkeypatch.setattr(calibrate, "PARTS", (8, 40))
     monkeypatch.setattr(calibrate, "LONG", 300)
-    monkeypatch.setattr(calibrate, "STEPS", 80)
+    monkeypatch.setattr(calibrate, "STEPS", 40)
     monkeypatch.setattr(calibrate, "ROUNDS", 1)
     monkeypatch.setattr(calibrate, "_READ_BYTES", 1 << 20)
 
@@ -90,7 +90,7 @@ def test_what_calls_compute_is_noted(checkpoint: Path, quick: None) -> None:
             list(measuring.steps())
             measuring.result()
     # The scene of three samples at depth 130: a step when all have begun and none has ended.
-    assert any(call.rows == call.outputs == 3 and 3 * 131 <= call.read <= 3 * 210 for call in seen)
+    assert any(call.rows == call.outputs == 3 and 3 * 131 <= call.read <= 3 * 170 for call in seen)
     # The second whole tile of the long prompt, whose tokens attend to 128 and to themselves.
     assert Call(128, 0, 0, 128 * 128 + 128 * 129 / 2) in seen
     assert Call(40, 1, 0, 40 * 41 / 2) in seen, "a short prompt, with its last token's logits"

@@ -24,7 +24,9 @@ from test_policy_laws import (
 import policy_models
 from caches import as_multiplied, held
 from oracle import max_error
+from pairs import pairwise
 from rows import SCALE, Rows
+from suffice import native
 from suffice.attention.calibration import Calibration, LayerInputs
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
@@ -86,8 +88,14 @@ def reads_match(reads: list[Any], wanted: list[int | None], summed: int) -> int:
     return len(sure)
 
 
-@each_level
-@pytest.mark.parametrize(("budget", "sinks"), [(40, 4), (21, 0), (64, 20)])
+@pytest.mark.parametrize(
+    ("name", "budget", "sinks", "each_isa"),
+    [
+        (name, *sizes, isa)
+        for name, sizes, isa in pairwise(LEVELS, [(40, 4), (21, 0), (64, 20)], native.isas())
+    ],
+    indirect=["each_isa"],
+)
 def test_streaming(name: str, budget: int, sinks: int, each_isa: str) -> None:
     """A row is read for the sum when it comes and when it goes, and all once they have moved."""
     levels, policy, rows = LEVELS[name], Streaming(budget=budget, sinks=sinks), Rows(400)
@@ -107,9 +115,11 @@ def test_streaming(name: str, budget: int, sinks: int, each_isa: str) -> None:
     assert compared > 700 and removed > 200
 
 
-@each_level
-@pytest.mark.parametrize("prompt", [0, 150])
-@pytest.mark.parametrize("budget", [17, 40])
+@pytest.mark.parametrize(
+    ("name", "prompt", "budget", "each_isa"),
+    pairwise(LEVELS, [0, 150], [17, 40], native.isas()),
+    indirect=["each_isa"],
+)
 def test_h2o_sums_the_weights_of_codes(name: str, prompt: int, budget: int, each_isa: str) -> None:
     levels, policy, rows = LEVELS[name], POLICIES.build(f"h2o:budget={budget}"), Rows(300)
     cache, codes = rows.cache(policy), Codes(levels, rows.group)
@@ -163,9 +173,11 @@ def test_what_is_evicted_leaves_the_sum(name: str, setting: str, each_isa: str) 
     assert compared > 60
 
 
-@each_level
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("budget", [64, 4096])
+@pytest.mark.parametrize(
+    ("name", "dtype", "budget", "each_isa"),
+    pairwise(LEVELS, ["float32", "bfloat16"], [64, 4096], native.isas()),
+    indirect=["each_isa"],
+)
 def test_quest(name: str, dtype: str, budget: int, each_isa: str) -> None:
     """All values of the blocks that were chosen are read, unless these are all blocks."""
     levels, policy = LEVELS[name], Quest(budget=budget, dense_layers=0)
@@ -227,9 +239,10 @@ LAWS = (
 )
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma3"])
-@pytest.mark.parametrize("setting", ["full", *policy_models.SETTINGS])
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(
+    ("law", "setting", "variant"),
+    pairwise(LAWS, ["full", *policy_models.SETTINGS], ["llama", "gemma3"]),
+)
 def test_law(law: Any, setting: str, variant: str, coded: Any) -> None:
     law(POLICIES.build(setting), coded(variant))
 

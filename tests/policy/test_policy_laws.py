@@ -14,6 +14,7 @@ import pytest
 import policy_models
 import tiny
 from oracle import max_error
+from pairs import pairwise
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner, Sequence
@@ -217,9 +218,10 @@ LAWS: list[tuple[Callable[[Any, Make], None], Callable[[], Any]]] = [
 SETTINGS = [*POLICIES.names(), *policy_models.SETTINGS]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("law", [law for law, _ in LAWS], ids=lambda law: law.__name__)
+@pytest.mark.parametrize(
+    ("law", "setting", "variant"),
+    pairwise([law for law, _ in LAWS], SETTINGS, VARIANTS),
+)
 def test_law(law: Any, setting: str, variant: str, runners: Any) -> None:
     law(POLICIES.build(setting), runners(variant))
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import tiny
+from nursery import Nursery
 from serving import SUPPORT, Served, served
+from suffice.serve.processes import life
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +36,26 @@ def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUFFICE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_engines(own_leases: None) -> Iterator[None]:
+    """Fork engines from a process that has imported what they need, if it suits.
+
+    Servers that tests start as processes start their engines themselves.
+    """
+    plainly, made = life.started, list[Nursery]()
+
+    def started(link: int, memory: int | None) -> Any:
+        if not made:
+            made.append(Nursery())
+        return (made[0].started if made[0].suits() else plainly)(link, memory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(life, "started", started)
+        yield
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(scope="module")

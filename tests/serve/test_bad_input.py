@@ -101,7 +101,7 @@ def test_requests_by_the_description(server: Served) -> None:
 
 def ask_all(path: str, cases: st.SearchStrategy[Any]) -> None:
     @settings(
-        max_examples=8,
+        max_examples=4,
         deadline=None,
         database=None,
         derandomize=True,

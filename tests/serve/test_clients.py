@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 
 from serving import Served, events, served
@@ -16,11 +15,16 @@ from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
 from suffice.serve.settings import ENGINE
 
+if TYPE_CHECKING:  # they take seconds to load
+    import openai
+
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
 def client(server: Served) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
         yield found
 
@@ -49,6 +53,8 @@ def test_openais_client(client: openai.OpenAI) -> None:
 
 
 def test_openais_client_knows_the_errors(client: openai.OpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="other", messages=MESSAGES)
     assert missing.value.code == "model_not_found"

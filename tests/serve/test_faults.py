@@ -97,7 +97,7 @@ def test_killed_engines_cost_no_answer(
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     hold = tmp_path / "hold"
     with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor(24) as pool:
-        alone = [server.chat(seed=seed).json()["choices"] for seed in range(24)]
+        alone = [*pool.map(lambda seed: server.chat(seed=seed).json()["choices"], range(24))]
         hold.touch()
         asks = [pool.submit(server.chat, seed=seed) for seed in range(24)]
         (instance,) = server.front.instance.members
@@ -119,7 +119,7 @@ def test_the_request_that_kills_engines_is_found_among_others(
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     seeds = [*range(place), FATAL, *range(place, 8)]
     with serving(options={"step_seconds": 0.02}) as server, ThreadPoolExecutor(9) as pool:
-        alone = [server.chat(seed=seed).json()["choices"] for seed in range(8)]
+        alone = [*pool.map(lambda seed: server.chat(seed=seed).json()["choices"], range(8))]
         (instance,) = server.front.instance.members
         asks = []
         for count, seed in enumerate(seeds):

@@ -60,7 +60,7 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
     monkeypatch.setattr(instances, "LONGEST_PAUSE", 3600)
     options = {"step_seconds": 0.02}
     with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
-        alone = [text(server, seed) for seed in range(6)]
+        alone = [*pool.map(lambda seed: text(server, seed), range(6))]
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
         kill(server, 0)

@@ -41,7 +41,7 @@ def test_requests_of_an_engine_that_is_stopped_go_on_in_the_other(
 ) -> None:
     settings = {"heartbeat_seconds": 1.2, "instances": 2, "options": {"step_seconds": 0.02}}
     with serving(**settings) as server, ThreadPoolExecutor() as pool:
-        alone = [text(server, seed) for seed in range(6)]
+        alone = [*pool.map(lambda seed: text(server, seed), range(6))]
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
         stop(server)

@@ -149,12 +149,12 @@ def test_a_real_engine_that_is_stopped_goes_on(words: Path) -> None:
 
 
 def test_little_memory_parks_requests_and_refuses_what_never_fits(words: Path) -> None:
-    fields = {"max_tokens": 400, "ignore_eos": True}
+    fields = {"max_tokens": 250, "ignore_eos": True}
     with real(words) as server:
         alone = [server.chat(seed=at, **fields).json()["choices"] for at in range(6)]
         used = server.run(lambda: dict(server.front.instance.stats))
         assert used["preemptions"] == 0
-    with real(words, kv_cache_bytes="512KiB") as server, ThreadPoolExecutor() as pool:
+    with real(words, kv_cache_bytes="384KiB") as server, ThreadPoolExecutor() as pool:
         asks = [pool.submit(server.chat, seed=at, **fields) for at in range(6)]
         found = [ask.result() for ask in asks]
         assert [each.status_code for each in found] == [200] * 6, [e.text for e in found]

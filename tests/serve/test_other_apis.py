@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from serving import Served, served
@@ -16,6 +14,10 @@ from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
 from suffice.serve.settings import ENGINE
+
+if TYPE_CHECKING:  # they take seconds to load
+    import anthropic
+    import openai
 
 SCHEMA = {
     "type": "object",
@@ -46,12 +48,16 @@ def real(words: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def claude(server: Served) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def gpt(server: Served) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
         yield found
 
@@ -71,6 +77,8 @@ def test_messages(claude: anthropic.Anthropic) -> None:
 
 
 def test_tools_of_messages(real: Served) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0) as client:
         asked: Any = {
             "model": "tiny",
@@ -135,6 +143,8 @@ def test_the_form_of_an_answer_to_messages(real: Served) -> None:
 
 
 def test_anthropics_client_knows_the_errors(claude: anthropic.Anthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError):
         claude.messages.create(model="other", max_tokens=1, messages=MESSAGES)
 
@@ -163,6 +173,8 @@ def test_responses(gpt: openai.OpenAI) -> None:
 
 
 def test_tools_and_forms_of_responses(real: Served) -> None:
+    import openai
+
     before: Any = [
         {"role": "user", "content": "What time is it?"},
         {"type": "function_call", "call_id": "a", "name": "time", "arguments": '{"zone": "utc"}'},

@@ -111,7 +111,7 @@ def test_requests_outlive_the_replacement_of_all_engines(
     log, hold = tmp_path / "packed", tmp_path / "hold"
     options = {"step_seconds": 0.02, "packed": str(log), "hold": str(hold)}
     with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
-        alone = [text(server, seed) for seed in range(6)]
+        alone = [*pool.map(lambda seed: text(server, seed), range(6))]
         before = pids(server)
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)

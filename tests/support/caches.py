@@ -5,6 +5,8 @@ Keys in 4-bit codes are rounded as if their model had been looked at, unless a t
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from suffice import native
-from suffice.attention.planes import LEVELS, UPPER, Planes
+from suffice.attention.planes import GREATEST, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.decoder.key_rounding import KeyRounding, factors
@@ -61,6 +63,12 @@ class Rounding:
         return random.standard_normal(shape, np.float32)
 
 
+@functools.cache
+def native_rounding(layers: int, groups: int, size: int) -> core.KeyRoundings:
+    """Return `Rounding` for the extension, which takes longer to make than a test's cache."""
+    return Rounding(layers, groups, size).native
+
+
 def channel_scales(size: int) -> np.ndarray:
     """Return the scales of channels [D], from 1/2 to 2."""
     return 2 ** np.linspace(-1, 1, size, dtype=np.float32)
@@ -77,7 +85,7 @@ def empty_cache(
     **options: Any,
 ) -> KVCache:
     if fits_keys(dtype) or options.get("bases"):
-        options.setdefault("rounding", Rounding(layers, groups, size).native)
+        options.setdefault("rounding", native_rounding(layers, groups, size))
     return KVCache(
         layers,
         groups,
@@ -123,11 +131,31 @@ def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes
     cache.native.load(0, 0, *base, base=True)
     cache.native.load(0, 0, *whole)
     types = cache.native.key_type, cache.native.value_type
-    keys, values = (
-        _planes_of(*(rotated(x.astype(np.float64)) for x in pair), in_planes=dtype == "planes")
-        for *pair, dtype in zip(base, whole, types, strict=True)
-    )
+    keys, values = (_planes(*pair, dtype) for *pair, dtype in zip(base, whole, types, strict=True))
     return keys, values
+
+
+_known_planes: dict[Any, Planes] = {}  # what takes long, and is asked for by many tests
+
+
+def _planes(base: np.ndarray, whole: np.ndarray, dtype: str) -> Planes:
+    key = digest(base, whole), dtype
+    if key not in _known_planes:
+        turned = (rotated(x.astype(np.float64)) for x in (base, whole))
+        _known_planes[key] = _planes_of(*turned, in_planes=dtype == "planes")
+    return _known_planes[key]
+
+
+def digest(*arrays: np.ndarray) -> bytes:
+    """Return what tells the contents and shapes of arrays from others."""
+    found = hashlib.blake2b(digest_size=16)
+    for each in arrays:
+        found.update(f"{each.shape} {each.dtype}".encode())
+        found.update(np.ascontiguousarray(each).data)
+    return found.digest()
+
+
+_IS_LEVEL = np.isin(np.arange(GREATEST + 2), UPPER)
 
 
 def _planes_of(base: np.ndarray, whole: np.ndarray, *, in_planes: bool) -> Planes:
@@ -135,7 +163,9 @@ def _planes_of(base: np.ndarray, whole: np.ndarray, *, in_planes: bool) -> Plane
     scale = np.zeros_like(least)
     for level in UPPER:  # the least level that a row has
         levels = np.divide(base, least / level, out=np.zeros_like(base), where=least > 0)
-        fits = (np.abs(levels[..., None] - LEVELS).min(-1) < 1e-2).all(-1, keepdims=True)
+        sizes = np.abs(levels)
+        near = np.minimum(np.rint(sizes), GREATEST + 1)
+        fits = ((np.abs(sizes - near) < 1e-2) & _IS_LEVEL[near.astype(int)]).all(-1, keepdims=True)
         scale = np.where((scale == 0) & fits, least / level, scale)
     unit = np.where(scale > 0, scale, 1)
     levels, rest = np.rint(base / unit).astype(np.int8), (whole - base) / unit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,16 @@ def as_cache(cache: Any) -> dict[str, Any]:
 def cache_of(output: Any) -> Any:
     """Return the cache that a model's pass returned."""
     return output["cache"] if "cache" in output else output["past_key_values"]
+
+
+@functools.cache
+def exact_and_single(
+    folder: Path, tokens: tuple[int, ...], stepwise: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits [T, V] of a checkpoint in float64 and float32, computed once for all."""
+    step = stepwise_logits if stepwise else logits
+    single, double = (load(folder, dtype) for dtype in (torch.float32, torch.float64))
+    return step(double, torch.tensor(tokens)), step(single, torch.tensor(tokens))
 
 
 @torch.no_grad()

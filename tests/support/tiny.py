@@ -6,6 +6,9 @@ mask, scale or rotation shows.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -265,8 +268,24 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
     """Write a checkpoint directory (config.json, model.safetensors) and return it.
 
     `changes` are configuration fields. `tokenizer=True` adds a byte-level tokenizer, whose size
-    the vocabulary then has.
+    the vocabulary then has. What was made once is written again from memory.
     """
+    key = repr((variant, seed, sorted(changes.items())))
+    if key not in _made:
+        # transformers shows its progress, which is no output of what a test runs
+        with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
+            _make(Path(name), variant, seed, changes)
+            _made[key] = {path.name: path.read_bytes() for path in Path(name).iterdir()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _made[key].items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+_made: dict[str, dict[str, bytes]] = {}
+
+
+def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> None:
     family, fields = VARIANTS[variant]
     if changes.pop("tokenizer", False):
         changes["vocab_size"] = write_tokenizer(folder)
@@ -276,21 +295,11 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
         for name, parameter in model.named_parameters():
             parameter.copy_(_random(name, parameter, generator, centred=family.startswith("Gemma")))
     model.save_pretrained(folder)
-    return folder
 
 
 _CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
-_SHARP = (
-    "mlp.gate.",
-    "router",
-    "shared_expert_gate",
-    "q_proj",
-    "k_proj",
-    "qkv_proj",
-    "query_key_value",
-    "c_attn",
-    "lm_head",
-)
+_SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj")
+_SHARP += ("query_key_value", "c_attn", "lm_head")
 
 
 def _model(family: str, fields: dict[str, Any]) -> Any:

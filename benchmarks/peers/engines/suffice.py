@@ -41,9 +41,10 @@ class Suffice:
 
     def roof(self) -> dict[str, Any]:
         """Measure this machine's streaming read in two ways."""
+        size = int(self.options.get("roof_bytes", ROOF_BYTES))
         return {
-            "bytes_per_second": native.read_bandwidth(ROOF_BYTES, self.options["threads"]),
-            "torch_bytes_per_second": torch_read_bandwidth(ROOF_BYTES),
+            "bytes_per_second": native.read_bandwidth(size, self.options["threads"]),
+            "torch_bytes_per_second": torch_read_bandwidth(size),
         }
 
     def chat(self, message: str) -> dict[str, Any]:

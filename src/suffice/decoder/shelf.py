@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import math
 import os
@@ -177,8 +178,9 @@ class Shelf:
         self._kept = Unpickler(io.BytesIO(text)).load()
 
 
+@functools.cache
 def has_huge_pages() -> bool:
-    """Return whether shared memory can have huge pages here, by trying it."""
+    """Return whether shared memory can have huge pages here, by trying it once."""
     if not can_share():
         return False
     descriptor = new_memory()

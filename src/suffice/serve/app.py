@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -173,9 +174,8 @@ def _handler(front: Front, route: Route) -> Handle:
 
 def _describe(app: FastAPI, path: str, handle: Handle, kind: type[BaseModel], text: str) -> None:
     """Add a route to what `GET /openapi.json` lists."""
-    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     app.openapi_schema = None
-    body = {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}
+    body = {"required": True, "content": {"application/json": {"schema": _schema(kind)}}}
     app.add_api_route(
         path,
         handle,
@@ -192,6 +192,12 @@ def _describe(app: FastAPI, path: str, handle: Handle, kind: type[BaseModel], te
             "5XX": {"description": "The server is at fault.", "content": {"application/json": {}}},
         },
     )
+
+
+@functools.cache
+def _schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return what a request's fields may be; nobody changes it."""
+    return _inlined(kind.model_json_schema(ref_template="#/components/schemas/{model}"))
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

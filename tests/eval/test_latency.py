@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused() -> None:
         check_fits([case(1, 3, 59)], llm)
 
 
-ARGUMENTS = ("eval", "speed", "-r", "2")
+ARGUMENTS = ("eval", "latency", "-r", "2")
 
 
 def test_the_command_line_runs_every_case(cli: Cli, checkpoint: Path) -> None:
@@ -300,11 +300,11 @@ def test_an_interruption_prints_the_cases_that_are_done(
     ],
 )
 def test_bad_input(cli: Cli, checkpoint: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in complaint(cli("eval", "speed", "-m", str(checkpoint), *arguments))
+    assert message in complaint(cli("eval", "latency", "-m", str(checkpoint), *arguments))
 
 
 def test_bad_lines_are_named(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "good"}\n\n{"prompt": \n')
-    said = complaint(cli("eval", "speed", "-m", str(checkpoint), "--prompts", str(path)))
+    said = complaint(cli("eval", "latency", "-m", str(checkpoint), "--prompts", str(path)))
     assert said.startswith(f"{path}, line 3: is not JSON (")

@@ -1,0 +1,178 @@
+"""Try seeded faults: each is put into a copy of the tree, and the tests that it names must fail.
+
+    python tools/mutants.py list                      the faults, by subject
+    python tools/mutants.py run                       all of them: more than an hour on two cores
+    python tools/mutants.py run --subject format:gptq --only gguf-types
+    python tools/mutants.py run --whole               against all tests, not those that it names
+    python tools/mutants.py run --resume              go on after an interruption
+
+A fault that survives shows that its tests are too weak, or that a test was cut too far. Every
+result is stored at once. The exit status is 1 if a fault survived, or did not fit or compile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "src")]
+
+from mutants_faults import ROOT, Fault, faults
+from mutants_tree import FAILED, PASSED, BuildError, Ran, Tree
+
+from suffice.progress import counted
+
+CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
+LIMIT, WHOLE = 300.0, 7200.0  # seconds for the tests that a fault names, and for all: else they hang
+
+
+def working_folder() -> Path:
+    """Return the folder of the copy and its build, one for each checkout."""
+    name = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    return Path(tempfile.gettempdir()) / f"suffice-mutants-{name}"
+
+
+def chosen(only: Sequence[str], subjects: Sequence[str]) -> list[Fault]:
+    """Return the faults with these names or subjects (`format` stands for all formats); or all."""
+    found = faults()
+    names = {fault.name for fault in found}
+    kinds = {kind for fault in found for kind in (fault.subject, fault.subject.split(":")[0])}
+    for given, known, what in ((only, names, "fault"), (subjects, kinds, "subject")):
+        for each in given:
+            if each not in known:
+                raise click.BadParameter(f"there is no {what} '{each}': see `mutants.py list`")
+    if not only and not subjects:
+        return found
+    asked = {*only, *subjects}
+    return [f for f in found if asked & {f.name, f.subject, f.subject.split(":")[0]}]
+
+
+class Trial:
+    """A run over faults."""
+
+    def __init__(self, tree: Tree, whole: bool) -> None:
+        self.tree, self.whole = tree, whole
+        self._good: dict[tuple[str, ...], bool] = {}
+
+    def result(self, fault: Fault) -> dict[str, Any]:
+        """Try a fault; a test that fails without it, too, has not caught it."""
+        found = {"subject": fault.subject, "digest": fault.digest, "tests": list(fault.tests)}
+        tests = () if self.whole else fault.tests
+        limit = WHOLE if self.whole else LIMIT
+        with self.tree.changed(fault) as fits:
+            if not fits:
+                return {**found, "result": BROKEN, "by": "its text is not there once"}
+            try:
+                if fault.native:
+                    self.tree.compile()
+            except BuildError as error:
+                why = {"by": "does not compile", "output": str(error)}
+                return {**found, "result": BROKEN, **why}
+            ran = self.tree.test(tests, limit)
+        own = judged(ran)
+        if own["result"] == CAUGHT and not self._passes((ran.failed,) if ran.failed else tests):
+            own = {"result": BROKEN, "by": f"fails without it, too: {ran.failed or 'its tests'}"}
+        return {**found, **own, "seconds": round(ran.seconds, 1)}
+
+    def _passes(self, tests: tuple[str, ...]) -> bool:
+        """Return whether tests pass without a fault; each set is run once."""
+        if tests not in self._good:
+            self.tree.install_clean()
+            self._good[tests] = self.tree.test(tests, WHOLE).code == PASSED
+        return self._good[tests]
+
+
+def judged(ran: Ran) -> dict[str, str]:
+    """Return what a faulty run says: a crash or a hang is noticed as well as a failed test."""
+    if ran.code is None:
+        return {"result": CAUGHT, "by": "it hangs"}
+    if ran.code == PASSED:
+        return {"result": SURVIVED, "by": ""}
+    if ran.code == FAILED:
+        return {"result": CAUGHT, "by": ran.failed}
+    if ran.code < 0:
+        return {"result": CAUGHT, "by": f"it dies of signal {-ran.code}"}
+    return {"result": BROKEN, "by": "pytest could not run the tests", "output": ran.output}
+
+
+def tried(trial: Trial, asked: Sequence[Fault]) -> Iterator[tuple[Fault, dict[str, Any]]]:
+    """Yield each fault's result; the extension is compiled before its first fault."""
+    compiled = False
+    for fault in asked:
+        if fault.native and not compiled:
+            trial.tree.compile_clean()
+            compiled = True
+        yield fault, trial.result(fault)
+
+
+def show(results: dict[str, dict[str, Any]], asked: Sequence[Fault]) -> int:
+    """Print a table of the results; return how many were not caught."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    table = Table("fault", "subject", "result", "by")
+    for fault in asked:
+        found = results[fault.name]
+        style = "" if found["result"] == CAUGHT else "bold red"
+        table.add_row(fault.name, fault.subject, found["result"], found["by"], style=style)
+    console.print(table)
+    counts = Counter(results[fault.name]["result"] for fault in asked)
+    console.print(", ".join(f"{counts[each]} {each}" for each in (CAUGHT, SURVIVED, BROKEN)))
+    return len(asked) - counts[CAUGHT]
+
+
+@click.group(help=(__doc__ or "").partition("\n")[0])
+def main() -> None:
+    """Dispatch to a command."""
+
+
+@main.command("list")
+def listing() -> None:
+    """List the faults by subject."""
+    table = Table("subject", "fault", "file", "what would go wrong")
+    for fault in sorted(faults(), key=lambda each: (each.subject, each.name)):
+        table.add_row(fault.subject, fault.name, fault.file, fault.why)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+@main.command()
+@click.option("--only", multiple=True, metavar="NAME", help="Only this fault; may be repeated.")
+@click.option("--subject", multiple=True, help="Only this subject; may be repeated.")
+@click.option("--whole", is_flag=True, help="Run all tests, not only those that a fault names.")
+@click.option("--resume", is_flag=True, help="Leave out what the file of results has.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file of results.")
+@click.option("--work", type=click.Path(path_type=Path), help="A folder for the copy and build.")
+def run(
+    only: tuple[str, ...],
+    subject: tuple[str, ...],
+    whole: bool,
+    resume: bool,
+    output: Path | None,
+    work: Path | None,
+) -> None:
+    """Try the faults, and print which were caught."""
+    asked = chosen(only, subject)
+    tree = Tree(ROOT, (work or working_folder()).absolute())
+    output = output or tree.folder / "results.json"
+    results = json.loads(output.read_text()) if resume and output.exists() else {}
+    left = [f for f in asked if results.get(f.name, {}).get("digest") != f.digest]
+    with tree.held():
+        steps = tried(Trial(tree, whole), left)
+        for fault, found in counted("faults", len(asked), steps, len(asked) - len(left)):
+            results[fault.name] = found
+            output.write_text(json.dumps(results, indent=1) + "\n")
+    bad = show(results, asked)
+    click.echo(f"results: {output}", err=True)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""A copy of the tree in which faults are tried: its environment, its build, its tests.
+
+The copy has an environment of its own, whose packages are links to those of the interpreter that
+runs the tool, all but suffice. So every process that a test starts imports the copy, whatever its
+variables and folder are. Copy and build are kept: the next run compiles only what has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutants_faults import Fault
+
+# pytest's exit codes: all passed, some failed; others mean that no test was run as it should be
+PASSED, FAILED = 0, 1
+OWN = re.compile(r"_editable_\w*suffice\w*\.|suffice(_hw)?$")
+SUMMARY = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """The extension did not compile."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run of tests: pytest's exit code, None after the time limit, and the first that failed."""
+
+    code: int | None
+    failed: str
+    seconds: float
+    output: str
+
+
+class Tree:
+    """The copy in a folder."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root, folder
+        self.source, self.build = folder / "tree", folder / "build"
+        self.clean = folder / "clean"  # the build's extensions without a fault
+        self._python = self.source / ".venv" / "bin" / "python"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the copy, and keep other runs away from it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._copy()
+            self._environment()
+            yield
+
+    def _copy(self) -> None:
+        """Copy what git knows or does not ignore; an unchanged file keeps its time."""
+        command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
+        names = {name for name in listed.stdout.split("\0") if (self.root / name).is_file()}
+        for path in sorted(self.source.rglob("*")):
+            inside = path.relative_to(self.source)
+            kept = inside.parts[0] in (".venv", ".git") or str(inside) in names
+            if not kept and not path.is_dir():
+                path.unlink()
+        for name in names:
+            old, new = self.root / name, self.source / name
+            if not new.is_file() or old.read_bytes() != new.read_bytes():
+                new.parent.mkdir(parents=True, exist_ok=True)
+                new.unlink(missing_ok=True)
+                shutil.copy(old, new)
+        self.install(Path(sysconfig.get_path("platlib")))
+        if not (self.source / ".git").exists():  # some tests ask git for the files
+            subprocess.run(["git", "init", "-q"], cwd=self.source, check=True)
+        subprocess.run(["git", "add", "-A"], cwd=self.source, check=True, capture_output=True)
+
+    def _environment(self) -> None:
+        home, old = self.source / ".venv", Path(sys.prefix)
+        shutil.rmtree(home, ignore_errors=True)
+        packages = home / Path(sysconfig.get_path("platlib")).relative_to(old)
+        packages.mkdir(parents=True)
+        for entry in Path(sysconfig.get_path("platlib")).iterdir():
+            if not OWN.match(entry.name):
+                (packages / entry.name).symlink_to(entry)
+        (packages / "copy.pth").write_text(f"{self.source / 'src'}\n")
+        (home / "bin").mkdir()
+        for entry in (old / "bin").iterdir():
+            made = home / "bin" / entry.name
+            text = b"" if entry.name.startswith("python") else entry.read_bytes()
+            if text.startswith(b"#!" + os.fsencode(old)):
+                made.write_bytes(text.replace(os.fsencode(old), os.fsencode(home)))
+                made.chmod(0o755)
+            else:
+                made.symlink_to(entry.resolve())
+        shutil.copy(old / "pyvenv.cfg", home)
+
+    def install(self, folder: Path) -> None:
+        """Take the extensions of a folder, that of an environment or of a build."""
+        for module, package in (("_native", "suffice"), ("_simulator", "suffice_hw")):
+            [found] = [*folder.glob(f"{module}.*so"), *folder.glob(f"{package}/{module}.*so")]
+            made = self.source / "src" / package / found.name
+            made.unlink(missing_ok=True)  # a process may still use the one before
+            shutil.copy(found, made)
+
+    def compile(self) -> None:
+        """Build the extensions of the copy as it is, and install them.
+
+        Raises:
+            BuildError: They do not compile.
+        """
+        if not (self.build / "build.ninja").exists():
+            command = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
+            command += ["-DCMAKE_BUILD_TYPE=Release", "-DSUFFICE_QUICK=ON"]
+            self._build([*command, f"-DPython_EXECUTABLE={self._python}", self._nanobind()])
+        self._build(["ninja", "-C", str(self.build), "-j", str(len(os.sched_getaffinity(0)))])
+        self.install(self.build)
+
+    def compile_clean(self) -> None:
+        """Build the extensions without a fault, and keep them."""
+        self.compile()
+        self.clean.mkdir(exist_ok=True)
+        for found in self.build.glob("_*.so"):
+            shutil.copy(found, self.clean)
+
+    def install_clean(self) -> None:
+        """Take the extensions of the last build without a fault, if there was one."""
+        if self.clean.exists():
+            self.install(self.clean)
+
+    def _nanobind(self) -> str:
+        import nanobind
+
+        return f"-Dnanobind_DIR={nanobind.cmake_dir()}"
+
+    def _build(self, command: Sequence[str]) -> None:
+        path = f"{self._python.parent}:{os.environ['PATH']}"
+        ran = subprocess.run(
+            command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        )
+        if ran.returncode:
+            raise BuildError(f"{ran.stdout}\n{ran.stderr}"[-3000:])
+
+    @contextlib.contextmanager
+    def changed(self, fault: Fault) -> Iterator[bool]:
+        """Apply a fault for a while; yields whether it fits."""
+        path = self.source / fault.file
+        before = path.read_text(encoding="utf-8") if path.is_file() else ""
+        after = fault.applied(before)
+        if after is None:
+            yield False
+            return
+        try:
+            path.write_text(after, encoding="utf-8")
+            yield True
+        finally:
+            path.write_text(before, encoding="utf-8")  # its time is new: ninja compiles it again
+
+    def test(self, tests: Sequence[str], limit: float, *options: str) -> Ran:
+        """Run tests in the copy, `tests` of none for all; what exceeds `limit` seconds is killed."""
+        command = [str(self._python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        began = time.monotonic()
+        with (self.folder / "output.txt").open("w+") as output:
+            child = subprocess.Popen(
+                [*command, *options, *tests],
+                cwd=self.source,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            code: int | None = None
+            try:
+                code = child.wait(limit)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            output.seek(0)
+            text = output.read()
+        failed = SUMMARY.search(text)
+        return Ran(code, failed[1] if failed else "", time.monotonic() - began, text[-3000:])

@@ -22,18 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "src")]
-
 from mutants_faults import ROOT, Fault, faults
 from mutants_tree import FAILED, PASSED, BuildError, Ran, Tree
+from rich.console import Console
+from rich.table import Table
 
 from suffice.progress import counted
 
 CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
-LIMIT, WHOLE = 300.0, 7200.0  # seconds for the tests that a fault names, and for all: else they hang
+# Seconds for the tests that a fault names, and for all; beyond them they hang.
+LIMIT, WHOLE = 300.0, 7200.0
 
 
 def working_folder() -> Path:
@@ -57,39 +55,20 @@ def chosen(only: Sequence[str], subjects: Sequence[str]) -> list[Fault]:
     return [f for f in found if asked & {f.name, f.subject, f.subject.split(":")[0]}]
 
 
-class Trial:
-    """A run over faults."""
-
-    def __init__(self, tree: Tree, whole: bool) -> None:
-        self.tree, self.whole = tree, whole
-        self._good: dict[tuple[str, ...], bool] = {}
-
-    def result(self, fault: Fault) -> dict[str, Any]:
-        """Try a fault; a test that fails without it, too, has not caught it."""
-        found = {"subject": fault.subject, "digest": fault.digest, "tests": list(fault.tests)}
-        tests = () if self.whole else fault.tests
-        limit = WHOLE if self.whole else LIMIT
-        with self.tree.changed(fault) as fits:
-            if not fits:
-                return {**found, "result": BROKEN, "by": "its text is not there once"}
+def tried(tree: Tree, fault: Fault, whole: bool) -> dict[str, Any]:
+    """Put a fault into the tree, and return what its tests, or all, say of it."""
+    found = {"subject": fault.subject, "digest": fault.digest, "tests": list(fault.tests)}
+    with tree.changed(fault) as fits:
+        if not fits:
+            return {**found, "result": BROKEN, "by": "its text is not there once"}
+        if fault.native:
             try:
-                if fault.native:
-                    self.tree.compile()
+                tree.compile()
             except BuildError as error:
                 why = {"by": "does not compile", "output": str(error)}
                 return {**found, "result": BROKEN, **why}
-            ran = self.tree.test(tests, limit)
-        own = judged(ran)
-        if own["result"] == CAUGHT and not self._passes((ran.failed,) if ran.failed else tests):
-            own = {"result": BROKEN, "by": f"fails without it, too: {ran.failed or 'its tests'}"}
-        return {**found, **own, "seconds": round(ran.seconds, 1)}
-
-    def _passes(self, tests: tuple[str, ...]) -> bool:
-        """Return whether tests pass without a fault; each set is run once."""
-        if tests not in self._good:
-            self.tree.install_clean()
-            self._good[tests] = self.tree.test(tests, WHOLE).code == PASSED
-        return self._good[tests]
+        ran = tree.test(() if whole else fault.tests, WHOLE if whole else LIMIT)
+    return {**found, **judged(ran), "seconds": round(ran.seconds, 1)}
 
 
 def judged(ran: Ran) -> dict[str, str]:
@@ -99,20 +78,34 @@ def judged(ran: Ran) -> dict[str, str]:
     if ran.code == PASSED:
         return {"result": SURVIVED, "by": ""}
     if ran.code == FAILED:
-        return {"result": CAUGHT, "by": ran.failed}
+        return {"result": CAUGHT, "by": ran.failed[0]}
     if ran.code < 0:
         return {"result": CAUGHT, "by": f"it dies of signal {-ran.code}"}
     return {"result": BROKEN, "by": "pytest could not run the tests", "output": ran.output}
 
 
-def tried(trial: Trial, asked: Sequence[Fault]) -> Iterator[tuple[Fault, dict[str, Any]]]:
-    """Yield each fault's result; the extension is compiled before its first fault."""
+def all_tried(tree: Tree, asked: Sequence[Fault], whole: bool) -> Iterator[tuple[str, Any]]:
+    """Yield each fault's name and result; the extension is compiled before its first fault."""
     compiled = False
     for fault in asked:
         if fault.native and not compiled:
-            trial.tree.compile_clean()
+            tree.compile_clean()
             compiled = True
-        yield fault, trial.result(fault)
+        yield fault.name, tried(tree, fault, whole)
+
+
+def distrust(tree: Tree, results: dict[str, dict[str, Any]]) -> None:
+    """Run the tests that failed without any fault, once: those that fail again caught nothing."""
+    caught = [each for each in results.values() if each["result"] == CAUGHT]
+    names = {each["by"] for each in caught if "::" in each["by"] and not each.get("sound")}
+    if not names:
+        return
+    tree.install_clean()
+    again = set(tree.test(sorted(names), WHOLE, stop=False).failed)
+    for each in caught:
+        each["sound"] = each["by"] not in again
+        if not each["sound"]:
+            each.update(result=BROKEN, by=f"fails without it, too: {each['by']}")
 
 
 def show(results: dict[str, dict[str, Any]], asked: Sequence[Fault]) -> int:
@@ -165,10 +158,12 @@ def run(
     results = json.loads(output.read_text()) if resume and output.exists() else {}
     left = [f for f in asked if results.get(f.name, {}).get("digest") != f.digest]
     with tree.held():
-        steps = tried(Trial(tree, whole), left)
-        for fault, found in counted("faults", len(asked), steps, len(asked) - len(left)):
-            results[fault.name] = found
+        steps = all_tried(tree, left, whole)
+        for name, found in counted("faults", len(asked), steps, len(asked) - len(left)):
+            results[name] = found
             output.write_text(json.dumps(results, indent=1) + "\n")
+        distrust(tree, results)
+    output.write_text(json.dumps(results, indent=1) + "\n")
     bad = show(results, asked)
     click.echo(f"results: {output}", err=True)
     sys.exit(1 if bad else 0)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,9 @@ from mutants_faults import Fault
 
 # pytest's exit codes: all passed, some failed; others mean that no test was run as it should be
 PASSED, FAILED = 0, 1
+# Packages that take seconds to import. Of no use to most tests alone, but most files import some.
+SLOW = ("numpy", "torch", "transformers", "pytest", "hypothesis", "fastapi", "uvicorn", "httpx2")
+SLOW += ("openai", "anthropic", "jinja2", "rich.progress", "safetensors.torch", "tokenizers")
 OWN = re.compile(r"_editable_\w*suffice\w*\.|suffice(_hw)?$")
 SUMMARY = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
@@ -35,10 +40,10 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of tests: pytest's exit code, None after the time limit, and the first that failed."""
+    """A run of tests: pytest's exit code, None after the time limit, and those that failed."""
 
     code: int | None
-    failed: str
+    failed: list[str]
     seconds: float
     output: str
 
@@ -46,10 +51,11 @@ class Ran:
 class Tree:
     """The copy in a folder."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.folder = root, folder
+    def __init__(self, root: Path, folder: Path, imports: Sequence[str] = SLOW) -> None:
+        self.root, self.folder, self._imports = root, folder, imports
         self.source, self.build = folder / "tree", folder / "build"
         self.clean = folder / "clean"  # the build's extensions without a fault
+        self._forks: subprocess.Popen[str] | None = None
         self._python = self.source / ".venv" / "bin" / "python"
 
     @contextlib.contextmanager
@@ -60,7 +66,12 @@ class Tree:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._copy()
             self._environment()
-            yield
+            try:
+                yield
+            finally:
+                if self._forks is not None and self._forks.stdin is not None:
+                    self._forks.stdin.close()
+                    self._forks.wait()
 
     def _copy(self) -> None:
         """Copy what git knows or does not ignore; an unchanged file keeps its time."""
@@ -164,29 +175,26 @@ class Tree:
         finally:
             path.write_text(before, encoding="utf-8")  # its time is new: ninja compiles it again
 
-    def test(self, tests: Sequence[str], limit: float, *options: str) -> Ran:
-        """Run tests in the copy, `tests` of none for all; what exceeds `limit` seconds is killed."""
-        command = [str(self._python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        began = time.monotonic()
-        with (self.folder / "output.txt").open("w+") as output:
-            child = subprocess.Popen(
-                [*command, *options, *tests],
-                cwd=self.source,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            code: int | None = None
-            try:
-                code = child.wait(limit)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-            output.seek(0)
-            text = output.read()
-        failed = SUMMARY.search(text)
-        return Ran(code, failed[1] if failed else "", time.monotonic() - began, text[-3000:])
+    def test(self, tests: Sequence[str], limit: float, *, stop: bool = True) -> Ran:
+        """Run tests in the copy, all if none are named; what exceeds `limit` seconds is killed.
+
+        `stop`: at the first that fails.
+        """
+        if self._forks is None:
+            script = str(Path(__file__).parent / "mutants_forks.py")
+            command = [str(self._python), script, *self._imports]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self._forks = subprocess.Popen(command, cwd=self.source, text=True, **pipes)
+        forks, output = self._forks, self.folder / "output.txt"
+        assert forks.stdin is not None and forks.stdout is not None
+        arguments = ["-q", "-p", "no:cacheprovider", *(["-x"] if stop else []), *tests]
+        forks.stdin.write(json.dumps({"arguments": arguments, "output": str(output)}) + "\n")
+        forks.stdin.flush()
+        child, began = int(forks.stdout.readline()), time.monotonic()
+        in_time, _, _ = select.select([forks.stdout], [], [], limit)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # and what the tests have left running
+        code = int(forks.stdout.readline())
+        text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        seconds, failed = time.monotonic() - began, SUMMARY.findall(text) or [""]
+        return Ran(code if in_time else None, failed, seconds, text[-3000:])

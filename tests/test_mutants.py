@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,14 +12,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tools"))  # tools import each other
-
-import mutants
-import mutants_faults
-from mutants_faults import Fault, missing
-from mutants_tree import Ran, Tree
-
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.cache import GROWTHS
 from suffice.experts import EXPERTS
@@ -27,6 +20,12 @@ from suffice.policy import POLICIES
 from suffice.quant import QUANTS
 from suffice.serve import app
 from suffice.speculate import SPECULATORS
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))  # tools import each other
+mutants: Any = importlib.import_module("mutants")
+mutants_faults: Any = importlib.import_module("mutants_faults")
+mutants_tree: Any = importlib.import_module("mutants_tree")
 
 FAULTS = mutants_faults.faults()
 TABLES = {
@@ -71,11 +70,11 @@ def needed() -> Iterator[str]:
     yield from (f"scheduler:{name}" for name in RULES)
 
 
-def fault(**changes: Any) -> Fault:
+def fault(**changes: Any) -> Any:
     """Return a fault of a file that the tests below make."""
     plain = {"name": "one", "subject": "a:b", "file": "made.py", "old": "1", "new": "2"}
     made: dict[str, Any] = {**plain, "why": "x", "tests": ("test_it.py::test_it",), "area": "a"}
-    return Fault(**made | changes)
+    return mutants_faults.Fault(**made | changes)
 
 
 def tree(folder: Path) -> Path:
@@ -88,7 +87,7 @@ def tree(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("each", FAULTS, ids=lambda each: each.name)
-def test_a_fault_fits(each: Fault) -> None:
+def test_a_fault_fits(each: Any) -> None:
     assert each.complaints(ROOT) == []
 
 
@@ -98,12 +97,12 @@ def test_names_differ() -> None:
 
 
 def test_everything_that_is_registered_has_a_fault() -> None:
-    assert missing(FAULTS, needed()) == []
+    assert mutants_faults.missing(FAULTS, needed()) == []
 
 
 def test_what_has_no_fault_is_missing() -> None:
     found = [fault(subject=subject) for subject in set(needed()) - {"policy:h2o"}]
-    assert missing(found, needed()) == ["policy:h2o"]
+    assert mutants_faults.missing(found, needed()) == ["policy:h2o"]
     assert {"kernel:codes_few", "format:gptq", "endpoint:/v1/messages"} <= set(needed())
 
 
@@ -134,7 +133,7 @@ def test_a_key_that_no_fault_has(tmp_path: Path) -> None:
 
 def test_a_fault_is_there_for_a_while(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    path, made = tree(tmp_path / "tree") / "made.py", Tree(tmp_path, tmp_path)
+    path, made = tree(tmp_path / "tree") / "made.py", mutants_tree.Tree(tmp_path, tmp_path)
     before = path.read_text()
     with made.changed(fault()) as fits:
         assert fits and path.read_text() == before.replace("1", "2")
@@ -154,14 +153,15 @@ def test_a_fault_is_there_for_a_while(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_run_says(code: int | None, result: str, by: str) -> None:
-    found = mutants.judged(Ran(code, ["test_a"], 1.0, ""))
+    found = mutants.judged(mutants_tree.Ran(code, ["test_a"], 1.0, ""))
     assert (found["result"], found["by"]) == (result, by)
 
 
-def test_a_small_tree_from_end_to_end(tmp_path: Path) -> None:
+def test_a_small_tree_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault is caught by the test that sees it, and survives one that does not."""
     root = tmp_path / "root"
-    made = Tree(tmp_path / "root", tmp_path / "work", imports=())
+    made = mutants_tree.Tree(tmp_path / "root", tmp_path / "work", imports=())
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # to load them takes seconds
     root.mkdir()
     tree(root)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)

@@ -69,9 +69,14 @@ class Tree:
             try:
                 yield
             finally:
-                if self._forks is not None and self._forks.stdin is not None:
-                    self._forks.stdin.close()
-                    self._forks.wait()
+                self._end()
+
+    def _end(self) -> None:
+        if self._forks is not None:
+            with self._forks as forks:  # closes the pipes and waits
+                assert forks.stdin is not None
+                forks.stdin.close()
+            self._forks = None
 
     def _copy(self) -> None:
         """Copy what git knows or does not ignore; an unchanged file keeps its time."""

@@ -143,9 +143,20 @@ class Tree:
     def compile_clean(self) -> None:
         """Build the extensions without a fault, and keep them."""
         self.compile()
-        self.clean.mkdir(exist_ok=True)
-        for found in self.build.glob("_*.so"):
-            shutil.copy(found, self.clean)
+        shutil.rmtree(self.clean, ignore_errors=True)
+        for found in [*self.build.glob("_*.so"), *self.build.rglob("*.o")]:
+            kept = self.clean / found.relative_to(self.build)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(found, kept)
+
+    def _take_back(self) -> None:
+        """Replace the objects that were compiled with a fault, so that it is done once for each."""
+        for extension in self.build.glob("_*.so"):
+            extension.unlink()  # is linked again
+        for kept in self.clean.rglob("*.o"):
+            found = self.build / kept.relative_to(self.clean)
+            if not found.exists() or found.stat().st_mtime_ns != kept.stat().st_mtime_ns:
+                shutil.copy2(kept, found)
 
     def install_clean(self) -> None:
         """Take the extensions of the last build without a fault, if there was one."""
@@ -174,11 +185,15 @@ class Tree:
         if after is None:
             yield False
             return
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
         try:
             path.write_text(after, encoding="utf-8")
             yield True
         finally:
-            path.write_text(before, encoding="utf-8")  # its time is new: ninja compiles it again
+            if fault.native:
+                self._take_back()
+            path.write_text(before, encoding="utf-8")
+            os.utime(path, ns=times)  # last: if this is cut short, the next copy is a new file
 
     def test(self, tests: Sequence[str], limit: float, *, stop: bool = True) -> Ran:
         """Run tests in the copy, all if none are named; what exceeds `limit` seconds is killed.

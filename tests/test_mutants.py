@@ -60,7 +60,7 @@ def routes() -> Iterator[str]:
 
 
 def needed() -> Iterator[str]:
-    """Yield the subjects of which each must have a fault."""
+    """Yield the subjects that must have a fault each."""
     for seam, table in TABLES.items():
         yield from (f"{seam}:{name}" for name in table.names())
     yield from (f"seam:{name}" for name in SEAMS)

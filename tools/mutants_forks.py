@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import sys
+import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +37,22 @@ def run(asked: dict[str, Any]) -> None:
     os._exit(code)
 
 
-def main() -> None:
-    """Serve until standard input ends."""
+def warm_up(modules: Sequence[str]) -> None:
+    """Import modules, and let pytest find no tests at all, for which it loads its plugins."""
     warnings.simplefilter("ignore")
-    for name in sys.argv[1:]:
+    for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    import pytest
+
+    with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["-qq", "--collect-only", "-c", os.devnull, "--rootdir", empty, empty])
     warnings.resetwarnings()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    warm_up(sys.argv[1:])
     sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
     for line in sys.stdin:
         if (child := os.fork()) == 0:

@@ -15,6 +15,7 @@ from serving import Served, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
+from suffice.serve import responses
 from suffice.serve.settings import ENGINE
 
 SCHEMA = {
@@ -144,6 +145,7 @@ def test_responses(gpt: openai.OpenAI) -> None:
         model="scripted", input="hello", instructions="Be kind.", max_output_tokens=5, temperature=0
     )
     assert whole.output_text.count("é") == 5 and whole.status == "incomplete"
+    assert whole.incomplete_details and whole.incomplete_details.reason == "max_output_tokens"
     assert whole.usage is not None and whole.usage.output_tokens == 5
     kinds, text = [], ""
     asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]
@@ -160,6 +162,12 @@ def test_responses(gpt: openai.OpenAI) -> None:
         "response.content_part.added",
     ]
     assert kinds[-1] == "response.incomplete", "the scripted engine ends by length"
+
+
+def test_what_a_developer_says_is_of_the_system() -> None:
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hello"}]
+    said = responses.chat_of(responses.Responses(input=items)).messages
+    assert [each["role"] for each in said] == ["system", "user"]
 
 
 def test_tools_and_forms_of_responses(real: Served) -> None:

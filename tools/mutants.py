@@ -4,7 +4,7 @@
     python tools/mutants.py run                       all of them: more than an hour on two cores
     python tools/mutants.py run --subject format:gptq --only gguf-types
     python tools/mutants.py run --whole               against all tests, not those that it names
-    python tools/mutants.py run --resume              go on after an interruption
+    python tools/mutants.py run --resume              go on: without those that were caught
 
 A fault that survives shows that its tests are too weak, or that a test was cut too far. Every
 result is stored at once. The exit status is 1 if a fault survived, or did not fit or compile.
@@ -84,6 +84,11 @@ def judged(ran: Ran) -> dict[str, str]:
     return {"result": BROKEN, "by": "pytest could not run the tests", "output": ran.output}
 
 
+def is_caught(fault: Fault, found: dict[str, Any]) -> bool:
+    """Return whether a stored result is of this change, and says that a test noticed it."""
+    return found.get("result") == CAUGHT and found["digest"] == fault.digest
+
+
 def all_tried(tree: Tree, asked: Sequence[Fault], whole: bool) -> Iterator[tuple[str, Any]]:
     """Yield each fault's name and result; the extension is compiled before its first fault."""
     compiled = False
@@ -145,7 +150,7 @@ def listing() -> None:
 @click.option("--only", multiple=True, metavar="NAME", help="Only this fault; may be repeated.")
 @click.option("--subject", multiple=True, help="Only this subject; may be repeated.")
 @click.option("--whole", is_flag=True, help="Run all tests, not only those that a fault names.")
-@click.option("--resume", is_flag=True, help="Leave out what the file of results has.")
+@click.option("--resume", is_flag=True, help="Leave out what the results say was caught.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file of results.")
 @click.option("--work", type=click.Path(path_type=Path), help="A folder for the copy and build.")
 def run(
@@ -161,7 +166,7 @@ def run(
     tree = Tree(ROOT, (work or working_folder()).absolute())
     output = output or tree.folder / "results.json"
     results = json.loads(output.read_text()) if resume and output.exists() else {}
-    left = [f for f in asked if results.get(f.name, {}).get("digest") != f.digest]
+    left = [fault for fault in asked if not is_caught(fault, results.get(fault.name, {}))]
     with tree.held():
         steps = all_tried(tree, left, whole)
         for name, found in counted("faults", len(asked), steps, len(asked) - len(left)):

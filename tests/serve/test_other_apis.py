@@ -15,7 +15,7 @@ from serving import Served, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
-from suffice.serve import responses
+from suffice.serve import messages, responses
 from suffice.serve.settings import ENGINE
 
 SCHEMA = {
@@ -162,6 +162,21 @@ def test_responses(gpt: openai.OpenAI) -> None:
         "response.content_part.added",
     ]
     assert kinds[-1] == "response.incomplete", "the scripted engine ends by length"
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop", "expected"),
+    [
+        ("stop", "END", ("stop_sequence", "END")),
+        ("stop", 7, ("end_turn", None)),  # a token
+        ("stop", None, ("end_turn", None)),
+        ("length", None, ("max_tokens", None)),
+        ("tool_calls", None, ("tool_use", None)),
+    ],
+)
+def test_why_an_answer_to_messages_has_ended(reason: str, stop: Any, expected: Any) -> None:
+    found = messages._stopped(reason, stop)
+    assert (found["stop_reason"], found["stop_sequence"]) == expected
 
 
 def test_what_a_developer_says_is_of_the_system() -> None:

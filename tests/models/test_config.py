@@ -343,6 +343,13 @@ def test_refused_configurations(
     assert refusal(folder).startswith(message)
 
 
+def test_gelu_of_the_first_gemma_is_the_one_by_tanh() -> None:
+    raw = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"}
+    for given in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh"}):
+        config = family_of(raw | given).read(raw | given)
+        assert config.activation == "gelu_tanh"
+
+
 def test_fields_that_do_not_matter_are_let_through(folder_of: Any) -> None:
     folder = folder_of()
     edit(folder, use_cache=False, pretraining_tp=2, unheard_of=None, torch_dtype="bfloat16")

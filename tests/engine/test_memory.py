@@ -187,7 +187,7 @@ def test_the_cache_of_a_parked_request_is_copied_and_not_taken() -> None:
     prompt = [3, 4, 5, 6]
     parked = llm.maker.make(prompt, params(0, 9), reuse=True)
     llm.loop.add(parked)
-    for _ in range(4):
+    for _ in range(2):
         llm.loop.step()
     llm.loop._memory.park(parked)
     urgent = llm.maker.make(prompt, params(1, 9), priority=-1, reuse=True)  # starts first

@@ -402,3 +402,12 @@ def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
         "and --quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the "
         "model"
     )
+
+
+@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
+def test_longrope_had_other_names(kind: str) -> None:
+    raw = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
+    lists = {name: [1.0] * 48 for name in ("short_factor", "long_factor")}
+    raw |= {"max_position_embeddings": 8192, "rope_scaling": {"type": kind, **lists}}
+    (rope,) = family_of(raw).read(raw).ropes
+    assert rope.kind == "longrope"

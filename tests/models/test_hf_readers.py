@@ -130,7 +130,7 @@ class Stored:
 
     def __init__(self, tensors: dict[str, np.ndarray]) -> None:
         self._tensors = tensors
-        names = {"int32": "I32", "int64": "I64", "float32": "F32"}
+        names = {"int32": "I32", "int64": "I64", "float32": "F32", "uint8": "F8_E4M3"}
         self.types = {name: names[each.dtype.name] for name, each in tensors.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -157,3 +157,10 @@ def test_of_several_schemes_a_layer_has_the_one_that_its_scales_fit(
     parts = Parts(stored, "layer", {name: name for name in stored.types})
     for schemes in ((Integers(4, None), Integers(4, 32)), (Integers(4, 32), Integers(4, None))):
         assert Compressed(schemes).read(parts).layout.group == group
+
+
+def test_scales_of_blocks_that_are_not_square() -> None:
+    scale = np.float32([[1, 2], [3, 4]])  # for 32 rows and 128 columns each
+    stored = Stored({"weight": np.zeros((64, 256), np.uint8), "weight_scale_inv": scale})
+    found = Float8((32, 128)).read(Parts(stored, "layer", {name: name for name in stored.types}))
+    assert np.array_equal(found.scales, np.repeat(scale, 32, 0))

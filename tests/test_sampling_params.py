@@ -111,6 +111,10 @@ def test_the_defaults_are_those_users_know() -> None:
     assert not params.greedy
 
 
+def test_exactly_so_many_tokens_may_be_asked_for() -> None:
+    assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
+
+
 def test_one_stop_string_is_a_list_of_one() -> None:
     assert SamplingParams(stop="END") == SamplingParams(stop=["END"])
     assert SamplingParams(stop="END").stops == ("END",)

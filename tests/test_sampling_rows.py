@@ -364,3 +364,32 @@ def test_maxima_of_another_shape_are_refused() -> None:
     for shape in ((1, 15), (2, 16), (1, 17)):
         with pytest.raises(ValueError, match="maxima must be"):
             sampling.sample(logits, [state_of()], maxima=np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 50])
+def test_a_top_k_that_excludes_nothing(top_k: int) -> None:
+    logits = np.random.default_rng(0).standard_normal((1, 50)).astype(np.float32)
+    plain, other = (SamplingState(SamplingParams(**k), 0) for k in ({}, {"top_k": top_k}))
+    found, expected = (sampling.probabilities(logits[0], state) for state in (other, plain))
+    assert np.array_equal(found, expected) and (found > 0).all()
+
+
+class Only:
+    """A constraint that allows one word of tokens."""
+
+    fault = ""
+
+    def fill(self, words: np.ndarray) -> None:
+        words[:] = 0
+        words[0] = 0b110
+
+    def advance(self, token: int) -> None: ...
+
+
+def test_a_mask_and_a_constraint_both_hold() -> None:
+    logits = np.arange(40, dtype=np.float32)[None]
+    state = SamplingState(SamplingParams(temperature=0), 0, constraint=Only())
+    assert sampling.sample(logits, [state]) == [2]
+    masks = np.full((1, 2), 0xFFFFFFFF, np.uint32)
+    masks[0, 0] = 0b1010
+    assert sampling.sample(logits, [state], masks) == [1]

@@ -163,6 +163,22 @@ def test_the_sketch_is_part_of_the_cache() -> None:
         attend(Certified().rule(), np.ones((1, 1, SIZE), np.float32), without, 0, scale=0.1)
 
 
+def test_rows_that_were_dropped_leave_no_sketch() -> None:
+    """A chunk of which some rows were dropped is sketched again once it is whole."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values, later = (plain(generator) for _ in range(3))
+    q, rule, cut = normal(generator, 4, 1, SIZE), Certified(eps=0.3).rule(), 3 * CHUNK + 20
+    cache = sketched(keys, values)
+    before = attend(rule, q, cache, 0, scale=0.1)[0]
+    cache.truncate(cut)
+    keys[cut:] = 4 * later[cut:]
+    cache.append(0, keys[None, cut:], values[None, cut:])
+    cache.advance(len(keys) - cut)
+    fresh = sketched(keys, values)
+    found, expected = (attend(rule, q, each, 0, scale=0.1)[0] for each in (cache, fresh))
+    assert np.array_equal(found, expected) and not np.array_equal(found, before)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -57,6 +57,14 @@ def test_every_registered_policy_is_tested_and_frozen() -> None:
         assert is_dataclass(growth) and hash(growth) == hash(GROWTHS.build(name))
 
 
+def test_whole_steps_are_not_exceeded() -> None:
+    """Rows that fill steps need no step more; a short text takes as many rows as it has."""
+    assert [Step(256).next_capacity(rows, 0, 10_000) for rows in (256, 257)] == [256, 512]
+    assert [BMC(128).next_capacity(rows, 0, 10_000) for rows in (128, 129)] == [128, 256]
+    short = BMC(copy_cost=1000.0)
+    assert [short.next_capacity(rows, 0, 8192) for rows in (64, 65, 128)] == [64, 128, 128]
+
+
 def capacities(growth: Growth, limit: int, prompt: int = 1) -> list[int]:
     """Every capacity a cache passes through while it fills one row at a time."""
     seen: list[int] = []

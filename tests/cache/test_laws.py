@@ -338,6 +338,15 @@ def test_a_fork_and_its_origin_grow_apart() -> None:
     assert one.length == 16
 
 
+def test_a_fork_leaves_its_origins_drafts() -> None:
+    one = cache_of(KVCache, "upfront")
+    append(one, *rows(7, 1))
+    one.draft([-1, 0, -1])
+    other = one.fork()
+    assert (other.tentative, other.visible()) == (0, [])
+    assert (one.tentative, one.visible()) == (3, [0b1, 0b11, 0b100])
+
+
 def test_drafts_are_cut_to_the_spare_rows() -> None:
     cache = cache_of(KVCache, "step:16")
     append(cache, *rows(13, 1))

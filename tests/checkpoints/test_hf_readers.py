@@ -12,7 +12,7 @@ from suffice.checkpoints.formats.hf_awq import AWQ
 from suffice.checkpoints.formats.hf_compressed import Compressed, Integers
 from suffice.checkpoints.formats.hf_float8 import Float8
 from suffice.checkpoints.formats.hf_gptq import GPTQ
-from suffice.checkpoints.formats.hf_parts import Reader
+from suffice.checkpoints.formats.hf_parts import Parts, Reader
 from suffice.checkpoints.formats.hf_readers import reader_of
 from suffice.checkpoints.stored_file import unpack_words
 from suffice.errors import InputError
@@ -121,3 +121,46 @@ def test_floats_in_blocks_of_several_sizes_are_refused() -> None:
         "folder: compressed-tensors: 8-bit floats with scales for several sizes of blocks are not "
         "supported"
     )
+
+
+class Stored:
+    """Tensors of one layer, in memory."""
+
+    where = "folder"
+
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        self._tensors = tensors
+        names = {"int32": "I32", "int64": "I64", "float32": "F32", "uint8": "F8_E4M3"}
+        self.types = {name: names[each.dtype.name] for name, each in tensors.items()}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors[name].shape
+
+    def bytes(self, name: str) -> int:
+        return self._tensors[name].nbytes
+
+    def load(self, name: str) -> np.ndarray:
+        return self._tensors[name]
+
+
+@pytest.mark.parametrize(("groups", "group"), [(2, 32), (1, 64)])
+def test_of_several_schemes_a_layer_has_the_one_that_its_scales_fit(
+    groups: int, group: int
+) -> None:
+    stored = Stored(
+        {
+            "weight_packed": np.zeros((16, 8), np.int32),
+            "weight_shape": np.array([16, 64]),
+            "weight_scale": np.ones((16, groups), np.float32),
+        }
+    )
+    parts = Parts(stored, "layer", {name: name for name in stored.types})
+    for schemes in ((Integers(4, None), Integers(4, 32)), (Integers(4, 32), Integers(4, None))):
+        assert Compressed(schemes).read(parts).layout.group == group
+
+
+def test_scales_of_blocks_that_are_not_square() -> None:
+    scale = np.float32([[1, 2], [3, 4]])  # for 32 rows and 128 columns each
+    stored = Stored({"weight": np.zeros((64, 256), np.uint8), "weight_scale_inv": scale})
+    found = Float8((32, 128)).read(Parts(stored, "layer", {name: name for name in stored.types}))
+    assert np.array_equal(found.scales, np.repeat(scale, 32, 0))

@@ -262,3 +262,12 @@ def test_lists_of_a_file_are_the_same_rotation() -> None:
     tuples = {name: tuple(value) for name, value in lists.items()}
     assert rope == Rope("longrope", 1e4, tuple((given | tuples).items()))
     assert hash(rope)
+
+
+def test_a_position_beyond_the_trained_ones_is_that_of_a_text_that_ends_there() -> None:
+    rope, trained = Rope("dynamic", 1e4, (("factor", 4.0),)), 32
+    cos, _ = rope_table(rope, 16, trained, 50)
+    for position in (31, 32, 49):
+        length = None if position < trained else np.array([[position + 1]])
+        turns, _ = frequencies(rope, 16, trained, length)
+        assert np.allclose(cos[position], np.cos(position * turns.ravel()), atol=1e-6)

@@ -43,6 +43,12 @@ def test_a_key_that_was_served_less_comes_first() -> None:
     assert arrivals(in_order(waiting, served.__getitem__)) == [2, 1, 3]
 
 
+def test_priority_goes_before_what_a_key_was_served() -> None:
+    served = {"busy": 100.0, "idle": 0.0}
+    waiting = [Asking(1, 0, "idle"), Asking(2, -1, "busy")]
+    assert arrivals(in_order(waiting, served.__getitem__)) == [2, 1]
+
+
 def test_nobody_is_overtaken_more_often_than_allowed() -> None:
     old, waiting = Asking(0, priority=9), [Asking(0, priority=9)]
     old = waiting[0]

@@ -182,6 +182,22 @@ def test_a_parked_request_whose_cache_is_still_there_runs_nothing_again() -> Non
     assert (runner.prefilled, runner.replayed) == ([[3, 4, 5]], [])
 
 
+def test_the_cache_of_a_parked_request_is_copied_and_not_taken() -> None:
+    llm = engine(100, prefix=None)
+    prompt = [3, 4, 5, 6]
+    parked = llm.maker.make(prompt, params(0, 9), reuse=True)
+    llm.loop.add(parked)
+    for _ in range(2):
+        llm.loop.step()
+    llm.loop._memory.park(parked)
+    urgent = llm.maker.make(prompt, params(1, 9), priority=-1, reuse=True)  # starts first
+    finish(llm, [urgent], [0])
+    assert urgent.cached == 3
+    while not parked.finished:
+        llm.loop.step()
+    assert runner_of(llm).replayed == []
+
+
 def test_without_its_cache_the_tokens_come_in_as_known_ones() -> None:
     llm = engine(100)
     request = llm.maker.make([3, 4, 5], params(0, 9))

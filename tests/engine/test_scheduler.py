@@ -10,7 +10,7 @@ from fake_engine import fake_llm, runner_of
 from suffice import SamplingParams
 from suffice.engine.inputs import RequestMaker
 from suffice.engine.request import Request
-from suffice.engine.scheduler import Scheduler
+from suffice.engine.scheduler import Answer, Scheduler
 
 SIZE = 4
 
@@ -92,3 +92,20 @@ def test_every_request_ends_and_all_memory_comes_back(
         reasons = {sample.finish_reason for sample in output.outputs}
         assert ("abort" in reasons) == (output.error is not None)
         assert all(len(sample.token_ids) <= length for sample in output.outputs)
+
+
+def test_who_waits_for_another_s_prompt_holds_up_nobody() -> None:
+    """ "later" is of one request alone, "no" of all that wait."""
+    llm = fake_llm(max_num_seqs=SIZE)
+    maker, scheduler = RequestMaker(llm.config, llm.tokenizer, llm.runner), Scheduler(SIZE)
+    first, second, third = requests = [maker.make("x", SamplingParams()) for _ in range(3)]
+    for request in requests:
+        scheduler.add(request)
+    answers: dict[int, Answer] = {id(first): "later", id(second): "yes", id(third): "no"}
+    assert scheduler.admit(lambda request: answers[id(request)]) is second
+    assert (scheduler.deferred, scheduler.waiting) == (1, 2)
+    answers[id(first)], answers[id(third)] = "no", "yes"
+    assert scheduler.admit(lambda request: answers[id(request)]) is None
+    assert scheduler.deferred == 0
+    answers[id(first)] = "yes"
+    assert scheduler.admit(lambda request: answers[id(request)]) is first

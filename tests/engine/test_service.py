@@ -128,6 +128,27 @@ def test_a_deadline_ends_a_request_with_its_code() -> None:
     engine.close()
 
 
+def test_a_deadline_that_has_not_come_ends_nothing(engine: Engine) -> None:
+    receiver = Receiver()
+    engine.submit(Work("early", (3,), LONG, deadline=60.0), receiver)
+    assert receiver.wait().finish_reason == "length"
+
+
+def test_a_request_that_runs_can_be_cancelled() -> None:
+    engine, begun = Engine(fake_llm(slow)), threading.Event()
+    receiver = Receiver()
+
+    def heard(delta: Delta) -> None:
+        receiver(delta)
+        begun.set()
+
+    endless = SamplingParams(max_tokens=60, seed=1, ignore_eos=True)
+    engine.submit(Work("gone", (3,), endless), heard)
+    assert begun.wait(20) and engine.cancel("gone")
+    assert receiver.wait().finish_reason == "abort"
+    engine.close()
+
+
 def test_bad_requests_are_refused_where_they_are_made(engine: Engine) -> None:
     with pytest.raises(InputError, match="not a token id"):
         engine.submit(Work("a", (99,), LONG), Receiver())
@@ -216,6 +237,25 @@ def test_a_step_that_fails_ends_the_requests_of_it_and_no_others() -> None:
     engine.close()
 
 
+def test_a_step_that_fails_leaves_those_who_wait() -> None:
+    held, broken = threading.Event(), [True]
+
+    def fails(history: list[int]) -> Any:
+        held.wait(20)
+        if broken.pop() if broken else False:
+            raise RuntimeError("a bug")
+        return mixed(history)
+
+    engine = Engine(fake_llm(fails, max_num_seqs=1))
+    runs, waits = Receiver(), Receiver()
+    engine.submit(Work("runs", (3,), LONG), runs)
+    engine.submit(Work("waits", (3,), LONG), waits)
+    held.set()
+    assert (final := runs.wait().final) is not None and final.error_code == "internal"
+    assert waits.wait().finish_reason == "length"
+    engine.close()
+
+
 def test_a_receiver_that_fails_loses_its_own_request_alone(engine: Engine) -> None:
     def fails(delta: Delta) -> None:
         raise RuntimeError("gone")
@@ -277,6 +317,19 @@ def test_a_second_request_uses_what_the_first_left() -> None:
     assert runner_of(llm).open_sequences == []
 
 
+def test_what_a_request_left_is_of_its_group_alone() -> None:
+    """Others would learn from the time to the first token what was asked."""
+    llm = fake_llm()
+    llm.loop.retained.least = 4
+    engine = Engine(llm, prefix_bytes=1000)
+    for group, cached in (("a", 0), ("b", 0), ("", 0), ("a", 6), ("b", 6)):
+        receiver = Receiver()
+        engine.submit(Work("x", (3, 4, 5, 6, 7, 8, 9), LONG, group=group), receiver)
+        final = receiver.wait().final
+        assert final is not None and final.cached_tokens == cached
+    engine.close()
+
+
 def test_another_technique_than_the_engines_is_refused(engine: Engine) -> None:
     with pytest.raises(InputError, match="attention=aet: is not allowed; allowed are: exact"):
         engine.submit(Work("a", (3,), LONG, attention="aet"), Receiver())
@@ -293,6 +346,22 @@ def test_queued_tokens_are_limited_too() -> None:
     with pytest.raises(Busy, match="tokens are waiting already"):
         for at in range(9):
             engine.submit(Work(str(at), (3, 4, 5), LONG), Receiver())
+    held.set()
+    engine.close()
+
+
+def test_a_prompt_that_does_not_fit_the_queue_is_refused() -> None:
+    held = threading.Event()
+
+    def waits(history: list[int]) -> Any:
+        held.wait(20)
+        return mixed(history)
+
+    engine = Engine(fake_llm(waits, max_num_seqs=1), max_queued_tokens=10)
+    engine.submit(Work("runs", (3,) * 2, LONG), Receiver())
+    engine.submit(Work("waits", (3,) * 4, LONG), Receiver())
+    with pytest.raises(Busy, match="tokens are waiting already"):
+        engine.submit(Work("too long", (3,) * 8, LONG), Receiver())
     held.set()
     engine.close()
 

@@ -192,6 +192,10 @@ def test_refused_arrays() -> None:
             core.Linear(np.zeros(256, np.uint8), 16, 8, rows_only)
 
 
+def test_the_set_that_is_asked_for_is_in_use(each_isa: str) -> None:
+    assert native.isa() == each_isa
+
+
 def test_instruction_sets_and_threads() -> None:
     assert native.isa() in native.isas()
     with pytest.raises(InputError, match="instruction set 'v9' cannot run here"):

@@ -48,16 +48,17 @@ def test_several_prompts(server: Served) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_echo(server: Served, stream: bool) -> None:
+@pytest.mark.parametrize("n", [1, 2])
+def test_echo(server: Served, stream: bool, n: int) -> None:
     fields = {"prompt": ["ab", "cd"], "echo": True, "seed": 1, "max_tokens": 1, "stream": stream}
-    answer = server.post(PATH, fields)
+    answer = server.post(PATH, fields | {"n": n, "temperature": 1.0})
     choices = (
         [choice for each in events(answer)[:-1] for choice in each["choices"]]
         if stream
         else answer.json()["choices"]
     )
-    texts = ["".join(c["text"] for c in choices if c["index"] == at) for at in range(2)]
-    assert texts[0].startswith("ab") and texts[1].startswith("cd") and len(texts[0]) > 2
+    texts = ["".join(c["text"] for c in choices if c["index"] == at) for at in range(2 * n)]
+    assert [each[:2] for each in texts] == ["ab"] * n + ["cd"] * n and len(texts[0]) > 2
 
 
 def test_log_probabilities(server: Served) -> None:

@@ -13,6 +13,7 @@ from serving import Served, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
+from suffice.serve.dialects import messages, responses
 from suffice.serve.settings import ENGINE
 
 if TYPE_CHECKING:  # they take seconds to load
@@ -154,6 +155,7 @@ def test_responses(gpt: openai.OpenAI) -> None:
         model="scripted", input="hello", instructions="Be kind.", max_output_tokens=5, temperature=0
     )
     assert whole.output_text.count("é") == 5 and whole.status == "incomplete"
+    assert whole.incomplete_details and whole.incomplete_details.reason == "max_output_tokens"
     assert whole.usage is not None and whole.usage.output_tokens == 5
     kinds, text = [], ""
     asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]
@@ -170,6 +172,27 @@ def test_responses(gpt: openai.OpenAI) -> None:
         "response.content_part.added",
     ]
     assert kinds[-1] == "response.incomplete", "the scripted engine ends by length"
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop", "expected"),
+    [
+        ("stop", "END", ("stop_sequence", "END")),
+        ("stop", 7, ("end_turn", None)),  # a token
+        ("stop", None, ("end_turn", None)),
+        ("length", None, ("max_tokens", None)),
+        ("tool_calls", None, ("tool_use", None)),
+    ],
+)
+def test_why_an_answer_to_messages_has_ended(reason: str, stop: Any, expected: Any) -> None:
+    found = messages._stopped(reason, stop)
+    assert (found["stop_reason"], found["stop_sequence"]) == expected
+
+
+def test_what_a_developer_says_is_of_the_system() -> None:
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hello"}]
+    said = responses.chat_of(responses.Responses(input=items)).messages
+    assert [each["role"] for each in said] == ["system", "user"]
 
 
 def test_tools_and_forms_of_responses(real: Served) -> None:

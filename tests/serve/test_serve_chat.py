@@ -40,6 +40,11 @@ def test_a_whole_answer(server: Served) -> None:
     assert answer.headers["x-request-id"] == body["id"]
 
 
+def test_of_two_lengths_the_newer_fields_counts(server: Served) -> None:
+    body = server.chat(max_tokens=9, max_completion_tokens=2).json()
+    assert body["usage"]["completion_tokens"] == 2
+
+
 def test_a_stream_has_the_whole_answers_text(server: Served) -> None:
     fields = {"max_tokens": 6, "seed": 9, "n": 2, "temperature": 1.0}
     whole = [each["message"]["content"] for each in server.chat(**fields).json()["choices"]]

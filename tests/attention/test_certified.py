@@ -164,7 +164,7 @@ def test_the_sketch_is_part_of_the_cache() -> None:
 
 
 def test_rows_that_were_dropped_leave_no_sketch() -> None:
-    """A chunk of which some rows were dropped is sketched again once it is whole."""
+    """A chunk that lost some rows is sketched again once it is whole."""
     generator = torch.Generator().manual_seed(0)
     keys, values, later = (plain(generator) for _ in range(3))
     q, rule, cut = normal(generator, 4, 1, SIZE), Certified(eps=0.3).rule(), 3 * CHUNK + 20

@@ -343,13 +343,6 @@ def test_refused_configurations(
     assert refusal(folder).startswith(message)
 
 
-def test_gelu_of_the_first_gemma_is_the_one_by_tanh() -> None:
-    raw = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"}
-    for given in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh"}):
-        config = family_of(raw | given).read(raw | given)
-        assert config.activation == "gelu_tanh"
-
-
 def test_fields_that_do_not_matter_are_let_through(folder_of: Any) -> None:
     folder = folder_of()
     edit(folder, use_cache=False, pretraining_tp=2, unheard_of=None, torch_dtype="bfloat16")
@@ -402,12 +395,3 @@ def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
         "and --quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the "
         "model"
     )
-
-
-@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
-def test_longrope_had_other_names(kind: str) -> None:
-    raw = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
-    lists = {name: [1.0] * 48 for name in ("short_factor", "long_factor")}
-    raw |= {"max_position_embeddings": 8192, "rope_scaling": {"type": kind, **lists}}
-    (rope,) = family_of(raw).read(raw).ropes
-    assert rope.kind == "longrope"

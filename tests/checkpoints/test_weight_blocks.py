@@ -54,7 +54,7 @@ def matrices(checkpoint: Checkpoint) -> list[tuple[Weight, np.ndarray]]:
 def test_blocks_are_the_rows_of_the_whole(
     kind: str, values: int, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffice.checkpoints.checkpoint._BLOCK_VALUES", values)
+    monkeypatch.setattr("suffice.checkpoints.source._BLOCK_VALUES", values)
     found = matrices(open_checkpoint(models[kind]))
     assert len(found) >= 3 * 7 + 1
     for weight, whole in found:

@@ -14,13 +14,10 @@ from pathlib import Path
 
 spec = importlib.util.find_spec("suffice.engine.options")
 source = Path(spec.origin).read_text(encoding="utf-8")
-before = "    max_num_seqs: int = field("
+before = "    max_num_seqs: int = _option("
 assert before in source
-more = """    made_up: int | None = field(
-        default=7,
-        metadata=_option(
-            values.whole(3, none=True), _model("-mu", "--made-up", help="Of no use.", whole=True)
-        ),
+more = """    made_up: int | None = _model(
+        7, values.whole(3, none=True), "-mu --made-up", "Of no use."
     )
 """
 module = importlib.util.module_from_spec(spec)

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from batches import GREEDY, generate, prompts
+from batches import GREEDY, NEW_TOKENS, generate, prompts
 from hf_reference import as_cache, cache_of, load
 from suffice.attention import calibration
 from suffice.errors import InputError
@@ -204,7 +204,7 @@ def test_a_calibration_must_be_of_the_model(
         st.enable(small, softmax="exaq", calibration=own, checkpoint=tmp_path)
     own = found(model_hash=fingerprint(folder))
     with st.enable(model, softmax="exaq", calibration=own, checkpoint=folder):
-        assert generate(model).shape == (3, 57)
+        assert generate(model).shape == (3, 27 + NEW_TOKENS)
     with pytest.raises(InputError, match=r"^calibration=c.json: .*attention=exact need none$"):
         st.enable(small, calibration=own)
 

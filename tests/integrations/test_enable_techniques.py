@@ -13,7 +13,7 @@ import torch
 
 import suffice.integrations.transformers as st
 import tiny
-from batches import GREEDY, PADDING, generate, prompts
+from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from hf_reference import as_cache
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
@@ -257,7 +257,7 @@ def test_a_padded_request_has_its_own_budget_and_the_tokens_it_has_alone(
         for row, padding in enumerate(PADDING):
             prompt = prompts(3, LENGTH)["input_ids"][row : row + 1, padding:]
             cache = enabled.new_cache()
-            alone = model.generate(prompt, max_new_tokens=30, **as_cache(cache), **GREEDY)
+            alone = model.generate(prompt, max_new_tokens=NEW_TOKENS, **as_cache(cache), **GREEDY)
             assert torch.equal(together[row, padding:], alone[0])
             assert held[row] == cache.requests.caches[0].held(cache.requests.layers - 2)
 
@@ -271,5 +271,5 @@ def test_a_padded_request_has_the_codes_it_has_alone(
         together = generate(model, 3, LENGTH)
         for row, padding in enumerate(PADDING):
             prompt = prompts(3, LENGTH)["input_ids"][row : row + 1, padding:]
-            alone = model.generate(prompt, max_new_tokens=30, **GREEDY)
+            alone = model.generate(prompt, max_new_tokens=NEW_TOKENS, **GREEDY)
             assert torch.equal(together[row, padding:], alone[0])

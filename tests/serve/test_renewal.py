@@ -109,13 +109,13 @@ def test_requests_outlive_the_replacement_of_all_engines(
     serving: Callable[..., Any], tmp_path: Path
 ) -> None:
     log, hold = tmp_path / "packed", tmp_path / "hold"
-    options = {"step_seconds": 0.02, "packed": str(log), "hold": str(hold)}
+    options = {"packed": str(log), "hold": str(hold)}
     with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
         alone = [*pool.map(lambda seed: text(server, seed), range(6))]
         before = pids(server)
+        hold.write_text("20")
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
-        hold.touch()
         renew(server)
         until(lambda: renewed(server))
         assert set(pids(server)).isdisjoint(before) and None not in pids(server)
@@ -132,20 +132,23 @@ def test_requests_outlive_the_replacement_of_all_engines(
 def test_one_engine_is_replaced_by_one_beside_it(
     serving: Callable[..., Any], tmp_path: Path
 ) -> None:
-    late = tmp_path / "late"
-    options = {"step_seconds": 0.02, "late": str(late)}
+    late, hold = tmp_path / "late", tmp_path / "hold"
+    options = {"late": str(late), "hold": str(hold)}
     with serving(options=options) as server, ThreadPoolExecutor() as pool:
         alone = text(server, 4)
+        hold.write_text("20")
         ask = pool.submit(text, server, 4)
-        until(lambda: sum(generated(server)) > 2)
+        until(lambda: sum(generated(server)) == 20)
         late.touch()
         (before,) = pids(server)
         renew(server)
-        so_far = sum(generated(server))
-        until(lambda: sum(generated(server)) > so_far + 5)
+        until(lambda: fleet(server).members[0]._heir is not None)
+        hold.write_text("40")
+        until(lambda: sum(generated(server)) == 40)
         assert pids(server) == [before], "it works while the new one loads"
         late.unlink()
         until(lambda: renewed(server))
+        hold.unlink()
         assert ask.result() == alone and pids(server) not in ([before], [None])
         total = fleet(server).members[0]
         until(lambda: total.stats.get("generated_tokens", 0) > 0)
@@ -182,12 +185,13 @@ def test_an_engine_that_cannot_go_on_replaces_nobody(
     serving: Callable[..., Any], tmp_path: Path, why: str
 ) -> None:
     """It dies as it starts, or has another model."""
-    file = tmp_path / why
+    file, hold = tmp_path / why, tmp_path / "hold"
     if why == "prints":
         file.write_text("fp_one")
-    options = {"step_seconds": 0.02, why: str(file)}
+    options = {"hold": str(hold), why: str(file)}
     with serving(options=options) as server, ThreadPoolExecutor() as pool:
         alone = text(server, 4)
+        hold.write_text("20")
         ask = pool.submit(text, server, 4)
         until(lambda: sum(generated(server)) > 2)
         before = pids(server)
@@ -195,25 +199,29 @@ def test_an_engine_that_cannot_go_on_replaces_nobody(
         renew(server)
         until(lambda: renewed(server))
         assert pids(server) == before
+        hold.unlink()
         assert ask.result() == alone
         assert fleet(server).restarts == 0
 
 
-@pytest.mark.parametrize("seconds", [0.0, 3.0])
+@pytest.mark.parametrize("seen", ["at once", "once the next is ready"])
 def test_an_engine_that_dies_while_the_next_loads_is_replaced_by_that(
-    serving: Callable[..., Any], tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., Any], tmp_path: Path, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may get ready before the end of the old one's process has been seen."""
-    late, end = tmp_path / "late", life.Life.end
+    late, hold, end = tmp_path / "late", tmp_path / "hold", life.Life.end
 
     async def slowly(ended: life.Life) -> None:
-        await asyncio.sleep(seconds)
+        heir = fleet(server).members[0]._heir
+        if heir is not None and seen != "at once":
+            await heir.welcomed
         await end(ended)
 
     monkeypatch.setattr(life.Life, "end", slowly)
-    options = {"step_seconds": 0.02, "late": str(late)}
+    options = {"late": str(late), "hold": str(hold)}
     with serving(options=options) as server, ThreadPoolExecutor() as pool:
         alone = text(server, 4)
+        hold.write_text("20")
         ask = pool.submit(text, server, 4)
         until(lambda: sum(generated(server)) > 2)
         late.touch()
@@ -224,26 +232,29 @@ def test_an_engine_that_dies_while_the_next_loads_is_replaced_by_that(
         kill(server, 0)
         until(lambda: not member.ready)
         late.unlink()
+        hold.unlink()
         assert ask.result() == alone and member.restarts == 1
         assert heir is not None and pids(server) == [heir.process.pid]
 
 
 def test_without_memory_for_two_the_old_one_ends_first(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instances, "room_for", lambda weights: False)
-    options = {"step_seconds": 0.02}
+    hold = tmp_path / "hold"
     with (
-        serving(options=options, share_weights=False) as server,
+        serving(options={"hold": str(hold)}, share_weights=False) as server,
         ThreadPoolExecutor() as pool,
     ):
         alone = text(server, 4)
+        hold.write_text("20")
         ask = pool.submit(text, server, 4)
         until(lambda: sum(generated(server)) > 2)
         before = pids(server)
         renew(server)
         until(lambda: renewed(server))
         assert pids(server) != before
+        hold.unlink()
         assert ask.result() == alone and fleet(server).restarts == 0
 
 

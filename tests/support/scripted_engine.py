@@ -2,12 +2,12 @@
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
-exists a sample gets no more than `hold_after` tokens, none unless given), `hang` (a file: the first
-engine with work that finds it removes it, and its step never ends), `fail` (a word: the engine
-refuses to start with it), `dies` (a file: the engine's process ends while it exists),
-`packed` (a file: gets a line from each engine that packs the weights), `late` (a file: an engine
-that starts waits while it exists), `prints` (a file with the fingerprint), `log` (a file that gets
-the prompt of each request, a line each).
+exists a sample gets no more tokens than it says; if it is empty, than `hold_after`, none unless
+given), `hang` (a file: the first engine with work that finds it removes it, and its step never
+ends), `fail` (a word: the engine refuses to start with it), `dies` (a file: the engine's process
+ends while it exists), `packed` (a file: gets a line from each engine that packs the weights),
+`late` (a file: an engine that starts waits while it exists), `prints` (a file with the
+fingerprint), `log` (a file that gets the prompt of each request, a line each).
 """
 
 from __future__ import annotations
@@ -194,18 +194,25 @@ class ScriptedEngine:
     def close(self) -> None:
         self.closed = True
 
+    def _held(self) -> int | None:
+        """Return the most tokens of a sample for now; None: all."""
+        try:
+            return None if self.hold is None else int(self.hold.read_text() or self.hold_after)
+        except FileNotFoundError:
+            return None
+
     def _run(self) -> None:
         while not self.closed:
             time.sleep(self.step_seconds)
             if self.hang is not None and self.requests and taken(self.hang):
                 threading.Event().wait()
-            held = self.hold is not None and self.hold.exists()
-            if held and not self.hold_after:
+            held = self._held()
+            if held == 0:
                 continue
             with self.lock:
                 requests = list(self.requests.values())
-            if held:
-                requests = [each for each in requests if each.goes_on(self.hold_after)]
+            if held is not None:
+                requests = [each for each in requests if each.goes_on(held)]
             for each in requests:
                 before = sum(map(len, each.tokens))
                 ended = each.step()
@@ -242,7 +249,7 @@ def opened(
     if options.get("dies") and Path(options["dies"]).exists():
         os._exit(70)
     while options.get("late") and Path(options["late"]).exists():
-        time.sleep(0.1)
+        time.sleep(0.005)
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
     shelf.close()

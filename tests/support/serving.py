@@ -63,7 +63,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.01)
+        time.sleep(0.005)
     return found
 
 
@@ -106,7 +106,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
         thread.start()
         try:
             while not server.started and thread.is_alive():
-                thread.join(0.01)
+                thread.join(0.005)
             if failed:
                 raise failed[0]
             url = f"http://127.0.0.1:{port}"

@@ -12,7 +12,8 @@ import pytest
 import tiny
 from nursery import Nursery
 from serving import SUPPORT, Served, served
-from suffice.serve.processes import life
+from suffice.serve.http import front
+from suffice.serve.processes import life, pulse
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +57,15 @@ def forked_engines(own_leases: None) -> Iterator[None]:
         yield
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_turns() -> Iterator[None]:
+    """Have servers look more often at what tests wait for: engines, and requests' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pulse, "TURN_SECONDS", 0.05)
+        patch.setattr(front, "SWEEP_SECONDS", 0.05)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -25,6 +26,12 @@ CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the next engine at once."""
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+
+
 def running(server: Served) -> int:
     return int(server.front.instance.stats.get("running", 0))
 
@@ -42,8 +49,11 @@ def idle(server: Served) -> bool:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bool) -> None:
-    with serving(options={"step_seconds": 0.01}) as server:
+def test_a_killed_engine_changes_no_text(
+    serving: Callable[..., Any], tmp_path: Path, stream: bool
+) -> None:
+    hold = tmp_path / "hold"
+    with serving(options={"hold": str(hold)}) as server:
         fields = {"seed": 5, "n": 2, "max_tokens": 60, "logprobs": True}
 
         def text() -> list[Any]:
@@ -57,10 +67,12 @@ def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bo
             return parts
 
         alone = text()
+        hold.write_text("20")
         with ThreadPoolExecutor() as pool:
             under_way = pool.submit(text)
             until(lambda: any(t.generated > 10 for t in server.front.instance.tickets.values()))
             kill(server)
+            hold.unlink()
             assert under_way.result() == alone
         assert server.front.instance.restarts == 1 and server.front.instance.failovers == 1
         page = server.client.get("/metrics").text
@@ -68,11 +80,8 @@ def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bo
 
 
 def test_a_request_that_kills_engines_is_given_up(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    serving: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from suffice.serve.processes import instances
-
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     hold = tmp_path / "hold"
     hold.touch()
     with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor() as pool:
@@ -90,11 +99,8 @@ def test_a_request_that_kills_engines_is_given_up(
         assert server.chat().status_code == 200, "the next engine serves"
 
 
-def test_killed_engines_cost_no_answer(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_killed_engines_cost_no_answer(serving: Callable[..., Any], tmp_path: Path) -> None:
     """However often they die before the first token: nobody is to blame three times."""
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     hold = tmp_path / "hold"
     with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor(24) as pool:
         alone = [*pool.map(lambda seed: server.chat(seed=seed).json()["choices"], range(24))]
@@ -114,17 +120,19 @@ def test_killed_engines_cost_no_answer(
 
 @pytest.mark.parametrize("place", [0, 4, 8])
 def test_the_request_that_kills_engines_is_found_among_others(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: int
+    serving: Callable[..., Any], tmp_path: Path, place: int
 ) -> None:
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    hold = tmp_path / "hold"
     seeds = [*range(place), FATAL, *range(place, 8)]
-    with serving(options={"step_seconds": 0.02}) as server, ThreadPoolExecutor(9) as pool:
+    with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor(9) as pool:
         alone = [*pool.map(lambda seed: server.chat(seed=seed).json()["choices"], range(8))]
         (instance,) = server.front.instance.members
+        hold.touch()
         asks = []
         for count, seed in enumerate(seeds):
             asks.append(pool.submit(server.chat, seed=seed))
             until(lambda count=count: len(server.front.jobs) > count)  # type: ignore[misc]
+        hold.unlink()
         answers = [ask.result() for ask in asks]
         lost = answers.pop(place)
         assert lost.status_code == 500 and "alone was to blame" in lost.text
@@ -221,10 +229,15 @@ def test_a_deadline(serving: Callable[..., Any], tmp_path: Path) -> None:
         until(lambda: idle(server))
 
 
-def test_a_deadline_in_a_stream_is_an_event(serving: Callable[..., Any]) -> None:
-    # Long enough for a first token on a machine that stands still for a while, and for 60 of 400.
-    with serving(request_seconds=3.0, options={"step_seconds": 0.05}) as server:
-        found = events(server.chat(stream=True, max_tokens=400))
+def test_a_deadline_in_a_stream_is_an_event(serving: Callable[..., Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.write_text("20")
+    options = {"hold": str(hold)}
+    with serving(request_seconds=60.0, options=options) as server, ThreadPoolExecutor() as pool:
+        ask = pool.submit(server.chat, stream=True, max_tokens=400)
+        until(lambda: any(t.generated == 20 for t in [*server.front.instance.tickets.values()]))
+        server.front.settings = dataclasses.replace(server.front.settings, request_seconds=0.1)
+        found = events(ask.result())
         assert found[-2]["error"]["code"] == "deadline" and found[-1] == "[DONE]"
         assert len(found) > 4, "the tokens until then are kept"
 
@@ -315,20 +328,19 @@ def test_many_at_once(serving: Callable[..., Any]) -> None:
         until(lambda: idle(server))
 
 
-def test_engines_that_die_at_once_are_given_up(
-    serving: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
-    dies, told = tmp_path / "dies", list[str]()
-    with serving(options={"dies": str(dies), "step_seconds": 0.01}) as server:
+def test_engines_that_die_at_once_are_given_up(serving: Callable[..., Any], tmp_path: Path) -> None:
+    dies, hold, told = tmp_path / "dies", tmp_path / "hold", list[str]()
+    with serving(options={"dies": str(dies), "hold": str(hold)}) as server:
         (instance,) = server.front.instance.members
         server.front.lost = told.append
         for _ in range(deaths.MOST_FAILED + 1):  # those that had work do not count
             before = instance.restarts
+            hold.write_text("20")
             with ThreadPoolExecutor() as pool:
-                answer = pool.submit(server.chat, max_tokens=100, seed=1)
+                answer = pool.submit(server.chat, max_tokens=40, seed=1)
                 until(lambda: any(each.generated > 2 for each in [*instance.tickets.values()]))
                 kill(server)
+                hold.unlink()
                 assert answer.result().status_code == 200
             assert instance.restarts == before + 1
         assert not told and server.client.get("/health").status_code == 200
@@ -352,10 +364,9 @@ def test_a_server_that_stops_while_an_engine_starts_leaves_no_process(
 
     def slow(*given: Any) -> Any:
         begun.append(start(*given))
-        time.sleep(0.5)
+        time.sleep(0.3)
         return begun[-1]
 
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     with serving() as server:
         monkeypatch.setattr(life, "started", slow)
         kill(server)

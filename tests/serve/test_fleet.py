@@ -54,16 +54,19 @@ def text(server: Served, seed: int, **fields: Any) -> str:
 
 
 def test_requests_of_an_engine_that_died_go_on_in_the_other(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instances, "FIRST_PAUSE", 3600)  # none is started again
     monkeypatch.setattr(instances, "LONGEST_PAUSE", 3600)
-    options = {"step_seconds": 0.02}
+    hold = tmp_path / "hold"
+    options = {"hold": str(hold)}
     with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
         alone = [*pool.map(lambda seed: text(server, seed), range(6))]
+        hold.write_text("20")
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
         kill(server, 0)
+        hold.unlink()
         assert [ask.result() for ask in asks] == alone
         fleet = server.front.instance
         assert (fleet.restarts, fleet.failovers) == (1, 3)
@@ -76,15 +79,21 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
         assert text(server, 1) == alone[1], "new requests go to the other, too"
 
 
-def test_metrics_are_those_of_the_engine_that_ran_a_request(serving: Callable[..., Any]) -> None:
+def test_metrics_are_those_of_the_engine_that_ran_a_request(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
     """Of a request that moved: tokens count where they came from, the request where it ended."""
+    hold = tmp_path / "hold"
+    hold.write_text("20")
     with (
-        serving(instances=2, options={"step_seconds": 0.02}) as server,
+        serving(instances=2, options={"hold": str(hold)}) as server,
         ThreadPoolExecutor() as pool,
     ):
         asks = [pool.submit(text, server, seed, max_tokens=60) for seed in range(4)]
         until(lambda: under_way(server) == [2, 2] and min(generated(server)) > 4)
         kill(server, 0)
+        until(lambda: under_way(server) == [0, 4])
+        hold.unlink()
         for ask in asks:
             ask.result()
         page = Page(server.client.get("/metrics").text)
@@ -99,6 +108,7 @@ def test_metrics_are_those_of_the_engine_that_ran_a_request(serving: Callable[..
 def test_what_waits_for_an_engine_goes_to_the_first_that_comes(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     launch, allowed = instances.Instance._launch, list[Any]()
 
     async def launched(instance: instances.Instance) -> Any:

@@ -249,7 +249,7 @@ def opened(
     if options.get("dies") and Path(options["dies"]).exists():
         os._exit(70)
     while options.get("late") and Path(options["late"]).exists():
-        time.sleep(0.005)
+        time.sleep(0.05)  # a loading engine that computes is not said to hang
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
     shelf.close()

@@ -18,7 +18,6 @@ from benchmarks.attention import tasks
 from benchmarks.attention.coded_texts import CodedTexts, coded_softmax
 from benchmarks.harness import merge_cells, record, torch_device
 from benchmarks.harness.torch_texts import likelihoods
-from commands import Cli
 from oracle import max_error
 from sample_text import OWLS
 from suffice import LLM
@@ -28,6 +27,7 @@ from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.levels import Levels
 from suffice.checkpoints.open import open_checkpoint
+from suffice.cli import main as suffice_main
 from suffice.errors import InputError
 from suffice.eval.likelihood import LikelihoodPlan, Pair, score
 from suffice.quant.none import NoQuant
@@ -40,20 +40,33 @@ BY_HEAD = [
 TEXT = OWLS * 30
 
 
-@pytest.fixture
-def run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model, a calibration of it, and questions."""
+    home = tmp_path_factory.mktemp("home")
     row = {"goal": "The owls", "sol1": "look on.", "sol2": "sleep all day.", "label": 0}
     lines = "\n".join(json.dumps(row | {"goal": f"The owls, {at}"}) for at in range(6))
-    (tmp_path / "piqa.jsonl").write_text(lines)
+    (home / "piqa.jsonl").write_text(lines)
     row = {"question": "are owls here", "passage": "The owls look on.", "label": 1}
     lines = "\n".join(json.dumps(row | {"passage": f"{at} owls look on."}) for at in range(6))
-    (tmp_path / "boolq.jsonl").write_text(lines)
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True, max_position_embeddings=256)
-    (tmp_path / "text.txt").write_text(TEXT)
-    calibration = str(tmp_path / "c.json")
-    asked = ["--model", str(model), "--text", str(tmp_path / "text.txt"), "-o", calibration]
-    assert cli("calibrate", *asked, "--window", "64", "--limit", "4").code == 0
-    asked = ["--model", str(model), "--data-dir", str(tmp_path), "--calibration", calibration]
+    (home / "boolq.jsonl").write_text(lines)
+    model = tiny.make(home / "model", "llama", tokenizer=True, max_position_embeddings=256)
+    (home / "text.txt").write_text(TEXT)
+    asked = ["--model", str(model), "--text", str(home / "text.txt"), "-o", str(home / "c.json")]
+    asked += ["--window", "64", "--limit", "4"]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as left:
+        patch.setattr(
+            sys, "argv", ["suffice", "calibrate", *asked, "--window", "64", "--limit", "4"]
+        )
+        suffice_main()
+    assert not left.value.code
+    return home
+
+
+@pytest.fixture
+def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    asked = ["--model", str(home / "model"), "--data-dir", str(home)]
+    asked += ["--calibration", str(home / "c.json")]
     asked += ["--tasks", "piqa", "boolq", "--out", str(tmp_path / "out"), "--threads", "1"]
 
     def run(*more: str) -> int:
@@ -124,8 +137,8 @@ def test_a_coded_softmax_is_the_reference_s(levels: list[Levels]) -> None:
 @pytest.mark.parametrize(
     "setting", ["exact", "exaq:bits=2", "exaq:bits=3,clip=fit", "exaq_km:bits=2"]
 )
-def test_texts_by_codes_are_the_engine_s(run: Run, tmp_path: Path, setting: str) -> None:
-    model, calibration = tmp_path / "model", tmp_path / "c.json"
+def test_texts_by_codes_are_the_engine_s(home: Path, setting: str) -> None:
+    model, calibration = home / "model", home / "c.json"
     flags = Namespace(model=model, calibration=calibration, threads=1)
     exact = {"dtype": "float32", "kv_cache_dtype": "float32"}
     llm = LLM(model, threads=1, **exact, **tasks.asked(flags, setting))
@@ -204,11 +217,11 @@ def test_devices_are_not_mixed(
     assert "give another folder with --out" in error and error.count("\n") == 1
 
 
-def test_torch_refuses_what_the_engine_refuses(run: Run, tmp_path: Path) -> None:
+def test_torch_refuses_what_the_engine_refuses(home: Path, tmp_path: Path) -> None:
     """Another model's calibration, and a model whose scores a table does not know."""
-    flags = Namespace(model=str(tmp_path / "model"), calibration=str(tmp_path / "c.json"))
+    flags = Namespace(model=str(home / "model"), calibration=str(home / "c.json"))
     flags.settings = ["exaq:bits=2"]
-    changed: dict[str, Any] = json.loads((tmp_path / "c.json").read_text())
+    changed: dict[str, Any] = json.loads((home / "c.json").read_text())
     changed["model"]["hash"] = "0"
     (tmp_path / "other.json").write_text(json.dumps(changed))
     host = torch.device("cpu")

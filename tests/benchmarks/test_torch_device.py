@@ -22,7 +22,7 @@ from benchmarks.quant import tasks as quant_tasks
 from commands import Cli
 from sample_text import OWLS
 from suffice.errors import InputError
-from suffice.eval.perplexity import PerplexityTally
+from suffice.eval.perplexity import PerplexityPlan, PerplexityTally
 from suffice.quant.activations import Site
 from suffice.quant.hadamard import rotate
 from suffice.quantize import torch_sites
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS * 60)
     row = {"category": "rag", "turns": ["Who looks on? " * 40, "And when? " * 40]}
     (tmp_path / "spec-bench-questions.jsonl").write_text("\n".join([json.dumps(row)] * 3))
-    tiny.make(tmp_path / "model", "llama-bias", tokenizer=True)
+    tiny.make(tmp_path / "model", "llama-bias", tokenizer=True, num_hidden_layers=2)
     return tmp_path
 
 
@@ -76,6 +76,7 @@ def results(
 
 
 def test_quality_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "CALIBRATION", PerplexityPlan(128, 2))
     options = ["--window", "64", "--limit", "3", "--settings", *QUALITY]
     found = results(quality, folder, monkeypatch, "quality_model_64.json", *options)
     check(found["cpu"], found["other"], SENTENCE, folder, "quality_model_64")
@@ -105,7 +106,7 @@ def check(here: Any, there: Any, sentence: str, folder: Path, name: str) -> None
 
 def test_selection_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--window", "96", "--prompt", "64", "--limit", "2", "--settings", "exact"]
-    options += selection.SETTINGS
+    options += {each.partition("=")[0]: each for each in selection.SETTINGS}.values()
     found = results(selection, folder, monkeypatch, "selection_model_96.json", *options)
     check(found["cpu"], found["other"], SENTENCE, folder, "selection_model_96")
     for setting, cells in found["cpu"]["cells"].items():

@@ -6,13 +6,13 @@ with the host's fails, as it would on a GPU, and so does `numpy()`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")  # the name of a device without memory is borrowed
 MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -50,21 +50,48 @@ class _Mode(TorchDispatchMode):
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-    there = [each for each in leaves if isinstance(each, There)]
+    leaves: list[torch.Tensor] = []
+    own, named = _here(args, leaves), _here(kwargs, leaves)
+    there = any(isinstance(each, There) for each in leaves)
     mixed = there and any(each.dim() for each in leaves if not isinstance(each, There))
     if mixed and func not in MOVES:
         raise RuntimeError(f"{func}: tensors of the host and of another device")
     device = kwargs.get("device")
-    stays = bool(there) if device is None else torch.device(device) == DEVICE
-    own = tree_map(lambda each: each.here if isinstance(each, There) else each, (args, kwargs))
+    stays = there if device is None else torch.device(device) == DEVICE
     if device is not None:
-        own[1]["device"] = "cpu"
-    found = func(*own[0], **own[1])
+        named["device"] = "cpu"
+    found = func(*own, **named)
     if not stays:
         return found.clone() if there and isinstance(found, torch.Tensor) else found
-    wrapped = tree_map(lambda each: There(each) if isinstance(each, torch.Tensor) else each, found)
-    return return_and_correct_aliasing(func, args, kwargs, wrapped)
+    wrapped = _there(found)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if _aliases(func) else wrapped
+
+
+def _here(value: Any, leaves: list[torch.Tensor]) -> Any:
+    """Return a value, or a collection of some, with the tensors of the host; note all tensors."""
+    if isinstance(value, torch.Tensor):
+        leaves.append(value)
+        return value.here if isinstance(value, There) else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_here(each, leaves) for each in value)
+    if isinstance(value, dict):
+        return {name: _here(each, leaves) for name, each in value.items()}
+    return value
+
+
+def _there(value: Any) -> Any:
+    """Return what an operation returned, with its tensors on the other device."""
+    if isinstance(value, torch.Tensor):
+        return There(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_there(each) for each in value)
+    return value
+
+
+@functools.cache
+def _aliases(func: Any) -> bool:
+    """Return whether an operation writes into an argument, or returns a part of one."""
+    return any(each.alias_info is not None for each in func._schema.arguments)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 import tiny
 from caches import cache_of, held_planes
 from oracle import max_error
+from pairs import pairwise
 from suffice import LLM, SamplingParams, native
 from suffice.attention.exact import Exact
 from suffice.attention.planes import rotated
@@ -53,10 +54,16 @@ def check(technique: Tiers, q: np.ndarray, cache: KVCache, visible: np.ndarray, 
         assert found.sketch_bytes == by_base * (SIZE // 2 + 4) + errors
 
 
-@pytest.mark.parametrize("window", [None, 1, 100, 333])
+SETTINGS = [
+    *((0.3, 0.0), (0.5, 0.001), (1.0, 0.01), (0.0, 0.005)),
+    *((0.2, 0.0, True), (0.5, 0.001, True)),
+]
+
+
 @pytest.mark.parametrize(
-    "setting",
-    [(0.3, 0.0), (0.5, 0.001), (1.0, 0.01), (0.0, 0.005), (0.2, 0.0, True), (0.5, 0.001, True)],
+    ("setting", "window", "each_isa"),
+    pairwise(SETTINGS, [None, 1, 100, 333], native.isas()),
+    indirect=["each_isa"],
 )
 def test_windows(setting: tuple[Any, ...], window: int | None, each_isa: str) -> None:
     technique = Tiers(*setting)
@@ -160,9 +167,16 @@ def test_estimated_scores_are_those_of_the_bases(dtype: str) -> None:
     assert max_error(out, wanted) < 3e-2 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("skip", [0.0, 0.001])
-@pytest.mark.parametrize("fitted", [False, True])
-@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "float16", "float32", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "skip", "fitted", "each_isa"),
+    pairwise(
+        ["planes", "bfloat16", "float16", "float32", "int8"],
+        [0.0, 0.001],
+        [False, True],
+        native.isas(),
+    ),
+    indirect=["each_isa"],
+)
 def test_no_softmax_is_further_away_than_its_bound(
     dtype: str, skip: float, fitted: bool, each_isa: str
 ) -> None:
@@ -203,8 +217,15 @@ def test_the_bound_is_close_where_it_can_be(dtype: str, each_isa: str) -> None:
     assert min(ratios) < 3
 
 
-@pytest.mark.parametrize("kind", ["normal", "turned unit", "unit", "opposite"])
-@pytest.mark.parametrize("dtype", ["planes", "bfloat16", "float32", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "kind", "each_isa"),
+    pairwise(
+        ["planes", "bfloat16", "float32", "int8"],
+        ["normal", "turned unit", "unit", "opposite"],
+        native.isas(),
+    ),
+    indirect=["each_isa"],
+)
 def test_no_output_is_further_away_than_its_bound(dtype: str, kind: str, each_isa: str) -> None:
     """Whatever the values: their bases lack the most where a rotated value has one element."""
     random = np.random.default_rng(3)

@@ -13,7 +13,7 @@ from suffice.attention.tiers import Tiers
 from suffice.backends.cpu.attention import attend
 from tiered import GROUPS, REP, SCALE, SIZE, like_a_model_s, queries
 
-ROWS, TOKENS, HEADS = 4096, 24, GROUPS * REP
+ROWS, TOKENS, HEADS = 2048, 24, GROUPS * REP
 UNIT, REST = 0.05, 1.0  # of a rotated key's levels, and what is added to these
 Rows = tuple[np.ndarray, np.ndarray]  # keys [G, S, D] and queries [H, T, D]
 
@@ -53,12 +53,12 @@ def two_keys(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hidden(seed: int) -> Rows:
-    """Keys look all alike, but queries have scores with those of 8 in 256 blocks that are as far
+    """Keys look all alike, but queries have scores with those of 4 in 128 blocks that are as far
     off as they may be.
     """
     random = np.random.default_rng(seed)
     two, along = two_keys(random)
-    blocks = random.permuted(np.tile(np.arange(ROWS // 16) >= 8, (GROUPS, 1)), axis=-1)
+    blocks = random.permuted(np.tile(np.arange(ROWS // 16) >= 4, (GROUPS, 1)), axis=-1)
     keys = rotated(two)[np.repeat(blocks, 16, 1).astype(int)].astype(np.float32)
     most = 0.5 / (SCALE * UNIT * REST * SIZE)  # scores are off by 0.5
     q = np.tile(most * rotated(along), (HEADS, TOKENS, 1)).astype(np.float32)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import mmap
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.growth import block
+from benchmarks.growth import block, bmc
 from benchmarks.harness import counters
-from benchmarks.harness.record import ROOT
 from suffice.cache import Growth
 from suffice.cache.bmc import BMC
 from suffice.cache.growth import Double, Iterative, Step, Upfront
@@ -82,27 +80,13 @@ def checked(step):  # type: ignore[no-untyped-def]
     return run
 
 
-def test_a_tiny_run_writes_a_table_a_plot_and_json(tmp_path: Path) -> None:
+def test_a_tiny_run_writes_a_table_a_plot_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
-    script = [
-        sys.executable,
-        "-m",
-        "benchmarks.growth.bmc",
-        "--quick",
-        "--threads",
-        "1",
-        "--only",
-        "fig5",
-        "table5",
-    ]
-    done = subprocess.run(
-        [*script, "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    flags = ["--quick", "--threads", str(torch.get_num_threads()), "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["bmc", *flags, "--only", "fig5", "table5"])
+    bmc.main()
     assert {f"fig5.{kind}" for kind in ("json", "md", "png")} <= {
         f.name for f in tmp_path.iterdir()
     }

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.quant import matmul
 from benchmarks.quant.matmul import ROWS
 from suffice import native
 from suffice.checkpoints.formats.gguf_types import CODES
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_quick_run() -> None:
-    script = [sys.executable, "-m", "benchmarks.quant.matmul", "--quick"]
-    subprocess.run(script, cwd=ROOT, check=True, capture_output=True)
-    folder = ROOT / "build" / "matmul-quick"
-    found = json.loads((folder / "matmul.json").read_text())
+@pytest.mark.usefixtures("one_thread")
+def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "QUICK", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["matmul", "--quick"])
+    assert matmul.main() == 0
+    found = json.loads((tmp_path / "matmul.json").read_text())
     settings = len({1, native.cores()}) * (2 * len(CODES) + 4) * len(ROWS)
     assert len(found["products"]) == settings and len(found["outliers"]) == 4
     # N - 1 and N / 2 - 1 to set up, up to 14 a pop

@@ -20,6 +20,7 @@ from sample_text import OWLS
 from suffice.checkpoints.files import fingerprint
 from suffice.checkpoints.open import open_checkpoint
 from suffice.eval.likelihood import LikelihoodPlan, Pair, score
+from suffice.eval.perplexity import PerplexityPlan
 
 Run = Callable[..., int]
 
@@ -105,6 +106,7 @@ def test_weights_that_are_kept_are_used(run: Run, tmp_path: Path) -> None:
 
 def kept(folder: Path, monkeypatch: pytest.MonkeyPatch, *settings: str) -> None:
     """Store calibrated weights as `quality` does, in the folder that is --cache."""
+    monkeypatch.setattr(quality, "CALIBRATION", PerplexityPlan(64, 4))
     (folder / "wikitext2-test-raw.txt").write_text(OWLS * 20)
     (folder / "other.txt").write_text(OWLS[::-1] * 20)
     asked = ["--model", str(folder / "model"), "--data-dir", str(folder), "--cache", str(folder)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,17 @@ import tiny
 from benchmarks.attention import selecting, selector_ruler
 from benchmarks.attention.selectors import SELECTORS
 from sample_text import OWLS
-from suffice.eval.ruler import NEW_TOKENS, RulerPlan
+from suffice.eval.ruler import RulerPlan
 
-LENGTH = 512
+LENGTH, NEW_TOKENS = 512, 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_answers() -> Iterator[None]:
+    """End answers earlier."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selector_ruler, "NEW_TOKENS", NEW_TOKENS)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,7 @@ def test_a_run_measures_every_part_and_keeps_those_of_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "FILES", tmp_path / "files")
+    monkeypatch.setattr(start, "READ_BYTES", MIB)
     own, peer = environment(tmp_path / "own"), environment(tmp_path / "peer")
     folder = tmp_path / "out"
     asked = ["--python", str(own), "--peer-python", str(peer), "--output", str(folder)]

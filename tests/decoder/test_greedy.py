@@ -11,7 +11,7 @@ import hf_reference
 import tiny
 from suffice import LLM, SamplingParams
 
-NEW = 12
+NEW = 6
 LENGTHS = (1, 5, 19, 90)
 FAMILIES = [
     "falcon",

@@ -13,12 +13,13 @@ import pytest
 
 from draws import normal
 from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.packing import pack
 from suffice.decoder import pages
 from suffice.quant import QUANTS, PackedLinear
 
 
 def packed(rows: int, columns: int, quant: str) -> PackedLinear:
-    return QUANTS.build(quant).pack(normal(rows, columns))
+    return pack(QUANTS.build(quant), normal(rows, columns), None, np.empty)
 
 
 @pytest.mark.parametrize(

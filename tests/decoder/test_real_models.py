@@ -15,6 +15,7 @@ from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.model
+FEW = 30  # tokens of all prompts but the first
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -38,9 +39,9 @@ def test_greedy_tokens_are_those_of_transformers(
 ) -> None:
     _, golden = real
     assert [row["prompt"] for row in golden["rows"]] == PROMPTS
-    for row in golden["rows"]:
-        prompt, generated = row["tokens"], row["generated"]
-        assert len(generated) == COUNT
+    for number, row in enumerate(golden["rows"]):
+        assert len(row["generated"]) == COUNT
+        prompt, generated = row["tokens"], row["generated"][: COUNT if number == 0 else FEW]
         # Greedy decoding gives these tokens if each is the argmax after its predecessors. One pass
         # checks that; the tests on tiny models show that a pass equals decoding.
         logits = decoder.forward(

@@ -75,7 +75,8 @@ def test_steps_after_a_client_left() -> None:
     assert disconnects.steps_after(notes, left) == {"a": 1, "c": 2, "never": 0}
 
 
-def test_a_short_soak(place: Place) -> None:
+def test_a_short_soak(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "PARTS", 3)
     found = soak.run(place, 600.0, SMALL, clients=6, limit=60)
     assert found["lost"] == [] and found["unplanned"] == 0
     assert found["requests"] >= 60 and found["left"] > 0 and found["engine_lived"]

@@ -30,8 +30,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "SAMPLES", (1, 3))
     monkeypatch.setattr(calibrate, "DEPTHS", (20, 130))
     monkeypatch.setattr(calibrate, "PARTS", (8, 40))
-    monkeypatch.setattr(calibrate, "LONG", 300)
-    monkeypatch.setattr(calibrate, "STEPS", 40)
+    monkeypatch.setattr(calibrate, "LONG", 260)
+    monkeypatch.setattr(calibrate, "STEPS", 16)
+    monkeypatch.setattr(calibrate, "GROUP", 4)
     monkeypatch.setattr(calibrate, "ROUNDS", 1)
     monkeypatch.setattr(calibrate, "_READ_BYTES", 1 << 20)
 

@@ -72,7 +72,11 @@ def test_no_number_that_holds_ends_with_1(cli: Cli, known: tuple[str, ...]) -> N
     ("load", "goal", "missed"),
     [
         (LOAD, "tpot=1us", "miss tpot"),
-        ((*LOAD[:4], "--input-len", "100000"), "ttft=1s", "are refused or fail"),
+        (
+            (*LOAD[:2], "--num-prompts", "5", "--input-len", "100000"),
+            "ttft=1s",
+            "are refused or fail",
+        ),
     ],
 )
 def test_goals_that_nothing_can_hold_are_said_at_once(

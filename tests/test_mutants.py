@@ -103,7 +103,7 @@ def test_everything_that_is_registered_has_a_fault() -> None:
 def test_what_has_no_fault_is_missing() -> None:
     found = [fault(subject=subject) for subject in set(needed()) - {"policy:h2o"}]
     assert mutants_faults.missing(found, needed()) == ["policy:h2o"]
-    assert {"kernel:codes_few", "format:gptq", "endpoint:/v1/messages"} <= set(needed())
+    assert {"kernel:codes_few_wide", "format:gptq", "endpoint:/v1/messages"} <= set(needed())
 
 
 @pytest.mark.parametrize(

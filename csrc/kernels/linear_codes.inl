@@ -191,11 +191,11 @@ SUFFICE_INLINE void by_inputs(const Linear& w, F f) {
   if constexpr (!SUFFICE_VNNI && !fits) f.template operator()<PairInputs, Bits, Even>();
 }
 
-// Calls f.operator()<Bits, Even>() for the bits of codes, and whether each level is that before it
-// plus 1.
-template <class F>
+// Calls f.operator()<Bits, Even>() for the bits of codes, from Least to Most, and whether each level
+// is that before it plus 1.
+template <int Least = 2, int Most = 8, class F>
 SUFFICE_INLINE void by_levels(const Linear& w, F f) {
-  by_bits(w, [&]<int Bits>() {
+  by_bits<Least, Most>(w, [&]<int Bits>() {
     if constexpr (Bits == 8) return f.template operator()<8, true>();
     if (w.even) return f.template operator()<Bits, true>();
     f.template operator()<Bits, false>();

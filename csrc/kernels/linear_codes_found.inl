@@ -118,7 +118,10 @@ void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y
 
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
                             int y_stride) {
-  if (!x.crossed && x.count < kDecodeRows) return few_rows_of_codes(w, first, last, x, y, y_stride);
+  if (!x.crossed && x.count < kDecodeRows) {
+    const auto few = w.layout.bits <= kNarrow ? few_rows_of_narrow_codes : few_rows_of_wide_codes;
+    return few(w, first, last, x, y, y_stride);
+  }
   by_levels(w, [&]<int Bits, bool Even>() {
     if constexpr (kCrossedRows > 0)
       if (x.crossed) return found_codes<CrossedInputs, Bits, Even>(w, first, last, x, y, y_stride);

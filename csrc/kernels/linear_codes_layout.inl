@@ -326,9 +326,10 @@ struct UnitLevels {
   SUFFICE_INLINE vi operator()(int v, int four) const { return levels(codes[v](four)); }
 };
 
-// Calls f.operator()<Bits>() for the bits of a layer's codes.
-template <class F>
+// Calls f.operator()<Bits>() for the bits of a layer's codes, which are from Least to Most.
+template <int Least = 2, int Most = 8, class F>
 SUFFICE_INLINE void by_bits(const Linear& w, F f) {
-  if (w.layout.bits == 8) return f.template operator()<8>();
-  dispatch<6, 2>(w.layout.bits, f);
+  if constexpr (Most == 8)
+    if (w.layout.bits == 8) return f.template operator()<8>();
+  dispatch<(Most < 6 ? Most : 6), Least>(w.layout.bits, f);
 }

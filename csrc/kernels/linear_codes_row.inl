@@ -122,8 +122,8 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
     store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
 }
 
-// Multiplies a few rows, unless the form of the scales is none of these. The base set spends its
-// time on products: it prepares all.
+// Multiplies a few rows, unless the form of the scales is none of these: those of files, and of
+// `4bit` and `int8`. The base set spends its time on products: it prepares all.
 template <class In, int Bits, bool Even>
 bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
@@ -137,19 +137,20 @@ bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float*
   };
   bool done = false;
   if constexpr (SUFFICE_LEVEL == 0) return false;
-  if constexpr (Bits > 2 && Bits < 8)  // Q3_K, Q6_K, `--quant 4bit`
+  if constexpr (Even ? Bits == 3 || Bits == 5 || Bits == 6 : Bits == 4)  // Q3_K, Q6_K, `4bit`
     done = multiply.template operator()<ScaleForm::nested, MinimumForm::none, kUnit / 2>();
   if constexpr (Even && (Bits == 4 || Bits == 5))  // Q4_K and Q4_1, Q5_K and Q5_1
     done = done || multiply.template operator()<ScaleForm::nested, MinimumForm::nested, kUnit>() ||
            multiply.template operator()<ScaleForm::f16, MinimumForm::f16, kUnit>();
-  if constexpr (Even && Bits >= 4)  // Q4_0, Q5_0, Q8_0, `--quant int8`
+  if constexpr (Even && (Bits == 4 || Bits == 5 || Bits == 8))  // Q4_0, Q5_0, Q8_0, `int8`
     done = done || multiply.template operator()<ScaleForm::f16, MinimumForm::none, kUnit>();
   return done;
 }
 
-inline void few_rows(const Linear& w, int first, int last, const Inputs& x, float* y,
-                     int y_stride) {
-  by_levels(w, [&]<int Bits, bool Even>() {
+// Multiplies a few rows with codes of Least to Most bits.
+template <int Least, int Most>
+void few_rows(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  by_levels<Least, Most>(w, [&]<int Bits, bool Even>() {
     by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
       if (rows_of_codes<In, Bits, Even>(w, first, last, x, y, y_stride)) return;
       for (int panel = first; panel < last; panel++)

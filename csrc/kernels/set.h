@@ -40,8 +40,13 @@ extern const SearchKernels search;
 extern const RowKernels rows;
 extern const PointwiseKernels pointwise;
 
-// codes_few.cpp: products of fewer rows than linear_codes_found.inl takes.
-void few_rows_of_codes(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
+// codes_few_narrow.cpp, codes_few_wide.cpp: products of fewer rows than linear_codes_found.inl
+// takes, with codes of at most kNarrow bits, and of more.
+constexpr int kNarrow = 4;
+void few_rows_of_narrow_codes(const Linear&, int first, int last, const Inputs&, float* y,
+                              int y_stride);
+void few_rows_of_wide_codes(const Linear&, int first, int last, const Inputs&, float* y,
+                            int y_stride);
 // keys.cpp: scores [count][kTileRows] of a tile. `lines`: memory for a tile that many rows need
 // unpacked; null: it is not.
 void score_keys(const KVHead&, const Tile&, const Queries&, int count, float* scores,

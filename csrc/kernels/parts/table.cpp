@@ -5,10 +5,14 @@
 #define SUFFICE_TEXT(name) #name
 #define SUFFICE_NAME_OF(isa) SUFFICE_TEXT(isa)
 
+namespace suffice::SUFFICE_CODES_OF {
+extern const CodeKernels codes;
+}
+
 namespace suffice::SUFFICE_ISA {
 
+using SUFFICE_CODES_OF::codes;
 extern const ProductKernels products;
-extern const CodeKernels codes;
 extern const AttentionKernels attention;
 extern const SearchKernels search;
 extern const RowKernels rows;

@@ -1,4 +1,4 @@
-// Products of a few rows with weights of few bits.
+// Products of a few rows with weights of at most kNarrow bits.
 #include "kernels/set.h"
 
 namespace suffice::SUFFICE_ISA {
@@ -11,9 +11,9 @@ namespace {
 // clang-format on
 }  // namespace
 
-void few_rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
-                       int y_stride) {
-  few_rows(w, first, last, x, y, y_stride);
+void few_rows_of_narrow_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
+                              int y_stride) {
+  few_rows<2, kNarrow>(w, first, last, x, y, y_stride);
 }
 
 }  // namespace suffice::SUFFICE_ISA

@@ -26,14 +26,14 @@ from suffice_hw.rtl.yosys import Netlist
 
 # `hw validate rtl` runs all; here those of many ports see the first of their sweep
 SOME = {
-    "index_counter_256": 60,
-    "index_counter_64": 200,
-    "max_and_sum_16": 150,
-    "multiplier_lane_16": 200,
-    "adder_tree_16": 400,
-    "etu": 500,
-    "orizuru_16": 800,
-    "exaq_lut": 1500,
+    "index_counter_256": 40,
+    "index_counter_64": 100,
+    "max_and_sum_16": 80,
+    "multiplier_lane_16": 100,
+    "adder_tree_16": 150,
+    "etu": 200,
+    "orizuru_16": 300,
+    "exaq_lut": 600,
 }
 YOSYS = shutil.which("yosys")  # starts at once, where there is one
 
@@ -48,7 +48,7 @@ def test_every_lane_of_exaqs_unit_meets_all_numbers() -> None:
 @pytest.mark.parametrize("name", UNITS)
 def test_gates_equal_the_model(name: str) -> None:
     unit = UNITS[name]
-    most = SOME.get(name, None if unit.exhaustive else 1200)
+    most = SOME.get(name, None if unit.exhaustive else 600)
     cycles, difference = differs(unit, most)
     assert difference is None
     assert cycles == most or (unit.exhaustive and cycles >= 256)

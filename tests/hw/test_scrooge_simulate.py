@@ -24,6 +24,12 @@ SMALL = Shape("small", 2, 4, 4, 128)
 WORKLOAD = Synthetic.load("s")
 
 
+@pytest.fixture(autouse=True)
+def few_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate the cycles of fewer lengths than `hw validate` does."""
+    monkeypatch.setattr(checks, "LENGTHS", 3)
+
+
 def small(design: Design = DESIGN, **options: Any) -> simulate.Result:
     shares = (WORKLOAD.key_share, WORKLOAD.value_share)
     given: dict[str, Any] = {"tokens": 300, "sampled_lengths": 5} | options

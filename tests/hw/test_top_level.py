@@ -119,7 +119,7 @@ def test_a_wave_of_one_token_is_the_engines_technique() -> None:
 def test_fp16_reads_what_the_algorithm_reads(head_size: int, wave: int) -> None:
     rule = Rule(0.9, 0.01, globals=16, locals=8, wave=wave)
     differs = 0
-    for seed in range(8):
+    for seed in range(4):
         logits, decision = decided(rule, 150, seed)
         head = head_for(logits, decision, head_size, rule)
         outcome = computed(WIDE, head)
@@ -217,6 +217,10 @@ def test_parts_make_a_whole() -> None:
 
 
 def test_what_the_checks_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(
+        top_level_checks, "run", lambda size, jobs: found or found.extend(run(size, jobs)) or found
+    )
     (check,) = top_level_checks.gates()
     assert check.status == "hit" and check.ours == check.published
     wrong = lambda size, head: dataclasses.replace(  # noqa: E731
@@ -226,9 +230,10 @@ def test_what_the_checks_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = top_level_checks.gates()
     assert check.status == "miss"
     monkeypatch.undo()
-    found = top_level_checks.cycles()
-    assert {check.status for check in found} == {"hit"}
-    json.dumps([dataclasses.asdict(check) for check in (*found, *top_level_checks.precision())])
+    cycles = top_level_checks.cycles()
+    assert {check.status for check in cycles} == {"hit"}
+    monkeypatch.setattr(top_level_checks, "LENGTH", 256)
+    json.dumps([dataclasses.asdict(check) for check in (*cycles, *top_level_checks.precision())])
     assert math.isclose(top_level_checks._error(*_exact()), 0, abs_tol=2e-3)
 
 

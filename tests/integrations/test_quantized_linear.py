@@ -107,7 +107,7 @@ def test_a_file_of_quantize_gives_the_tokens_of_the_engine(
 ) -> None:
     folder = tiny.make(tmp_path / "model", family, tokenizer=True)
     (tmp_path / "text.txt").write_text("Owls look on; 0123456789 again, as they have before. " * 16)
-    path, asked = tmp_path / "out.safetensors", ["--window", "40", "--limit", "6"]
+    path, asked = tmp_path / "out.safetensors", ["--window", "40", "--limit", "2"]
     text = ["--text", str(tmp_path / "text.txt")]
     ran = cli("quantize", "-m", str(folder), *text, *asked, "-o", str(path))
     assert ran.code == 0, ran.err
@@ -171,7 +171,16 @@ def test_what_cannot_be_is_one_line(
     folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
     (tmp_path / "text.txt").write_text("0123456789 " * 80)
     path = tmp_path / "out.safetensors"
-    asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "-o", str(path)]
+    asked = [
+        "--text",
+        str(tmp_path / "text.txt"),
+        "--window",
+        "40",
+        "--limit",
+        "2",
+        "-o",
+        str(path),
+    ]
     assert cli("quantize", "-m", str(folder), *asked).code == 0
     other = models("llama")
     assert "is another model" in refused(lambda: st.load_quantized(other, path))

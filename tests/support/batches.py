@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 PADDING = (0, 6, 25)
-NEW_TOKENS = 20
+NEW_TOKENS = 10
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
 

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import venv
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,9 +29,33 @@ def ran(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
     return done.stdout
 
 
+def needed(first: Distribution) -> list[Distribution]:
+    """Return the distributions that one needs, and those that they need, as they say."""
+    found: dict[str, Distribution] = {}
+    todo = [first]
+    while todo:
+        wanted = map(Requirement, todo.pop().requires or ())
+        for each in wanted:
+            own = each.marker is None or each.marker.evaluate({"extra": ""})
+            if own and each.name not in found:
+                found[each.name] = distribution(each.name)
+                todo.append(found[each.name])
+    return list(found.values())
+
+
+def link(wanted: Distribution, folder: Path) -> None:
+    """Put a distribution of this environment into another one, as links to what it has there."""
+    for name in {file.parts[0] for file in wanted.files or ()} - {"..", "__pycache__"}:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(Path(str(wanted.locate_file(name))))
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of programs of a new environment that has the wheel and what it needs."""
+    """Return the folder of programs of a new environment that has the wheel and what it needs.
+
+    What it needs is what this environment has of that, which pip would unpack for seconds.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     ran(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
     venv.create(folder / "fresh")  # the pip of this environment installs into it
@@ -37,7 +63,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
     pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
-    ran(*pip, "install", *quiet, wheel, PATH=str(programs))
+    ran(*pip, "install", *quiet, "--no-deps", "--no-index", wheel, PATH=str(programs))
+    (packages,) = (folder / "fresh" / "lib").glob("*/site-packages")
+    (about,) = packages.glob("suffice-*.dist-info")
+    for each in needed(Distribution.at(about)):
+        link(each, packages)
+    ran(*pip, "check")  # versions, too
     return programs
 
 

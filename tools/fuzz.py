@@ -1,7 +1,7 @@
 """Run `suffice run` on damaged models: each run must end in text, or in one line and exit code 2.
 
     python tools/fuzz.py                   10,000 cases: minutes
-    python tools/fuzz.py --count 100       the small form, which the tests run
+    python tools/fuzz.py --count 40        the small form, which the tests run
     python tools/fuzz.py --only 4711       one case again; its files stay, its output is shown
 
 Cases are numbered; a number and the seed give the same damage everywhere. Each damages one file

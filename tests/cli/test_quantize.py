@@ -92,6 +92,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     assert (ran.code, ran.out.strip()) == (0, str(tmp_path / "out.safetensors")), ran.err
     assert not (tmp_path / "out.safetensors.layers").exists()
     path = tmp_path / "out.safetensors"
+    _written[method] = path.read_bytes()
     opened = open_quantized(path)
     original = open_checkpoint(model)
     assert opened.config == original.config

@@ -10,6 +10,7 @@
 #include "formats/code_arrays.h"
 #include "kernels/kernels.h"
 #include "runtime/parallel.h"
+#include "target.h"
 
 namespace suffice {
 namespace {
@@ -26,12 +27,11 @@ namespace base {
 }
 
 #if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2")
+SUFFICE_TARGET("avx2")
 namespace avx2 {
 #include "formats/all.inl"
 }
-#pragma GCC pop_options
+SUFFICE_TARGET_END
 #endif
 
 bool wide() {

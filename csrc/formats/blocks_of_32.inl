@@ -28,14 +28,21 @@ struct Even {
 
 // One of 16 int8 levels. `look_up` replaces `count` codes, a multiple of 16, by levels.
 struct Table {
-  using Levels = int8_t __attribute__((vector_size(16)));
-  Levels levels;
+  using Bytes = int8_t __attribute__((vector_size(16)));
+  int8_t levels[16];
   constexpr int operator[](int code) const { return levels[code]; }
   void look_up(uint8_t* codes, size_t count) const {
-    for (size_t i = 0; i < count; i += sizeof(Levels)) {
-      Levels sixteen;
+    Bytes table;
+    std::memcpy(&table, levels, sizeof table);
+    for (size_t i = 0; i < count; i += sizeof(Bytes)) {
+      Bytes sixteen;
       std::memcpy(&sixteen, codes + i, sizeof sixteen);
-      sixteen = __builtin_shuffle(levels, sixteen);
+#if defined(__clang__)  // which makes it one instruction
+      const Bytes places = sixteen;
+      for (size_t j = 0; j < sizeof(Bytes); j++) sixteen[j] = table[places[j] & 15];
+#else
+      sixteen = __builtin_shuffle(table, sixteen);
+#endif
       std::memcpy(codes + i, &sixteen, sizeof sixteen);
     }
   }

@@ -22,8 +22,13 @@ constexpr const char* kIsas[] = {
 };
 
 #if SUFFICE_X86
-// Leaf 7.1, bit 4 of EAX: not every compiler has a name for it.
-inline bool has_avx_vnni() {
+// Not every compiler has a name for these two.
+inline bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+inline bool has_avx_vnni() {  // leaf 7.1, bit 4 of EAX
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
@@ -37,8 +42,8 @@ inline bool runs_here([[maybe_unused]] const char* name) {
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") &&
            (!std::strcmp(name, "v4") || __builtin_cpu_supports("avx512bf16"));
   if (!std::strncmp(name, "v3", 2))
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c") && (!std::strcmp(name, "v3") || has_avx_vnni());
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
+           (!std::strcmp(name, "v3") || has_avx_vnni());
 #endif
   return true;
 }

@@ -25,7 +25,8 @@ struct ByteInputs {
 
   // Adds the levels of four fours, `levels(v, four)`, times those of the inputs of B rows.
   template <int B, int V, class F>
-  static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][sums<B>]) {
+  static SUFFICE_INLINE void add([[maybe_unused]] F levels, const std::byte* input,
+                                 [[maybe_unused]] vi (*sum)[B][sums<B>]) {
     constexpr int N = kAtOnce<B, V>;
     const auto taken = [=](int four, int b, int i) __attribute__((always_inline)) {
       return broadcast<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
@@ -191,8 +192,8 @@ SUFFICE_INLINE void by_inputs(const Linear& w, F f) {
   if constexpr (!SUFFICE_VNNI && !fits) f.template operator()<PairInputs, Bits, Even>();
 }
 
-// Calls f.operator()<Bits, Even>() for the bits of codes, from Least to Most, and whether each level
-// is that before it plus 1.
+// Calls f.operator()<Bits, Even>() for the bits of codes, from Least to Most, and whether each
+// level is that before it plus 1.
 template <int Least = 2, int Most = 8, class F>
 SUFFICE_INLINE void by_levels(const Linear& w, F f) {
   by_bits<Least, Most>(w, [&]<int Bits>() {

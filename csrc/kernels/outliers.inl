@@ -61,7 +61,7 @@ SUFFICE_INLINE void to_levels(float* values, int size, const InputCodebook& by) 
   vf greatest = zero;
   for (int i = 0; i < size; i += W) {
     const vf value = load(values + i);
-    greatest = max(greatest, (value >= low) & (value <= high) ? max(value, -value) : zero);
+    greatest = max(greatest, ((value >= low) & (value <= high)) ? max(value, -value) : zero);
   }
   const float scale = max_of(greatest);
   for (int i = 0; i < size; i += W) {
@@ -71,7 +71,7 @@ SUFFICE_INLINE void to_levels(float* values, int size, const InputCodebook& by) 
       const float border = (by.levels[j - 1] + by.levels[j]) * 0.5f * scale;
       nearest = value > border ? splat(by.levels[j] * scale) : nearest;
     }
-    store(values + i, (value >= low) & (value <= high) ? nearest : value);
+    store(values + i, ((value >= low) & (value <= high)) ? nearest : value);
   }
 }
 

@@ -4,12 +4,10 @@
 // lane's number has that bit.
 template <int step>
 SUFFICE_INLINE vf butterfly(vf x) {
-  vi other, sign;
-  for (int i = 0; i < W; i++) {
-    other[i] = i ^ step;
-    sign[i] = i & step ? INT32_MIN : 0;
-  }
-  return __builtin_shuffle(x, other) + as_float(as_bits(x) ^ sign);
+  return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    const vi sign = {(i & step ? INT32_MIN : 0)...};
+    return __builtin_shufflevector(x, x, (i ^ step)...) + as_float(as_bits(x) ^ sign);
+  }(std::make_integer_sequence<int, W>());
 }
 
 // One block of a power of two, at least 16: butterflies of the fast transform, those of whole

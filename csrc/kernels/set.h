@@ -5,28 +5,34 @@
 //
 // SUFFICE_EMULATE 1: for AVX2, which emulates what else the set has; see emulated.inl.
 //
-// A pragma below the library's headers chooses the instruction set, not a compiler option: so no
-// inline function of the library is compiled for it, which the linker could give to other code.
+// The instruction set is chosen below the library's headers, not by a compiler option: so no inline
+// function of the library is compiled for it, which the linker could give to other code.
+// SUFFICE_SET_END ends it, and the part.
 #pragma once
 
 #include "kernels/set_headers.h"
+#include "target.h"
 
 // From here on files have their half of kernels; see attention/techniques/all.inl.
 #define SUFFICE_LEVEL SUFFICE_ISA_LEVEL
 #define SUFFICE_VNNI SUFFICE_ISA_VNNI
 #define SUFFICE_BF16 SUFFICE_ISA_BF16
 
-#if SUFFICE_EMULATE && SUFFICE_LEVEL >= 3
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#if SUFFICE_LEVEL == 0
+#define SUFFICE_SET_END
+#else
+#define SUFFICE_SET_END SUFFICE_TARGET_END
+#if SUFFICE_EMULATE
+SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2")
 #elif SUFFICE_LEVEL == 4 && SUFFICE_BF16
-#pragma GCC target( \
-    "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 #elif SUFFICE_LEVEL == 4
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
-#elif SUFFICE_LEVEL == 3 && SUFFICE_VNNI
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
-#elif SUFFICE_LEVEL == 3
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#elif SUFFICE_VNNI
+SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2,avxvnni")
+#else
+SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2")
+#endif
 #endif
 
 namespace suffice::SUFFICE_ISA {

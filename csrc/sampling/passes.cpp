@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/kernels.h"
+#include "target.h"
 
 #define SUFFICE_LANES 4
 namespace suffice::base {
@@ -15,8 +16,7 @@ namespace {
 #undef SUFFICE_LANES
 
 #if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2")
+SUFFICE_TARGET("avx2")
 #define SUFFICE_LANES 8
 namespace suffice::v3 {
 namespace {
@@ -24,13 +24,12 @@ namespace {
 }  // namespace
 }  // namespace suffice::v3
 #undef SUFFICE_LANES
-#pragma GCC pop_options
+SUFFICE_TARGET_END
 
-#pragma GCC push_options
 #if SUFFICE_EMULATE
-#pragma GCC target("avx2")
+SUFFICE_TARGET("avx2")
 #else
-#pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl")
+SUFFICE_TARGET("avx2,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
 #define SUFFICE_LANES 16
 namespace suffice::v4 {
@@ -39,7 +38,7 @@ namespace {
 }  // namespace
 }  // namespace suffice::v4
 #undef SUFFICE_LANES
-#pragma GCC pop_options
+SUFFICE_TARGET_END
 #endif
 
 namespace suffice {

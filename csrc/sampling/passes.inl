@@ -1,8 +1,8 @@
 // Included by passes.cpp once per instruction set, whose vectors hold SUFFICE_LANES floats.
 
 constexpr int kLanes = SUFFICE_LANES;
-using Lanes = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-using LaneMask = int32_t __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t LaneMask __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
 inline float larger(float a, float b) { return a > b ? a : b; }
 

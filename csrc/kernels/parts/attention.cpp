@@ -32,3 +32,5 @@ constexpr AttentionKernels attention{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

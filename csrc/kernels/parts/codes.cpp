@@ -26,3 +26,5 @@ constexpr CodeKernels codes{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

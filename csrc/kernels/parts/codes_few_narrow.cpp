@@ -17,3 +17,5 @@ void few_rows_of_narrow_codes(const Linear& w, int first, int last, const Inputs
 }
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

@@ -27,3 +27,5 @@ void score_keys(const KVHead& head, const Tile& tile, const Queries& queries, in
 }
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

@@ -23,3 +23,5 @@ constexpr PointwiseKernels pointwise{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

@@ -28,3 +28,5 @@ constexpr ProductKernels products{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

@@ -19,3 +19,5 @@ constexpr RowKernels rows{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

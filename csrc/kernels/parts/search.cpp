@@ -48,3 +48,5 @@ constexpr SearchKernels search{
 };
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

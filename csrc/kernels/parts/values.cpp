@@ -36,3 +36,5 @@ void restore_values(Type type, float* output, int count, int size) {
 }
 
 }  // namespace suffice::SUFFICE_ISA
+
+SUFFICE_SET_END

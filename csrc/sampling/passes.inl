@@ -1,8 +1,8 @@
 // Included by passes.cpp once per instruction set, whose vectors hold SUFFICE_LANES floats.
 
 constexpr int kLanes = SUFFICE_LANES;
-typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef int32_t LaneMask __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+using Lanes = float __attribute__((vector_size(4 * kLanes)));
+using LaneMask = int32_t __attribute__((vector_size(4 * kLanes)));
 
 inline float larger(float a, float b) { return a > b ? a : b; }
 
@@ -10,11 +10,12 @@ bool block_maxima(const float* values, int count, float* maxima) {
   LaneMask unordered = {};
   const int full = count / kLogitBlock;
   for (int block = 0; block < full; block++) {
-    const auto* from = reinterpret_cast<const Lanes*>(values + block * kLogitBlock);
-    Lanes top = from[0];
+    const float* from = values + block * kLogitBlock;
+    Lanes top, next;
+    std::memcpy(&top, from, sizeof top);
     unordered |= top != top;
-    for (int i = 1; i < kLogitBlock / kLanes; i++) {
-      const Lanes next = from[i];
+    for (int i = kLanes; i < kLogitBlock; i += kLanes) {
+      std::memcpy(&next, from + i, sizeof next);
       top = next > top ? next : top;
       unordered |= next != next;
     }

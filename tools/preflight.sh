@@ -16,4 +16,4 @@ command -v "$python" >/dev/null 2>&1 ||
 command -v "${CXX:-c++}" >/dev/null 2>&1 ||
     fail "no C++ compiler '${CXX:-c++}'; install one (Debian: g++) or name yours: make CXX=clang++"
 echo 'int main() { return 0; }' | "${CXX:-c++}" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null ||
-    fail "the C++ compiler '${CXX:-c++}' does not know C++20; GCC 11 or Clang 13 and newer do"
+    fail "the C++ compiler '${CXX:-c++}' does not know C++20; GCC 12 or Clang 14 and newer do"

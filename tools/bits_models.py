@@ -91,7 +91,7 @@ class Models:
     def _quantize(self, method: str) -> None:
         """Quantize the first model by a method that calibrates on a text."""
         model = self.need(self.folder / bits_settings.VARIANTS[0])
-        flags = ["--calibrate", str(self._book), "-m", str(model), "--method", method]
+        flags = ["--text", str(self._book), "-m", str(model), "--method", method]
         flags += ["-o", str(self.quantized(method))]
         suffice("quantize", *flags, "--window", "128", "--limit", "4", "--threads", "1")
 

@@ -147,14 +147,8 @@ def test_what_cannot_be_is_one_line(
     assert "quant 'kmeans:act_bits=8,sites=down': layers of a transf" in refused(
         lambda: st.quantize(gpt2, "kmeans:act_bits=8,sites=down")
     )
-    for batches in (
-        "some text",
-        5,
-        [[]],
-        [[0.5, 1.0]],
-        [[1, tiny.VOCABULARY]],
-        [[1, 2], [[3], [4, 5]]],
-    ):
+    bad = ("some text", 5, [[]], [[0.5, 1.0]], [[1, tiny.VOCABULARY]], [[1, 2], [[3], [4, 5]]])
+    for batches in bad:
         asked = f"calibrate must be batches of tokens, [B, T] or [T], below {tiny.VOCABULARY}"
         call = partial(st.quantize, gpt2, "kmeans", calibrate=batches)  # type: ignore[arg-type]
         assert refused(call).startswith(asked)
@@ -169,18 +163,9 @@ def test_what_cannot_be_is_one_line(
     assert "no gradient" in refused(lambda: broken(tokens).logits)
     assert "cannot be saved with its model" in refused(lambda: broken.save_pretrained(tmp_path))
     folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
-    (tmp_path / "text.txt").write_text("0123456789 " * 80)
+    (text := tmp_path / "text.txt").write_text("0123456789 " * 80)
     path = tmp_path / "out.safetensors"
-    asked = [
-        "--text",
-        str(tmp_path / "text.txt"),
-        "--window",
-        "40",
-        "--limit",
-        "2",
-        "-o",
-        str(path),
-    ]
+    asked = ["--text", str(text), "--window", "40", "--limit", "2", "-o", str(path)]
     assert cli("quantize", "-m", str(folder), *asked).code == 0
     other = models("llama")
     assert "is another model" in refused(lambda: st.load_quantized(other, path))

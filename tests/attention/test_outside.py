@@ -262,6 +262,12 @@ def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) 
             r"read-only \(broken.py, line \d+\)",
         ),
         (
+            "broken:FailsAtOnce",
+            {},
+            r"attention 'broken:FailsAtOnce' fails where its exact_limit\(\) is checked: "
+            r"ValueError: assignment destination is read-only \(broken.py, line \d+\)",
+        ),
+        (
             "broken:Wrong",
             {},
             r"attention 'broken:Wrong': reference returns output of shape \(1, 16\): must be "

@@ -76,6 +76,13 @@ class Fails(Unlimited):
 
 
 @dataclass(frozen=True)
+class FailsAtOnce(Fails):
+    @classmethod
+    def exact_limit(cls):
+        return cls()
+
+
+@dataclass(frozen=True)
 class Wrong(Unlimited):
     rows: int = 1
 

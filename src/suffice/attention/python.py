@@ -14,6 +14,7 @@ import numpy as np
 from suffice.attention.technique import Technique
 from suffice.attention.traversal import Attended
 from suffice.errors import InputError
+from suffice.outside import told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +107,7 @@ def check_limit(attention: Attention, name: str) -> None:
     """Require that a technique's exact setting equals exact attention on a small example.
 
     Raises:
-        InputError: It does not.
+        InputError: It does not, or it fails.
     """
     from suffice.attention.exact import Exact
 
@@ -118,8 +119,15 @@ def check_limit(attention: Attention, name: str) -> None:
         random.standard_normal((heads, rows, 16)) for heads, rows in ((4, 1), (2, 83), (2, 83))
     )
     visible = np.arange(83)[None] != 7
+    for given in (q, k, v, visible):
+        given.flags.writeable = False  # as the engine's are
     for sees in (None, visible):
-        found = limit.reference(q, k, v, scale=0.25, visible=sees)
+        try:
+            found = limit.reference(q, k, v, scale=0.25, visible=sees)
+        except Exception as raised:  # of code that is not ours: its user reads one line
+            raise InputError(
+                f"attention '{name}' fails where its exact_limit() is checked: {told(raised)}"
+            ) from raised
         exact = Exact().reference(q, k, v, scale=0.25, visible=sees)
         error = float(np.linalg.norm(found.output - exact.output) / np.linalg.norm(exact.output))
         if not error <= _CLOSE:

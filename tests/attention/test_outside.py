@@ -268,6 +268,12 @@ def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) 
             r"ValueError: assignment destination is read-only \(broken.py, line \d+\)",
         ),
         (
+            "broken:Turned",
+            {},
+            r"chosen has the shape \(2, 1, \d+\): must be \(1, 2, \d+\), "
+            r"\[tokens, key/value heads, rows\]",
+        ),
+        (
             "broken:Wrong",
             {},
             r"attention 'broken:Wrong': reference returns output of shape \(1, 16\): must be "

@@ -83,6 +83,14 @@ class FailsAtOnce(Fails):
 
 
 @dataclass(frozen=True)
+class Turned(Unlimited):
+    rows: int = 1
+
+    def reference(self, q, k, v, *, scale, visible=None):
+        return attend_to(seen(q, k, visible)[None].repeat(len(k), 0), q, k, v, scale=scale)
+
+
+@dataclass(frozen=True)
 class Wrong(Unlimited):
     rows: int = 1
 

@@ -91,7 +91,15 @@ def attend_to(
 
     `keys`: the rows whose keys were read, if choosing took more than the chosen ones; their values
     are not read. `sketch_bytes` int [T, G]: what else was read to choose.
+
+    Raises:
+        InputError: `chosen` has another shape.
     """
+    shape = q.shape[1], *k.shape[:2]
+    if chosen.shape != shape:
+        raise InputError(
+            f"chosen has the shape {chosen.shape}: must be {shape}, [tokens, key/value heads, rows]"
+        )
     output = np.empty_like(q)
     group = len(q) // len(k)
     for t, g in np.ndindex(chosen.shape[:2]):
@@ -124,6 +132,8 @@ def check_limit(attention: Attention, name: str) -> None:
     for sees in (None, visible):
         try:
             found = limit.reference(q, k, v, scale=0.25, visible=sees)
+        except InputError:
+            raise
         except Exception as raised:  # of code that is not ours: its user reads one line
             raise InputError(
                 f"attention '{name}' fails where its exact_limit() is checked: {told(raised)}"

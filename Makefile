@@ -29,7 +29,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
-NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
+NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
 # What Python compiles is kept: tests start processes that would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE

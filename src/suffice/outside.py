@@ -7,13 +7,14 @@ folder is searched for modules too, after all others.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import os
 import sys
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
         raise
     except ValueError as error:
         raise InputError(f"{owner}: {one_line(error)}") from None
+
+
+@contextlib.contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Run code that is not ours: of an exception its user reads one line, that `what` fails.
+
+    Raises:
+        InputError: The code raised an exception.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: {told(error)}") from error
 
 
 def told(error: BaseException) -> str:

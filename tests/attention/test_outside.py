@@ -270,7 +270,7 @@ def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) 
         (
             "broken:Turned",
             {},
-            r"chosen has the shape \(2, 1, \d+\): must be \(1, 2, \d+\), "
+            r"attend_to: chosen has the shape \(2, 1, \d+\): must be \(1, 2, \d+\), "
             r"\[tokens, key/value heads, rows\]",
         ),
         (

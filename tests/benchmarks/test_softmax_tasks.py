@@ -55,9 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = ["--model", str(model), "--text", str(home / "text.txt"), "-o", str(home / "c.json")]
     asked += ["--window", "64", "--limit", "4"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as left:
-        patch.setattr(
-            sys, "argv", ["suffice", "calibrate", *asked, "--window", "64", "--limit", "4"]
-        )
+        patch.setattr(sys, "argv", ["suffice", "calibrate", *asked])
         suffice_main()
     assert not left.value.code
     return home

@@ -140,8 +140,9 @@ def test_texts_stay_the_same_while_engines_are_killed(serving: Callable[..., Any
                 until(lambda at=at: done >= 12 * at and None not in pids(server), 60)
                 kill(server, at % 2)
             assert [ask.result() for ask in asks] == alone * 8
-        until(lambda: fleet(server).restarts == 6, 60)
+        until(lambda: fleet(server).restarts >= 6, 60)
         until(lambda: server.client.get("/health").status_code == 200, 60)
+        assert fleet(server).restarts == 6
 
 
 def test_flags_of_engines() -> None:

@@ -11,7 +11,6 @@ extern const CodeKernels codes;
 
 namespace suffice::SUFFICE_ISA {
 
-using SUFFICE_CODES_OF::codes;
 extern const ProductKernels products;
 extern const AttentionKernels attention;
 extern const SearchKernels search;
@@ -19,7 +18,12 @@ extern const RowKernels rows;
 extern const PointwiseKernels pointwise;
 
 extern const Kernels table;
-constexpr Kernels table{
-    SUFFICE_NAME_OF(SUFFICE_ISA), products, codes, attention, search, rows, pointwise};
+constexpr Kernels table{SUFFICE_NAME_OF(SUFFICE_ISA),
+                        products,
+                        SUFFICE_CODES_OF::codes,
+                        attention,
+                        search,
+                        rows,
+                        pointwise};
 
 }  // namespace suffice::SUFFICE_ISA

@@ -14,7 +14,7 @@ import numpy as np
 from suffice.attention.technique import Technique
 from suffice.attention.traversal import Attended
 from suffice.errors import InputError
-from suffice.outside import told
+from suffice.outside import reported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,8 @@ def attend_to(
     shape = q.shape[1], *k.shape[:2]
     if chosen.shape != shape:
         raise InputError(
-            f"chosen has the shape {chosen.shape}: must be {shape}, [tokens, key/value heads, rows]"
+            f"attend_to: chosen has the shape {chosen.shape}: must be {shape}, [tokens, key/value "
+            "heads, rows]"
         )
     output = np.empty_like(q)
     group = len(q) // len(k)
@@ -130,14 +131,8 @@ def check_limit(attention: Attention, name: str) -> None:
     for given in (q, k, v, visible):
         given.flags.writeable = False  # as the engine's are
     for sees in (None, visible):
-        try:
+        with reported(f"attention '{name}' fails where its exact_limit() is checked"):
             found = limit.reference(q, k, v, scale=0.25, visible=sees)
-        except InputError:
-            raise
-        except Exception as raised:  # of code that is not ours: its user reads one line
-            raise InputError(
-                f"attention '{name}' fails where its exact_limit() is checked: {told(raised)}"
-            ) from raised
         exact = Exact().reference(q, k, v, scale=0.25, visible=sees)
         error = float(np.linalg.norm(found.output - exact.output) / np.linalg.norm(exact.output))
         if not error <= _CLOSE:

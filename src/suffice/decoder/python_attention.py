@@ -23,7 +23,7 @@ from suffice.attention.traversal import Attended
 from suffice.cache.kv import KVCache
 from suffice.decoder.step_rows import Piece
 from suffice.errors import InputError
-from suffice.outside import told
+from suffice.outside import reported
 
 # What the core takes: a function of the layer, and arrays that it fills and reads.
 NativeArguments: TypeAlias = tuple[
@@ -86,14 +86,8 @@ class PythonAttention:
             if layer not in by_layer:
                 by_layer[layer] = [self._technique.new_state() for _ in k]
             given["states"] = by_layer[layer]
-        try:
+        with reported(f"attention '{self.name}' fails in layer {layer}"):
             found = self._technique.reference(q, k, v, scale=self._scale, **given)
-        except InputError:
-            raise
-        except Exception as error:  # of code that is not ours: its user reads one line
-            raise InputError(
-                f"attention '{self.name}' fails in layer {layer}: {told(error)}"
-            ) from error
         self._check(found, q, k, seen.get("visible"))
         assert isinstance(found, Attended)
         return found

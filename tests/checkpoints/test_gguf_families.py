@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},  # llama.cpp takes the head size
     "gpt-oss": {},
     "gpt2": {},
-    "granite": {},
+    "granite": {"attention_bias": True},  # stored in the order of its weights
     "granite-moe": {},
     "mixtral": {"sliding_window": None},
     "neox": {},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 import tiny
 from attention.test_calibration import GOOD
-from commands import Cli, complaint
+from commands import Cli, complaint, loaded_by
 from draws import normal
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.calibration import read, write
@@ -85,15 +85,9 @@ def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> No
 
 
 def test_loads_no_torch() -> None:
-    script = (
-        "import sys; from suffice.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: print('torch' in sys.modules, 'transformers' in sys.modules)\n"
-    )
-    for arguments in (["info"], ["--help"], ["run", "a", "--attention", "nonsense"]):
-        command = [sys.executable, "-c", script, *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert ran.stdout.splitlines()[-1] == "False False", arguments
+    commands = (["info"], ["--help"], ["run", "a", "--attention", "nonsense"])
+    for arguments, loaded in loaded_by(commands, ["torch", "transformers"]):
+        assert not loaded, arguments
 
 
 def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
@@ -115,6 +109,17 @@ def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) 
     ran = cli("info", "-m", str(checkpoint))
     assert "stored as        float32: 32.00 bits per weight\n" in ran.out
     assert "runs as          float32; --quant and --dtype change it" in ran.out
+
+
+def test_says_what_a_model_of_halves_is_stored_as(
+    cli: Cli, checkpoint: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(checkpoint, tmp_path / "half")
+    weights = load_file(checkpoint / "model.safetensors")
+    halves = {name: values.astype(np.float16) for name, values in weights.items()}
+    save_file(halves, tmp_path / "half" / "model.safetensors")
+    said = cli("info", "-m", str(tmp_path / "half")).out
+    assert "stored as        float16: 16.00 bits per weight\n" in said
 
 
 def test_kinds_of_matrices_that_are_stored_alike() -> None:
@@ -140,6 +145,7 @@ def test_the_environments_model_does_not_hide_the_machine(
     assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
 
 
+@pytest.mark.usefixtures("small_roof")
 def test_a_cache_that_is_no_folder(
     cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,13 @@ def test_streams_of_random_tokens(
             assert skip_special or pieces == expected
 
 
+def test_a_space_survives_tokens_without_text(sentencepiece: Tokenizer) -> None:
+    start, the, *rest = sentencepiece.encode("the ab")
+    tokens = [the, *[start] * 20, *rest]
+    stream = sentencepiece.stream()
+    assert "".join([*map(stream.push, tokens), stream.flush()]) == "the ab"
+
+
 def test_sentencepiece_of_a_file(sentencepiece: Tokenizer, tmp_path: Path) -> None:
     spell = sentencepiece.spelled
     assert spell(sentencepiece.encode("the ab")) == ["<s>", "▁the", "▁a", "b"]

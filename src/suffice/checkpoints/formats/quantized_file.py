@@ -14,9 +14,9 @@ The header's metadata has one entry, `suffice`, a JSON object:
                 share of its outputs' mean square that is lost
 
 Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.code_layout`), and where it
-has them NAME.scale, NAME.bias, NAME.levels, NAME.order (see `quant.packed_codes`) and NAME.inputs,
-the codebook of its inputs. A vector
-has its canonical name (see `decoder.names`). `tokenizer` uint8 is the tokenizer's JSON.
+has them NAME.scale, NAME.bias, NAME.levels (see `quant.packed_codes`) and NAME.inputs, the codebook
+of its inputs. A vector has its canonical name (see `decoder.names`). `tokenizer` uint8 is the
+tokenizer's JSON.
 """
 
 from __future__ import annotations
@@ -237,8 +237,7 @@ def _taken(weight: PackedLinear) -> tuple[Any, ...]:
         return (weight.dtype,)
     site = weight.site
     levels = site and (tuple(site.levels.tolist()), site.share, site.thresholds, site.group)
-    order = weight.order is not None and weight.order.tobytes()
-    return weight.dtype, order, weight.rotation, weight.most, levels
+    return weight.dtype, weight.rotation, weight.most, levels
 
 
 def _described(weight: PackedLinear) -> dict[str, Any]:
@@ -259,7 +258,7 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
 def _parts(weight: PackedLinear) -> dict[str, np.ndarray]:
     found = {"data": weight.data, "scale": weight.scale, "bias": weight.bias}
     if isinstance(weight, PackedCodes):
-        found |= {"levels": weight.levels, "order": weight.order}
+        found["levels"] = weight.levels
         found["inputs"] = None if weight.site is None else weight.site.levels
     return {name: np.ascontiguousarray(part) for name, part in found.items() if part is not None}
 
@@ -279,9 +278,8 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
         KeyError, ValueError: A tensor is missing or does not fit.
     """
     data = tensors.pop(f"{name}.data")
-    scale, bias, levels, order, inputs = (
-        tensors.pop(f"{name}.{part}", None)
-        for part in ("scale", "bias", "levels", "order", "inputs")
+    scale, bias, levels, inputs = (
+        tensors.pop(f"{name}.{part}", None) for part in ("scale", "bias", "levels", "inputs")
     )
     rows, columns = int(described["rows"]), int(described["columns"])
     packed: PackedLinear
@@ -304,7 +302,6 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
             bias=bias,
             layout=layout,
             levels=levels,
-            order=order,
             rotation=int(described["rotation"]),
             most=int(described["most"]),
             site=site,

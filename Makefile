@@ -20,7 +20,8 @@
 
 PYTHON ?= python3
 TORCH_INDEX ?=
-JOBS ?= 2
+# One more than two cores: tests also wait.
+JOBS ?= 3
 EXTRAS ?= test,check
 MODEL ?= smollm2-135m
 PROMPT ?= Explain in two sentences why the sky is blue.

@@ -55,6 +55,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:
             monkeypatch.delenv(name)
     monkeypatch.setenv("SUFFICE_CACHE", str(tmp_path / "empty-cache"))
 
+    monkeypatch.setattr("suffice.cli.bench._ROOF_BYTES", 1 << 20)  # of reads that are timed
+
     from suffice.cli import main
 
     def run(*arguments: str, stdin: str = "") -> Ran:

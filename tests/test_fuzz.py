@@ -11,7 +11,7 @@ import pytest
 from tools import fuzz
 
 ROOT = Path(fuzz.__file__).parent.parent
-COUNT = 40
+COUNT = 24
 
 
 def test_damaged_models_end_in_text_or_in_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,20 @@ def serving(words: Path, engine_path: None) -> Callable[..., Any]:
         return served(words, **settings)
 
     return make
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """Collect warnings and errors that are logged, those of uvicorn included.
+
+    pytest's own plugin attaches a handler to all loggers, three times for each of all tests.
+    """
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn")]  # which does not propagate
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield found
+    for logger in loggers:
+        logger.removeHandler(handler)

@@ -63,7 +63,7 @@ def test_a_killed_engine_changes_no_text(real: Served) -> None:
     alone = [texts(real, fields, stream=False) for fields in ASKED]
     assert re.fullmatch("([a-z]{3} ){60}", alone[3][0][0])
     (instance,) = real.front.instance.members
-    for kills in range(1, 4):
+    for kills in (1, 2):
         with ThreadPoolExecutor() as pool:
             before = instance.restarts
             asks = [
@@ -107,26 +107,21 @@ def test_a_real_model_in_two_engines_changes_no_text(monkeypatch: pytest.MonkeyP
         pytest.skip("no smollm2-135m: run `suffice pull smollm2-135m`")
     given = EngineOptions(model=str(path), threads=1, speculative_config="ngram")
     options = engine_options(ModelFlags(options=given), 8)
-    shorter = [fields | {"max_tokens": 20} for fields in ASKED]
+    shorter = [fields | {"max_tokens": 20} for fields in ASKED if "structured_outputs" not in fields]
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
     with served(path, engine=ENGINE, options=options, model="smollm2", instances=2) as server:
         server.client.timeout = 300
         alone = [texts(server, fields, stream=False) for fields in shorter]
-        for kills in range(2):
-            with ThreadPoolExecutor() as pool:
-                asks = [
-                    pool.submit(texts, server, fields, (at + kills) % 2 == 0)
-                    for at, fields in enumerate(shorter)
-                ]
-                victim = server.front.instance.members[kills]
-                end = time.monotonic() + 120
-                while not any(each.generated > 5 for each in list(victim.tickets.values())):
-                    assert time.monotonic() < end, "the engine gets requests"
-                    time.sleep(0.001)
-                assert victim.pid is not None
-                os.kill(victim.pid, signal.SIGKILL)
-                assert [ask.result() for ask in asks] == alone
-                while not victim.ready:
-                    assert time.monotonic() < end + 120
-                    time.sleep(0.01)
-        assert server.front.instance.restarts == 2 and server.front.instance.failovers > 0
+        with ThreadPoolExecutor() as pool:
+            asks = [
+                pool.submit(texts, server, fields, at % 2 == 0) for at, fields in enumerate(shorter)
+            ]
+            victim = server.front.instance.members[1]
+            end = time.monotonic() + 120
+            while not any(each.generated > 5 for each in list(victim.tickets.values())):
+                assert time.monotonic() < end, "the engine gets requests"
+                time.sleep(0.001)
+            assert victim.pid is not None
+            os.kill(victim.pid, signal.SIGKILL)
+            assert [ask.result() for ask in asks] == alone
+        assert server.front.instance.restarts == 1 and server.front.instance.failovers > 0

@@ -129,6 +129,7 @@ class ScriptedEngine:
         self.log = Path(options["log"]) if options.get("log") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
+        self.asked = threading.Event()
         self.closed = False
         self.steps = self.given = 0
         self.last_step_at = time.monotonic()
@@ -146,6 +147,7 @@ class ScriptedEngine:
                 with self.log.open("a") as file:
                     file.write(f"{'-'.join(map(str, work.prompt))}\n")
             self.requests[work.id] = Running(work, on_delta, self.context, self.says)
+            self.asked.set()
 
     def cancel(self, id: str) -> bool:
         with self.lock:
@@ -203,6 +205,9 @@ class ScriptedEngine:
 
     def _run(self) -> None:
         while not self.closed:
+            self.asked.clear()
+            if not self.requests:
+                self.asked.wait(0.05)
             time.sleep(self.step_seconds)
             if self.hang is not None and self.requests and taken(self.hang):
                 threading.Event().wait()

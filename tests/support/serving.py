@@ -110,7 +110,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
             if failed:
                 raise failed[0]
             url = f"http://127.0.0.1:{port}"
-            with httpx2.Client(base_url=url, timeout=60) as client:
+            with httpx2.Client(base_url=url, timeout=60, verify=False) as client:
                 yield Served(url, client, front, loop)
         finally:
             front.draining = True  # ends the feeds of pages, as a signal does

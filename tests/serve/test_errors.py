@@ -64,6 +64,11 @@ def test_the_engines_errors(code: str, status: int) -> None:
     assert (error.value.status, error.value.message) == (status, "why")
 
 
+@pytest.mark.parametrize(("wait", "said"), [(0.0, "1"), (0.4, "1"), (2.6, "3")])
+def test_a_client_is_told_to_wait_a_second_or_more(wait: float, said: str) -> None:
+    assert Problem("queue_full", "", wait=wait).headers()["Retry-After"] == said
+
+
 CASES: list[tuple[str, Callable[[Served], Any]]] = [
     ("invalid_json", lambda s: s.client.post("/v1/completions", content=b"{")),
     (

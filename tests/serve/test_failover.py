@@ -107,7 +107,9 @@ def test_a_real_model_in_two_engines_changes_no_text(monkeypatch: pytest.MonkeyP
         pytest.skip("no smollm2-135m: run `suffice pull smollm2-135m`")
     given = EngineOptions(model=str(path), threads=1, speculative_config="ngram")
     options = engine_options(ModelFlags(options=given), 8)
-    shorter = [fields | {"max_tokens": 20} for fields in ASKED if "structured_outputs" not in fields]
+    shorter = [
+        fields | {"max_tokens": 20} for fields in ASKED if "structured_outputs" not in fields
+    ]
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
     with served(path, engine=ENGINE, options=options, model="smollm2", instances=2) as server:
         server.client.timeout = 300

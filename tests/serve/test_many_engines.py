@@ -8,13 +8,14 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_fleet import generated, text, under_way
-from test_renewal import fleet, kill, pids, two_cores
+from test_renewal import fleet, kill, pids, sharing_only, two_cores
 
 from serving import real, until
 from suffice.cli.instances import InstanceFlags
@@ -23,6 +24,7 @@ from suffice.engine.options import EngineOptions
 from suffice.errors import InputError, OptionError
 from suffice.serve.processes import instances, wire
 from suffice.serve.processes.cores import default_instances
+from suffice.serve.processes.life import Weights
 from suffice.serve.processes.pending import Mailbox, Ticket
 from suffice.serve.settings import Settings
 
@@ -104,6 +106,27 @@ def test_an_engine_says_which_option_is_bad() -> None:
         assert type(back) is type(error) and sent.message == str(error)
     again = wire.Failed.of(fault).error()
     assert isinstance(again, OptionError) and vars(again) == vars(fault)
+
+
+@sharing_only
+def test_an_engine_loads_once_another_has_packed() -> None:
+    async def told() -> None:
+        loaded: list[str] = []
+        weights, packed = Weights(), asyncio.Event()
+        lives: list[Any] = [
+            SimpleNamespace(load=partial(loaded.append, name), settled=packed.wait)
+            for name in ("first", "second")
+        ]
+        loading = asyncio.gather(*map(weights.load, lives))
+        for _ in range(5):  # turns of the loop, more than it takes
+            await asyncio.sleep(0)
+        assert loaded == ["first"]
+        packed.set()
+        await loading
+        assert loaded == ["first", "second"]
+        weights.close()
+
+    asyncio.run(told())
 
 
 def test_a_deadline_counts_from_the_arrival_of_a_request() -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from serving import Served, real
-from suffice.engine.work import EngineStats, Final
+from suffice.engine.work import Delta, EngineStats, Final
 from suffice.serve.processes import wire
 from suffice.serve.processes.metrics import Metrics
 from suffice.serve.processes.pending import Ticket
@@ -63,6 +63,19 @@ def test_what_requests_cost() -> None:
     assert page("spec_decode_num_accepted_tokens_per_pos_total", position="0") == 4
     assert page("spec_decode_num_accepted_tokens_per_pos_total", position="1") == 1
     assert page("missing_bound_max") == 0
+
+
+def test_the_times_of_tokens() -> None:
+    metrics = Metrics("suffice", "m")
+    one = ticket(Final(1, 0, 2))
+    one.created = 100.0
+    token = Delta("a", 0, "x", (5,))
+    metrics.delta(one, token, 100.5)
+    one.first_at = one.last_at = 100.5
+    metrics.delta(one, token, 100.75)
+    page = Page(metrics.page())
+    assert page("time_to_first_token_seconds_sum") == 0.5
+    assert page("inter_token_latency_seconds_sum") == 0.25
 
 
 def test_only_what_is_bounded_counts_as_a_bound() -> None:

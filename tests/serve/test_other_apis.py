@@ -29,6 +29,7 @@ SCHEMA = {
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 ANTHROPIC_TOOL: Any = {"name": "time", "description": "Time.", "input_schema": SCHEMA}
 OPENAI_TOOL: Any = {"type": "function", "name": "time", "parameters": SCHEMA, "strict": True}
+BAD_CALL: Any = {"type": "tool_use", "id": "a", "name": "time", "input": "{oops"}
 BEFORE: Any = [
     {"role": "user", "content": [{"type": "text", "text": "What time is it?"}]},
     {
@@ -111,6 +112,13 @@ def test_tools_of_messages(real: Served) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "must be {'type': 'disabled'}"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: must be"),
         ({"max_tokns": 1}, "Did you mean 'max_tokens'?"),
+        (
+            {
+                "system": "Be kind.",
+                "messages": [*MESSAGES, {"role": "assistant", "content": [BAD_CALL]}],
+            },
+            "messages[1].tool_calls[0]: arguments must be",
+        ),
     ],
 )
 def test_bad_messages(server: Served, fields: dict[str, Any], part: str) -> None:
@@ -141,6 +149,20 @@ def test_the_form_of_an_answer_to_messages(real: Served) -> None:
     bad = {"format": {"type": "json_schema", "schema": {"type": "x"}}}
     error = real.post("/v1/messages", {**body, "output_config": bad}).json()["error"]
     assert error["param"] == "output_config" and "Invalid type: x" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("switch", "several"),
+    [
+        ({}, True),
+        ({"disable_parallel_tool_use": False}, True),
+        ({"disable_parallel_tool_use": True}, False),
+    ],
+)
+def test_whether_messages_allow_several_calls(switch: dict[str, bool], several: bool) -> None:
+    choice = {"type": "any", **switch}
+    asked = messages.Messages(messages=MESSAGES, tools=[ANTHROPIC_TOOL], tool_choice=choice)
+    assert messages.chat_of(asked).parallel_tool_calls is several
 
 
 def test_anthropics_client_knows_the_errors(claude: anthropic.Anthropic) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from serving import Served, until
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import ServerFlags, settings
 from suffice.engine.options import EngineOptions
+from suffice.engine.work import EngineStats, Look
 from suffice.serve.page import FILES
+from suffice.serve.processes.live import Live
 from suffice.serve.processes.lookout import Lookout
 
 MOST_BYTES = 200_000
@@ -148,6 +151,19 @@ def test_frames(serving: Callable[..., Any]) -> None:
         assert last["gap_seconds"][0] <= last["gap_seconds"][1]
         totals = last["since_start"]
         assert 0 < totals["key_rows_read"] < totals["rows_held"]
+
+
+def test_a_frame_leaves_out_what_was_read_before() -> None:
+    engine: Any = SimpleNamespace(ailment=lambda: None, ready=True, restarts=0)
+    live = Live(engine)
+    live.watchers = 1
+    for steps, read in ((1, 100), (2, 130)):
+        stats = EngineStats(steps=steps, generated_tokens=read)
+        live.saw(Look(stats, [[read, 0]], [[read + 1, 0]], [[2 * read, 5]]))
+    frame = live.frame()
+    found = [frame[name] for name in ("key_rows", "value_rows", "rows_held")]
+    assert found == [[[30, 0]], [[30, 0]], [[60, 0]]]
+    assert frame["generated_tokens"] == 30 and frame["steps"] == 1
 
 
 def test_a_frame_has_the_first_tokens_of_the_last_second(serving: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from serving import Served, until
 from suffice import __version__
@@ -49,6 +50,14 @@ def test_tokens(server: Served) -> None:
     assert both.status_code == 400
     bad = server.post("/detokenize", {"tokens": [300]})
     assert bad.status_code == 400 and "0 to 299" in bad.json()["error"]["message"]
+
+
+def test_special_tokens_may_be_left_out(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    monkeypatch.setattr(server.front.text.tokenizer._backend, "post_processor", begins)
+    whole = server.post("/tokenize", {"prompt": "to be"}).json()["tokens"]
+    plain = server.post("/tokenize", {"prompt": "to be", "add_special_tokens": False}).json()
+    assert whole == [1, *plain["tokens"]]
 
 
 def test_health_and_version(server: Served) -> None:

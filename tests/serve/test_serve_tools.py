@@ -171,6 +171,15 @@ def test_a_call_that_must_be_made_is_never_content(form: str, names: list[str]) 
     assert counts[0] == (1 if names == ["time"] else 0)
 
 
+@pytest.mark.parametrize("form", ["hermes", "llama3"])
+def test_no_other_tool_than_the_named_one_is_called(form: str) -> None:
+    named = {"type": "function", "function": {"name": "time"}}
+    tools = Tools([OTHER, TOOL], named, True)
+    assert tools.grammar(form) == Tools([TOOL], named, True).grammar(form)
+    _, (call,) = tools.reader(form)().push('{"', last=True)
+    assert call["function"]["name"] == "time", "a call that is cut can only be of this one"
+
+
 def test_a_required_call_that_is_cut_has_no_content(real: Served) -> None:
     fields = {"tools": [TOOL], "tool_choice": "required", "seed": 2}
     for most in (1, 6, 14):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import re
 import types
@@ -179,11 +180,14 @@ def next_to_calibrated(name: str, option: str, value: Any) -> InputError:
     )
 
 
+_type_hints = functools.cache(typing.get_type_hints)  # which reads a class's whole module
+
+
 class _Options:
     """The options of a technique, as they are written."""
 
     def __init__(self, owner: str, technique: type[Any]) -> None:
-        hints = typing.get_type_hints(technique)
+        hints = _type_hints(technique)  # type: ignore[arg-type]  # classes have a hash
         own = [field for field in dataclasses.fields(technique) if field.init]
         self.owner = owner
         self.hints = {field.name: hints[field.name] for field in own}

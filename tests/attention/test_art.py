@@ -70,7 +70,7 @@ def test_the_engine_stops_at_the_same_check(patience: int) -> None:
     random = np.random.default_rng(patience)
     keys, values = random.standard_normal((2, 1, 1500, 64)).astype(np.float32)
     values[:, random.random(1500) < 0.5] = 1.0
-    cache, q = cache_of(keys, values, "float32"), random.standard_normal((3, 12, 64))
+    cache, q = cache_of(keys, values, "float32"), random.standard_normal((3, 8, 64))
     stops = set()
     for change in (3e-2, 6e-2, 0.1, 0.2):
         art = ART(change=change, angle=1.0, patience=patience, block=16)

@@ -47,7 +47,7 @@ def filled(
     by one.
     """
     options = {"rounding": None, "bases": True} if technique and technique.based else {}
-    torch.manual_seed(rows + size)
+    torch.default_generator.manual_seed(rows + size)  # not that of devices, which takes longer
     keys, values = normal(2, groups, rows, size)
     return cache_of(keys, values, dtype, sketch=True, **options)
 

@@ -20,7 +20,7 @@ from suffice.backends.cpu.attention import attend
 from suffice.cache import KV_DTYPES
 from suffice.native import core
 
-ROWS, SIZE, ROUNDS = 2000, 64, 12  # several pieces of 256 rows, also after a stop
+ROWS, SIZE, ROUNDS = 2000, 64, 8  # several pieces of 256 rows, also after a stop
 SCALE = 0.1
 SETTINGS = (
     "art:change=1e-18",

@@ -68,10 +68,11 @@ def reference(
     dtype: type = np.float64,
     window: int | None = None,
 ) -> Attended:
-    q, k, v = (each.astype(dtype) for each in (as_multiplied(q, cache, SCALE), *held(cache)))
-    visible = visible_of(cache, q.shape[1], window)
-    key = levels, attention, window, digest(q, k, v)
+    rows = as_multiplied(q, cache, SCALE), *held(cache)
+    key = levels, attention, window, dtype, digest(*rows)
     if key not in _references:
+        q, k, v = (each.astype(dtype) for each in rows)
+        visible = visible_of(cache, q.shape[1], window)
         _references[key] = ATTENTIONS.build(attention).reference(
             q, k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from caches import cache_of
+from pairs import pairwise
 from suffice import native
 from suffice.attention.tiers import Tiers
 from suffice.backends.cpu.attention import attend
@@ -49,8 +50,15 @@ def test_a_sample_changes_no_bit_of_an_output(dtype: str, each_isa: str) -> None
             assert was.missing == 0 < found.missing <= 1 and found.shift > found.missing
 
 
-@pytest.mark.parametrize("dtype", TYPES[:-1])  # products with `kmeans4` are rounded like estimates
-@pytest.mark.parametrize("setting", [(0.5, 0.001), (1.0, 0.0), (0.2, 0.01)])
+@pytest.mark.parametrize(
+    ("dtype", "setting", "each_isa"),
+    pairwise(
+        TYPES[:-1],  # products with `kmeans4` are rounded like estimates
+        [(0.5, 0.001), (1.0, 0.0), (0.2, 0.01)],
+        native.isas(),
+    ),
+    indirect=["each_isa"],
+)
 def test_it_is_the_reference(dtype: str, setting: tuple[float, float], each_isa: str) -> None:
     """By the same draws: all blocks of a few, or 12 of 57, whatever else a token sees."""
     for rows, sample, window in ((150, 12, None), (900, 12, None), (900, 5, 700)):

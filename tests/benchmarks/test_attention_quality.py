@@ -24,7 +24,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    return tiny.make(tmp_path / "smollm2-135m", tokenizer=True)
+    return tiny.make(tmp_path / "smollm2-135m", tokenizer=True, num_hidden_layers=2)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_file_is_of_one_text_cut_in_one_way(
 def test_thresholds_of_heads_are_measured(run: Run, model: Path, tmp_path: Path) -> None:
     """An attention technique may need the calibration, not only a softmax."""
     path, name = tmp_path / "found.json", "certified:calibrated"
-    part = {"options": {}, "thresholds": [[0.5, 0.5]] * 3}
+    part = {"options": {}, "thresholds": [[0.5, 0.5]] * 2}
     about = {"name": "m", "hash": fingerprint(model), "heads": 4}
     write(path, {"model": about, "attention": {"certified": part}})
     refused: dict[str, str] = {}

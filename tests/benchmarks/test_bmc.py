@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.growth import block, bmc
 from benchmarks.harness import counters
-from suffice.cache import Growth
+from suffice.cache import Growth, machine
 from suffice.cache.bmc import BMC
 from suffice.cache.growth import Double, Iterative, Step, Upfront
 
@@ -86,6 +86,7 @@ def test_a_tiny_run_writes_a_table_a_plot_and_json(
     pytest.importorskip("matplotlib")
     flags = ["--quick", "--threads", str(torch.get_num_threads()), "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["bmc", *flags, "--only", "fig5", "table5"])
+    monkeypatch.setattr(machine, "_READ_BYTES", 1 << 22)
     bmc.main()
     assert {f"fig5.{kind}" for kind in ("json", "md", "png")} <= {
         f.name for f in tmp_path.iterdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -85,13 +86,29 @@ def test_rounds_in_which_the_memory_changed_its_speed_are_left_out() -> None:
     assert experts.steady([uneven]) == [uneven], "else there would be no figure"
 
 
+class Inside:
+    """An engine in this process, where `Worker` starts one."""
+
+    def __init__(self, python: Path, module: str, options: dict[str, Any], *_: object) -> None:
+        self._engine = importlib.import_module(module).build(options)
+        self.about = self._engine.about()
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        return getattr(self._engine, do)(**arguments)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_quick_run_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first setting in a process of its own, as in a whole run."""
     monkeypatch.setattr(experts, "FILES", tmp_path)
-    flags = ["--quick", "--alone", "--rounds", "1", "--types", "Q4_0"]
+    flags = ["--quick", "--alone", "--rounds", "1", "--types", "Q4_0", "--threads", "1"]
     flags += ["--output", str(tmp_path / "out")]
     for setting in experts.SETTINGS:
         monkeypatch.setattr(sys, "argv", ["experts", *flags, "--settings", setting])
         assert experts.main() == 0
+        monkeypatch.setattr(experts, "Worker", Inside)
     found = json.loads((tmp_path / "out" / "experts.json").read_text())
     assert list(found["files"]) == [f"Q4_0, {setting}" for setting in experts.SETTINGS]
     for each in found["files"].values():

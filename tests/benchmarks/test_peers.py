@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.attention import kernel
 from benchmarks.harness.record import ROOT
@@ -289,16 +290,17 @@ def test_the_attention_bars_have_a_side() -> None:
     assert first[3].startswith("unknown")
 
 
-def test_a_tiny_run_of_the_attention_benchmark_ends_with_results(tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "benchmarks.attention.kernel", "--quick", "--rounds", "1"]
-    done = subprocess.run(
-        [*script, "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.usefixtures("one_thread")
+def test_a_tiny_run_of_the_attention_benchmark_ends_with_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["--quick", "--rounds", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["kernel", *given])
+    monkeypatch.setattr(kernel, "PRODUCT", 64)
+    monkeypatch.setattr(kernel, "READ_BYTES", 16 << 20)
+    threads = torch.get_num_threads()
+    kernel.main()
+    torch.set_num_threads(threads)
     result = json.loads((tmp_path / "kernel.json").read_text())
     kinds = {(row["K and V"], row["query rows"]) for row in result["lines"]}
     assert kinds >= {(kind, rows) for kind in kernel.DTYPES for rows in (1, 8)}

@@ -24,6 +24,8 @@ from suffice.eval import serving_load
 from suffice.eval.serving_client import Exchange, Target
 from suffice.plan.setting import FrontCosts
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_the_simulator_gets_what_the_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[float, int, int]] = []
@@ -73,9 +75,10 @@ def compared(factor: float) -> dict[str, Any]:
 
 def test_costs_that_are_wrong_are_caught() -> None:
     assert simulated.beyond(compared(1.0)) == []
-    assert len(simulated.beyond(compared(1.3))) == 4
+    slow = compared(1.3)
+    assert len(simulated.beyond(slow)) == 4
     assert len(simulated.beyond(compared(0.7))) == 4
-    table = simulated.table({"found": compared(1.3)})
+    table = simulated.table({"found": slow})
     assert "0 of 4 figures are within 15%" in table
 
 
@@ -185,8 +188,13 @@ def test_the_front_is_measured(
     assert "requests/s of one front" in table and "64 engines with 4 requests each" in table
 
 
-def test_a_second_engine_shares_its_weights(checkpoint: Path) -> None:
-    found = sharing.run({"tiny": {"model": str(checkpoint)}}, rounds=1)["tiny"]
+def test_a_second_engine_shares_its_weights(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"model": str(checkpoint)}
+    once = asyncio.run(sharing.measured(options))
+    monkeypatch.setattr(sharing, "measured", lambda given: asyncio.sleep(0, once))
+    found = sharing.run({"tiny": options}, rounds=1)["tiny"]
     assert found["both"] > found["one"] > found["weights"] > 0
     assert found["second"] > 0 and found["slowest"] == found["second"]
     table = sharing.table({"found": {"tiny": found}})

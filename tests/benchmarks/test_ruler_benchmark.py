@@ -56,7 +56,7 @@ def test_a_shared_prompt_is_as_good_as_ones_own(
     parts = {"prefill_chunk": 64}  # a prompt comes in several
     whole = Config.create(model, threads=1, max_model_len=400, **parts)
     prompts = [[1, *(3 + 7 * n * n % 190 for n in range(size))] for size in (200, 330)]
-    greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     config, base, tokenizer = load(whole)
     techniques = settings.accepted(model, list(SHARED), {})
     of_another = Calibration(

@@ -23,6 +23,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "BUILD", tmp_path)
+    monkeypatch.setattr(sampling, "LEAST", {1: 0.95, 8: 0.95})
     assert ask(monkeypatch, "--quick", "--output", str(tmp_path / "out")) == 0
     found = json.loads((tmp_path / "out" / "sampling.json").read_text())
     assert set(found["settings"]) == set(sampling.SETTINGS)

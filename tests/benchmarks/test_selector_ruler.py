@@ -18,7 +18,7 @@ from benchmarks.attention.selectors import SELECTORS
 from sample_text import OWLS
 from suffice.eval.ruler import RulerPlan
 
-LENGTH, NEW_TOKENS = 512, 32
+LENGTH, NEW_TOKENS = 512, 16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,9 @@ def short_answers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("needles") / "model"
-    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=1024)
+    return tiny.make(
+        folder, "llama", tokenizer=True, num_hidden_layers=2, max_position_embeddings=1024
+    )
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +32,21 @@ WIDE = {"hidden_size": 160, "intermediate_size": 288, "head_dim": 32}  # blocks 
 
 
 def quantized(folder: Path, program: str, **changes: int) -> dict[str, np.ndarray]:
-    """Write a tiny quantized model, and return its matrices."""
-    tiny.make(folder, **WIDE, **changes)
-    return quantized_folders.write(folder, PROGRAMS[program])
+    """Write a tiny quantized model, and return its matrices; what was made once is copied."""
+    key = program, *changes.items()
+    if key not in _made:
+        with tempfile.TemporaryDirectory() as name:
+            tiny.make(Path(name), **WIDE, **changes)
+            weights = quantized_folders.write(Path(name), PROGRAMS[program])
+            _made[key] = {path.name: path.read_bytes() for path in Path(name).iterdir()}, weights
+    files, weights = _made[key]
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return weights
+
+
+_made: dict[Any, tuple[dict[str, bytes], dict[str, np.ndarray]]] = {}
 
 
 def source(folder: Path) -> QuantizedFolder:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,10 +41,18 @@ def folder(path: Path) -> Path:
     return tiny.make(path, "llama-bias", tokenizer=True) / "model.safetensors"
 
 
+@functools.cache
+def packed() -> DecoderWeights:
+    """A tiny model that is quantized once for all tests, which take copies."""
+    with tempfile.TemporaryDirectory() as name:
+        model = open_checkpoint(tiny.make(Path(name), "llama-bias", tokenizer=True))
+        return DecoderWeights.from_checkpoint(model, QUANTS.build("kmeans"))
+
+
 def quantized(path: Path, spoil: Callable[[dict[str, Any]], None] = lambda weights: None) -> Path:
     """Write a file like those of `suffice quantize`, without a calibration."""
     model = tiny.make(path / "model", "llama-bias", tokenizer=True)
-    decoder = DecoderWeights.from_checkpoint(open_checkpoint(model), QUANTS.build("kmeans"))
+    decoder = copy.deepcopy(packed())
     described, text = load_tokenizer(model).stored()
     facts = {
         "model": {"name": "model", "hash": "ab"},

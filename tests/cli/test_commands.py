@@ -179,11 +179,12 @@ def test_too_little_memory_for_the_cache(cli: Cli, checkpoint: Path) -> None:
     assert "1024" in ran.err
 
 
-def test_a_run_prints_text_and_a_summary(checkpoint: Path) -> None:
-    command = [*PROGRAM, "run", "--raw", "-m", str(checkpoint), "hello", "-n", "5", "--seed", "1"]
+def test_a_run_prints_text_and_a_summary(cli: Cli, checkpoint: Path) -> None:
+    """As a process of its own, and the same in this one."""
+    command = ["run", "--raw", "-m", str(checkpoint), "hello", "-n", "5", "--seed", "1"]
     command += ["--ignore-eos"]
-    first, second = (subprocess.run(command, capture_output=True, check=True) for _ in range(2))
-    assert first.stdout == second.stdout != b"\n"
+    first = subprocess.run([*PROGRAM, *command], capture_output=True, check=True)
+    assert first.stdout.decode() == cli(*command).out != "\n"
     said = first.stderr.decode().strip()
     assert SUMMARY.fullmatch(said) and len(said.splitlines()) <= 2
     assert "decode 4 tokens" in said and "MiB, read 100 %" in said

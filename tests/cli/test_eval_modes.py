@@ -24,7 +24,8 @@ AUDIT = re.compile(r"audit of (\d+) tokens: softmax unread [\d.e-]+ %")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model")
-    return str(tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=1024))
+    sizes = {"max_position_embeddings": 1024, "num_hidden_layers": 2}
+    return str(tiny.make(folder, "llama", tokenizer=True, **sizes))
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,6 @@ def test_the_environments_model_does_not_hide_the_machine(
     assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
 
 
-@pytest.mark.usefixtures("small_roof")
 def test_a_cache_that_is_no_folder(
     cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

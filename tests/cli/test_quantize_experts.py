@@ -33,14 +33,28 @@ from suffice.quantize.torch_layers import route
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 
 
-def quantized(cli: Cli, folder: Path, variant: str, method: str) -> Path:
-    model = tiny.make(folder / variant, variant, tokenizer=True)
+SMALLER: dict[str, dict[str, Any]] = {
+    "gpt-oss": {"num_hidden_layers": 2, "num_local_experts": 3},
+    "mixtral": {"num_hidden_layers": 2, "num_local_experts": 4},
+    "olmoe": {"num_hidden_layers": 2, "num_experts": 4},
+    "qwen2-moe": {},
+}
+_written: dict[tuple[str, str], bytes] = {}
+
+
+def quantized(cli: Cli, folder: Path, variant: str, method: str) -> tuple[Path, Path]:
+    """Return a model and the file of a method, which is made once."""
+    model = tiny.make(folder / variant, variant, tokenizer=True, **SMALLER[variant])
     output = folder / "out.safetensors"
+    if (variant, method) in _written:
+        output.write_bytes(_written[variant, method])
+        return model, output
     flags = (*text_flags(folder, 6), "-o", str(output), "--method", method)
     ran = cli("quantize", "-m", str(model), *flags)
     assert ran.code == 0, ran.err
     assert open_quantized(output).config == open_checkpoint(model).config
-    return output
+    _written[variant, method] = output.read_bytes()
+    return model, output
 
 
 EXPERTS = {"gpt-oss": "kmeans", "mixtral": "kmeans", "olmoe": "kmeans", "qwen2-moe": "4bit"}
@@ -50,7 +64,7 @@ METHODS = ["kmeans", "4bit", "rtn:bits=4,group=32,compensate=true", "kllm:act_bi
 @pytest.mark.parametrize("variant", EXPERTS)
 def test_experts_go_round(cli: Cli, tmp_path: Path, variant: str) -> None:
     """The native step on the file against the reference, and the file against the model."""
-    path = quantized(cli, tmp_path, variant, EXPERTS[variant])
+    _, path = quantized(cli, tmp_path, variant, EXPERTS[variant])
     opened = open_quantized(path)
     names = ("expert_gate", "expert_up", "expert_down")
     coded = [opened.weights[f"layers.0.{name}"] for name in names]
@@ -68,11 +82,7 @@ def test_experts_go_round(cli: Cli, tmp_path: Path, variant: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_on_experts(cli: Cli, tmp_path: Path, method: str) -> None:
-    model = tiny.make(tmp_path / "olmoe", "olmoe", tokenizer=True)
-    output = tmp_path / "out.safetensors"
-    flags = (*text_flags(tmp_path, 6), "-o", str(output), "--method", method)
-    ran = cli("quantize", "-m", str(model), *flags)
-    assert ran.code == 0, ran.err
+    model, output = quantized(cli, tmp_path, "olmoe", method)
     opened, plain = open_quantized(output), DecoderWeights.from_checkpoint(
         open_checkpoint(model), QUANTS.build("none:dtype=float32")
     )  # fmt: skip
@@ -88,7 +98,8 @@ def test_experts_that_the_text_does_not_reach_are_named(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are calibrated on the inputs of all rows."""
-    model = tiny.make(tmp_path / "mixtral", "mixtral", tokenizer=True)
+    layers = 2
+    model = tiny.make(tmp_path / "mixtral", "mixtral", tokenizer=True, num_hidden_layers=layers)
     stored = load_file(model / "model.safetensors")
     (name,) = [each for each in stored if ".layers.1." in each and each.endswith("gate.weight")]
     stored[name][2:4] = 0  # scores of 0: below the greatest two of the others, but for a few rows
@@ -107,7 +118,6 @@ def test_experts_that_the_text_does_not_reach_are_named(
     flags = (*text_flags(tmp_path, 6), "-o", str(output), "--method", "4bit")
     ran = cli("quantize", "-m", str(model), *flags)
     assert ran.code == 0, ran.err
-    layers = 3
     windows = len(reached) // layers
     expected = {}
     for layer in range(layers):

@@ -15,7 +15,7 @@ from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.model
-FEW = 30  # tokens of all prompts but the first
+MANY, FEW = 120, 12  # tokens of the first prompt, and of the others
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -41,7 +41,7 @@ def test_greedy_tokens_are_those_of_transformers(
     assert [row["prompt"] for row in golden["rows"]] == PROMPTS
     for number, row in enumerate(golden["rows"]):
         assert len(row["generated"]) == COUNT
-        prompt, generated = row["tokens"], row["generated"][: COUNT if number == 0 else FEW]
+        prompt, generated = row["tokens"], row["generated"][: MANY if number == 0 else FEW]
         # Greedy decoding gives these tokens if each is the argmax after its predecessors. One pass
         # checks that; the tests on tiny models show that a pass equals decoding.
         logits = decoder.forward(

@@ -11,6 +11,7 @@ import torch
 import adapters
 import hf_reference
 import tiny
+from engines import sharing
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
 from suffice.checkpoints.adapter_settings import AdapterSettings
 from suffice.decoder.native_model import NativeModel
@@ -23,8 +24,7 @@ PROMPTS = adapters.prompts(6, tiny.VOCABULARY)
 NAMES = [None, "one", "two", "one", None, "two"]
 
 
-def load(folder: Path, **options: Any) -> LLM:
-    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+load = sharing(threads=1, dtype="float32")
 
 
 def results(outputs: list[RequestOutput]) -> list[Any]:
@@ -94,7 +94,10 @@ def test_rank_and_alpha_of_patterns(made: dict[str, Path], tmp_path: Path) -> No
         ("q_proj", "v_proj", "up_proj"),
         rank=3,
         rank_pattern={"v_proj": 17},
-        alpha_pattern={"1.self_attn.q_proj": 30},
+        alpha_pattern={
+            "1.self_attn.q_proj": 30,
+            "v_pro": 90,
+        },  # no part of a name
     )
     merged = adapters.merged(tmp_path / "merged", made["base"], own)
     (output,) = load(made["base"], adapters=[f"own={own}"]).generate(

@@ -96,7 +96,7 @@ def test_techniques_are_not_asked_what_they_have() -> None:
     found = {
         path.relative_to(SOURCE).as_posix(): calls
         for path in SOURCE.rglob("*.py")
-        if (calls := asks(path.read_text(encoding="utf-8")))
+        if "attr" in (text := path.read_text(encoding="utf-8")) and (calls := asks(text))
     }
     assert found.keys() == ASKS_OTHERS.keys()
 

@@ -14,7 +14,7 @@ import tiny
 from suffice import LLM, SamplingParams
 from suffice.engine.service import Delta, Engine, Work
 
-REQUESTS = 40
+REQUESTS = 26
 
 
 class Receiver:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import tiny
-from suffice import LLM, RequestOutput, SamplingParams, native
+from engines import sharing
+from suffice import RequestOutput, SamplingParams, native
 
 PROMPTS = ["The quick", "To be, or not to be, that is the question.", "a", "jumps over", "b c 1"]
 PARAMS = [
@@ -28,8 +29,7 @@ PARAMS = [
 ]
 
 
-def load(folder: Path, **options: Any) -> LLM:
-    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+load = sharing(threads=1, dtype="float32")
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ class Trees(RuleBasedStateMachine):
 
 
 TestTrees = Trees.TestCase
-TestTrees.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTrees.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def test_the_longest_beginning_is_found() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
+from engines import sharing
 from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.protocol import Rows
@@ -67,8 +68,7 @@ def folder(models: Callable[[str], Path]) -> Path:
     return models("llama")
 
 
-def load(folder: Path, **options: Any) -> LLM:
-    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+load = sharing(threads=1, dtype="float32")
 
 
 def runner_of(llm: LLM) -> Runner:
@@ -185,20 +185,29 @@ def test_allocations_are_those_of_plain_decoding(folder: Path) -> None:
     assert sizes["none"] == sizes["ngram:6"]
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("method", ["ngram", "suffix", "suffix:tree=true"])
-def test_golden_tokens_of_smollm2(method: str) -> None:
+@pytest.fixture(scope="module")
+def real() -> tuple[Callable[..., LLM], dict[str, Any]]:
+    """Engines of a real model, and a prompt with its golden tokens."""
     path = model_file("smollm2-135m")
     if path is None:
         pytest.skip("no smollm2-135m: run `suffice pull smollm2-135m`")
     golden = json.loads((FOLDER / "golden_smollm2-135m.json").read_text(encoding="utf-8"))
     assert sha256(path) == golden["sha256"]
+    made = sharing(dtype="float32", threads=1, max_model_len=256)
+    return functools.partial(made, path), golden["rows"][3]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("method", ["ngram", "suffix", "suffix:tree=true"])
+def test_golden_tokens_of_smollm2(
+    method: str, real: tuple[Callable[..., LLM], dict[str, Any]]
+) -> None:
+    made, row = real
     options = {"method": method.partition(":")[0], "tree": "tree" in method, "adaptive": False}
     if method == "ngram":
         del options["tree"]
-    llm = LLM(path, dtype="float32", threads=1, speculative_config=options, max_model_len=256)
+    llm = made(speculative_config=options)
     params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
-    row = golden["rows"][3]
     (output,) = llm.generate([row["tokens"]], params)
     assert list(output.outputs[0].token_ids) == row["generated"][:32]
     assert output.speculation.num_accepted_tokens > 0

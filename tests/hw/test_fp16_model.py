@@ -18,7 +18,7 @@ def number(bits: int) -> np.float16:
     return np.uint16(bits).view(np.float16)
 
 
-def pairs(count: int = 20000) -> list[tuple[int, int]]:
+def pairs(count: int = 10000) -> list[tuple[int, int]]:
     random = np.random.default_rng(4)
     near = random.integers(10, 20, (count, 2)) << 10
     wide = random.integers(1, 31, (count, 2)) << 10
@@ -52,7 +52,7 @@ def test_normal_results_are_numpys(
             expected = int(exact(x, y).view(np.uint16))
         assert found == expected, (hex(a), hex(b))
         compared += 1
-    assert compared > 5000
+    assert compared > 2500
 
 
 def test_what_ieee_has_and_the_units_have_not() -> None:

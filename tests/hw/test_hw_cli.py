@@ -159,7 +159,7 @@ def test_without_packages_the_table_says_so(
 ) -> None:
     monkeypatch.setattr(rtl, "_installed", lambda package: package in there)
     groups = rtl._groups()
-    monkeypatch.setattr(rtl, "GROUPS", groups[-2:])
+    monkeypatch.setattr(rtl, "GROUPS", [groups[0], groups[-1]])
     ran = cli("hw", "validate", "rtl", "-o", "json")
     assert ran.code == 0
     *simulated, synthesised = [row["status"] for row in json.loads(ran.out)]

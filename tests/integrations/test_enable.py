@@ -6,6 +6,7 @@ Also tests masks.py, native_cache.py and requests.py.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 _expected: dict[str, Any] = {}  # what transformers generates, by family
 
 
-@pytest.mark.parametrize("attention", EXACT)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        *itertools.product(FAMILIES[:1], EXACT),
+        *itertools.product(FAMILIES[1:], EXACT[:1]),
+        *zip(FAMILIES[1:], itertools.cycle(EXACT[1:]), strict=False),
+    ],
+)
 def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     family: str, attention: str, models: Callable[[str], Any]
 ) -> None:
@@ -122,8 +129,10 @@ def test_padding_is_not_stored(models: Callable[[str], Any]) -> None:
     assert cache.get_seq_length() == 0 and cache.bytes == 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-@pytest.mark.parametrize("attention", ["exact", *LOSSY])
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [*itertools.product(["llama"], ["exact", *LOSSY]), ("gemma3", "exact"), ("gemma3", LOSSY[0])],
+)
 def test_drafts_change_nothing_not_even_what_was_learnt(
     family: str, attention: str, models: Callable[[str], Any]
 ) -> None:
@@ -316,11 +325,11 @@ def test_a_real_model_generates_what_it_does_without() -> None:
     if path is None:
         pytest.skip("no model: run `suffice pull smollm2-135m`")
     model = of_file(path)
-    tokens = torch.randint(20, 4000, (2, 40), generator=torch.Generator().manual_seed(3))
+    tokens = torch.randint(20, 4000, (2, 24), generator=torch.Generator().manual_seed(3))
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     inputs["attention_mask"][1, :9] = 0
-    expected = model.generate(**inputs, max_new_tokens=6, **GREEDY)
+    expected = model.generate(**inputs, max_new_tokens=4, **GREEDY)
     for attention in ("exact", "certified:eps=0", "aet:keys=all,values=0"):
         with st.enable(model, attention=attention):
-            found = model.generate(**inputs, max_new_tokens=6, **GREEDY)
+            found = model.generate(**inputs, max_new_tokens=4, **GREEDY)
         assert torch.equal(found, expected), attention

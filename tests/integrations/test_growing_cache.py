@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from transformers.models.opt import OPTConfig
 from transformers.models.qwen2 import Qwen2Config
 
 from hf_reference import as_cache
+from pairs import pairwise
 from suffice.cache.bmc import BMC
 from suffice.errors import InputError, OutOfMemory
 from suffice.integrations.growing_cache import GrowingCache, GrowingLayer, reused_masks
@@ -90,7 +90,7 @@ def test_bmc_knows_how_many_heads_share_a_key() -> None:  # Eq. 8
 
 
 # A growth moves memory, whatever the model: one model is run with all of them, all models with one.
-EVERY_GROWTH = itertools.product(["llama"], ["sdpa"], GROWTHS, [1, 3], [True, False])
+EVERY_GROWTH = [("llama", "sdpa", *each) for each in pairwise(GROWTHS, [1, 3], [True, False])]
 EVERY_FAMILY = [
     (family, attention, "step:5", batch, padded)
     for family in FAMILIES

@@ -23,6 +23,8 @@ from suffice.plan.trace import Arrival, Lengths, made
 from suffice.serve.processes import wire
 from suffice.serve.processes.router import Router
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def run(arrivals: list[Arrival], setting: Setting | None = None, **more: Any) -> Run:
     """Simulate a load with the costs of `planning`; every token reaches its request."""
@@ -62,10 +64,10 @@ def test_an_engine_sees_what_came_during_a_step_before_the_next() -> None:
 @pytest.mark.parametrize("pattern", ["poisson", "bursts"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_request_ends_once(pattern: str, count: int) -> None:
-    arrivals = made(pattern, 20, 150, Lengths(100, 20, 0.5, prefix_len=64, prefixes=3))
+    arrivals = made(pattern, 20, 80, Lengths(100, 20, 0.5, prefix_len=64, prefixes=3))
     ended = []
     found = run(arrivals, engines(count), tell=lambda: ended.append(1))
-    assert len(ended) == len(found.outcomes) == 150
+    assert len(ended) == len(found.outcomes) == 80
     assert all(each.error is None for each in found.outcomes)
 
 
@@ -117,7 +119,7 @@ def test_memory_that_is_mapped_and_copied_takes_time() -> None:
 
 def test_the_same_load_gives_the_same_bytes() -> None:
     def outcomes(seed: int) -> bytes:
-        arrivals = made("bursts", 15, 120, Lengths(100, 20, 0.5), seed)
+        arrivals = made("bursts", 15, 60, Lengths(100, 20, 0.5), seed)
         return msgspec.json.encode(run(arrivals, engines(2)).outcomes)
 
     assert outcomes(3) == outcomes(3)
@@ -125,7 +127,7 @@ def test_the_same_load_gives_the_same_bytes() -> None:
 
 
 def test_more_engines_make_nobody_wait_longer() -> None:
-    arrivals = load(30)
+    arrivals = load(30, 80)
     waits = [summary(run(arrivals, engines(count)), {})["p95_ttft_ms"] for count in (1, 2, 4, 8)]
     assert all(more <= 1.05 * fewer for fewer, more in pairwise(waits))
     assert waits[-1] < waits[0] / 4
@@ -142,6 +144,11 @@ def test_a_full_queue_refuses() -> None:
     errors = [each.error for each in found.outcomes]
     assert errors.count(None) >= 7 and set(errors) == {None, "the queue is full"}
     assert summary(found, {})["failed"] == len(errors) - errors.count(None)
+
+
+def test_the_queue_comes_after_the_places_of_all_engines() -> None:
+    found = run([Arrival(0.0, 10, 3)] * 9, engines(2, places=2, max_queue=3))
+    assert [each.error for each in found.outcomes].count("the queue is full") == 9 - (2 * 2 + 3)
 
 
 def test_a_prompt_beyond_the_context_is_refused_and_the_others_run() -> None:

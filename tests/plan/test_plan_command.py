@@ -26,6 +26,9 @@ from suffice.plan.costs import Residual
 from suffice.plan.stored import Calibration
 from suffice.plan.trace import Arrival, Lengths, made, write
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 LOAD = ("--request-rate", "20", "--num-prompts", "60", "--input-len", "50", "--output-len", "10")
 
 
@@ -73,7 +76,7 @@ def test_no_number_that_holds_ends_with_1(cli: Cli, known: tuple[str, ...]) -> N
     [
         (LOAD, "tpot=1us", "miss tpot"),
         (
-            (*LOAD[:2], "--num-prompts", "5", "--input-len", "100000"),
+            (*LOAD[:2], "--num-prompts", "5", "--input-len", "10000"),
             "ttft=1s",
             "are refused or fail",
         ),
@@ -95,8 +98,8 @@ def test_requests_beyond_the_context_are_said_and_have_no_times(
 ) -> None:
     context = calibration().model.context
     write(tmp_path / "trace", [Arrival(0, 10 * context, 5), Arrival(1, context + 1, 5)])
-    asked = ("plan", *known, "--trace", str(tmp_path / "trace"), "--plot", str(tmp_path / "p.png"))
-    ran = cli(*asked)
+    asked = ("plan", *known, "--trace", str(tmp_path / "trace"))
+    ran = cli(*asked, "--plot", str(tmp_path / "p.png"))
     assert ran.code == 1 and "| - | - | - | - |" in re.sub(" +", " ", ran.out)
     said = (
         f"2 of 2 requests exceed the context of {context} tokens (the first has {10 * context} + 5)"

@@ -15,6 +15,8 @@ from suffice.plan.cluster import Cluster, Outcome
 from suffice.plan.search import SATURATED, fewest, reason, smallest
 from suffice.plan.trace import Arrival
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def holding(from_: int, front: float = 0.1) -> Callable[[int], dict[str, Any]]:
     """Return a load that `from_` engines hold, and fewer do not."""

@@ -9,14 +9,17 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tiny
+from engines import sharing
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
+from suffice.sampling import SamplingState
 from suffice.speculate import SPECULATORS, DraftingSample, Widths
 from suffice.speculate.budget import Budget
 from suffice.speculate.self import SelfDraft
@@ -36,8 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     )
 
 
-def load(folder: Path, **options: Any) -> LLM:
-    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+load = sharing(threads=1, dtype="float32")
 
 
 def drafting(folder: Path, method: dict[str, Any], **options: Any) -> LLM:
@@ -142,6 +144,23 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     assert made[45:] and sum(made[45:]) > 5
 
 
+def test_a_second_model_forgets_rejected_drafts(models: Callable[..., Path]) -> None:
+    """It drafts what it drafts of a text that it has not seen before."""
+    method = {"method": "draft_model", "model": str(models(seed=7))}
+    proposer = runner_of(drafting(models(), method)).proposer
+    old, new = (
+        SimpleNamespace(state=SamplingState(GREEDY, 0, prompt=PROMPTS[0]), drafter=None)
+        for _ in range(2)
+    )
+    (tree,) = proposer.propose([old], [(1, 1, 1)])
+    others = [token for token in range(3, 6) if token not in tree.tokens][:2]
+    for sample in (old, new):
+        for token in others:
+            sample.state.append(token)
+    after_old, after_new = (proposer.propose([each], [(1, 1, 1)])[0] for each in (old, new))
+    assert after_old.tokens == after_new.tokens
+
+
 def test_no_memory_for_the_second_model_is_no_error(models: Callable[..., Path]) -> None:
     plain = load(models(), growth="upfront")
     memory = runner_of(plain)
@@ -198,6 +217,9 @@ def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Pa
     )
 
 
+_plain: dict[str, Any] = {}  # what the model says without drafts, by its options
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -228,8 +250,10 @@ def test_the_model_itself_drafts(
     """Prompts are long enough for sketches; drafts leave no trace, bit for bit."""
     folder = models(max_position_embeddings=512)
     prompts = [[(11 * i * i + number) % 190 + 3 for i in range(250)] for number in range(2)]
-    params = [GREEDY, dataclasses.replace(GREEDY, max_tokens=90)]
-    plain = load(folder, **options).generate(prompts, params)
+    params = [GREEDY, dataclasses.replace(GREEDY, max_tokens=50)]
+    if (known := str(options)) not in _plain:
+        _plain[known] = load(folder, **options).generate(prompts, params)
+    plain = _plain[known]
     found = drafting(folder, {"method": "self"} | method, **options).generate(prompts, params)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
     for each in found:

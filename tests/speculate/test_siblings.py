@@ -110,7 +110,7 @@ def test_siblings_keep_to_what_a_request_allows() -> None:
 
 def test_drawn_siblings_are_drawn_without_replacement() -> None:
     """Each rank has the distribution of the draft, without the tokens before it."""
-    trials, counts = 4000, np.zeros((V, V))
+    trials, counts = 2000, np.zeros((V, V))
     for seed in range(trials):
         state = SamplingState(dataclasses.replace(DRAWN, top_k=0), seed, prompt=[3])
         tree = drafted(state, (2,))
@@ -146,7 +146,7 @@ def test_greedy_texts_are_those_without_drafts(width: int) -> None:
     assert steps[0] < steps[1], "some siblings were right where the chain was not"
 
 
-def statistic_of(draft: Draft, width: int, trials: int = 500, **params: Any) -> tuple[float, int]:
+def statistic_of(draft: Draft, width: int, trials: int = 300, **params: Any) -> tuple[float, int]:
     """Return chi-squared of the third token over many seeds, and the accepted drafts."""
     counts, accepted = np.zeros(V), 0
     llm = speculating(width, draft=draft)
@@ -190,7 +190,7 @@ def argmax_tokens(state: SamplingState, shape: Widths) -> Tree:
 
 
 def test_the_law_bites() -> None:
-    assert statistic_of(argmax_tokens, 3, 1000, max_tokens=4)[0] > 10 * CRITICAL
+    assert statistic_of(argmax_tokens, 3, max_tokens=4)[0] > 3 * CRITICAL
 
 
 def brute_force(
@@ -277,11 +277,13 @@ class Known:
         self.drafter = self.sequence = None
 
 
-def shapes_of(rates: Sequence[float], draft: float, width: int = 3) -> list[Widths]:
+def shapes_of(
+    rates: Sequence[float], draft: float, width: int = 3, steps: int = 1500
+) -> list[Widths]:
     """Return the shapes of a sample whose sibling number i is right with probability `rates[i]`."""
     budget, sample, found = Budget(SelfDraft(4, width=width)), Known(), []
     rng = random.Random(5)
-    for _ in range(1500):
+    for _ in range(steps):
         (shape,) = budget.shapes([sample], [31])
         tree = Tree.levels([[3 * at + rank for rank in range(w)] for at, w in enumerate(shape)])
         tokens: list[int] = []
@@ -307,10 +309,14 @@ def mean_widths(shapes: Sequence[Widths]) -> float:
 
 def test_a_budget_drafts_the_siblings_that_pay() -> None:
     """A step with a row more takes 2 % longer: the second sibling is worth it, the third is not."""
-    assert 1.7 < mean_widths(shapes_of([0.5, 0.4, 0.0], draft=0.3)[-500:]) < 2.3
-    assert mean_widths(shapes_of([0.9, 0.0, 0.0], draft=0.05)[-500:]) < 1.2
-    assert mean_widths(shapes_of([0.4, 0.3, 0.2], draft=0.05)[-500:]) > 2
-    assert mean_widths(shapes_of([0.4, 0.3, 0.2], draft=0.05, width=1)) == 1
+
+    def width_of(rates: Sequence[float], draft: float) -> float:
+        return mean_widths(shapes_of(rates, draft, steps=800)[-400:])
+
+    assert 1.7 < width_of([0.5, 0.4, 0.0], draft=0.3) < 2.3
+    assert width_of([0.9, 0.0, 0.0], draft=0.05) < 1.2
+    assert width_of([0.4, 0.3, 0.2], draft=0.05) > 2
+    assert mean_widths(shapes_of([0.4, 0.3, 0.2], draft=0.05, width=1, steps=100)) == 1
 
 
 def test_siblings_pay_where_a_chain_does_not() -> None:

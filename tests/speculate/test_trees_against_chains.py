@@ -43,9 +43,9 @@ def chosen(tree: Tree, ranks: Sequence[float], rng: random.Random) -> list[int]:
 
 
 def speed_of_a_model(ranks: Sequence[float], draft: float, row: float, width: int) -> float:
-    """Return the tokens per plain step's time, over 12 samples of 100 steps."""
+    """Return the tokens per plain step's time, over 8 samples of 100 steps."""
     budget, rng, tokens, time = Budget(SelfDraft(4, width=width)), random.Random(5), 0, 0.0
-    for step in range(1200):
+    for step in range(800):
         if step % 100 == 0:
             sample = Known()
         (shape,) = budget.shapes([sample], [31])
@@ -112,7 +112,7 @@ def speed_on(texts: Sequence[list[int]], row: float, tree: bool) -> float:
 
 
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_trees_from_the_text(seed: int, row: float) -> None:
     rng = random.Random(seed)
     texts = [repetitive(rng, 700) for _ in range(6)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 BOUND = (
@@ -43,3 +46,29 @@ def complaint(ran: Ran) -> str:
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("suffice: error: ")
     return lines[0].removeprefix("suffice: error: ")
+
+
+_LOADED = """
+import json, sys
+from suffice.cli import main
+commands, modules = json.loads(sys.argv[1])
+found = []
+for command in commands:
+    sys.argv = ["suffice", *command]
+    try:
+        main()
+    except SystemExit:
+        found.append([command, [name for name in modules if name in sys.modules]])
+print(json.dumps(found))
+"""
+
+
+def loaded_by(
+    commands: Sequence[list[str]], modules: list[str]
+) -> list[tuple[list[str], list[str]]]:
+    """Run commands in a new process, one after the other; return each with what is loaded then."""
+    given = [sys.executable, "-c", _LOADED, json.dumps([commands, modules])]
+    ran = subprocess.run(given, capture_output=True, text=True, check=True)
+    found: list[tuple[list[str], list[str]]] = json.loads(ran.stdout.splitlines()[-1])
+    assert len(found) == len(commands), "each ends by itself"
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from functools import partial
@@ -31,11 +32,15 @@ def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
         experts_implementation="eager",
         **options,
     ).eval()
-    if dtype == torch.float64:
-        model = model.double()
-        for module in model.modules():
-            if type(module).__name__.endswith("RMSNorm"):
-                module.forward = partial(_exact_norm, module)
+    return exact(model) if dtype == torch.float64 else model
+
+
+def exact(model: Any) -> Any:
+    """Return a model that has not run yet in float64, its norms as well."""
+    model = model.double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_exact_norm, module)
     return model
 
 
@@ -59,7 +64,8 @@ def exact_and_single(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the logits [T, V] of a checkpoint in float64 and float32, computed once for all."""
     step = stepwise_logits if stepwise else logits
-    single, double = (load(folder, dtype) for dtype in (torch.float32, torch.float64))
+    single = load(folder, torch.float32)
+    double = exact(copy.deepcopy(single))
     return step(double, torch.tensor(tokens)), step(single, torch.tensor(tokens))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ GROUPS, REP, SIZE, SCALE = 2, 3, 64, 0.125
 
 def like_a_model_s(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values [G, S, D]: keys have a few common directions, so that some rows matter."""
+    keys, values = _like_a_model_s(rows, seed)
+    return keys.copy(), values.copy()
+
+
+@functools.lru_cache(maxsize=32)
+def _like_a_model_s(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     shared = random.standard_normal((GROUPS, 6, SIZE))
     parts = random.standard_normal((GROUPS, rows, 6)) ** 3

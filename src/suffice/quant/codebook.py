@@ -20,6 +20,7 @@ from suffice.errors import InputError
 GROUPS, BINS = 256, 1 << 16
 CHUNK = 1 << 14  # values compared at a time: they and their codes stay in the cache
 FEW = 128  # borders that are compared one by one, without a branch
+SOME = 256  # values for which a search is faster than a comparison with each border
 ITERATIONS = 100
 
 
@@ -62,7 +63,7 @@ def codes_of(values: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def intervals(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return the number of the ascending `edges`, at most 255, that lie below each value: uint8."""
-    if len(edges) > FEW:
+    if len(edges) > FEW or values.size <= SOME:
         return np.searchsorted(edges, values).astype(np.uint8)
     codes = np.zeros(values.size, np.uint8)
     flat, above = values.reshape(-1), np.empty(min(CHUNK, values.size), np.bool_)
@@ -113,15 +114,15 @@ def optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
     sums = [np.concatenate(([0.0], np.cumsum(mass * centred**power))) for power in (0, 1, 2)]
     first, last = np.triu_indices(points)
     weight, linear, square = (each[last + 1] - each[first] for each in sums)
-    cost = np.full((points + 1, points + 1), np.inf)  # of the points [begin, end)
+    cost = np.full((points + 1, points + 1), np.inf)  # by end, of the points [begin, end)
     # Points whose weight vanishes in the difference of sums cost nothing.
     explained = np.divide(linear * linear, weight, out=np.zeros_like(weight), where=weight > 0)
-    cost[first, last + 1] = np.maximum(square - explained, 0.0)
-    best, begins = cost[0], []
+    cost[last + 1, first] = np.maximum(square - explained, 0.0)
+    best, begins = cost[:, 0], []
     for _ in range(clusters - 1):
-        total = best[:, None] + cost
-        begins.append(total.argmin(0))
-        best = total.min(0)
+        total = cost + best
+        begins.append(total.argmin(1))
+        best = total[np.arange(points + 1), begins[-1]]
     cuts = [points]
     for begin in reversed(begins):
         cuts.append(int(begin[cuts[-1]]))

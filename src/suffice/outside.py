@@ -89,6 +89,11 @@ class Outside:
             raise unknown(self.kind, name, [*known, *self._loaded])
         path = name
         if ":" not in name:
+            if "/" in name or name.endswith(".py"):
+                raise InputError(
+                    f"{self.kind} '{shown(name)}': a file cannot be named. Go to its folder, and "
+                    "name the module and the class: MODULE:CLASS"
+                )
             if name not in self.registered:
                 raise unknown(self.kind, name, [*known, *self.registered])
             path = self.registered[name].path

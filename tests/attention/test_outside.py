@@ -224,6 +224,11 @@ def test_info_describes_it(cli: Cli, installed: None) -> None:
             "attention 'broken:Newest': rows=0 must be at least 1",
         ),
         (
+            "../rules/my_rule.py:MyRule",
+            "attention '../rules/my_rule.py': a file cannot be named. Go to its folder, and name "
+            "the module and the class: MODULE:CLASS",
+        ),
+        (
             "aett:keys=1",
             "unknown attention 'aett'. Did you mean 'aet'? Known: aet, art, certified, exact, "
             "tiers",

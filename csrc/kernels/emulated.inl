@@ -159,8 +159,16 @@ SUFFICE_EMULATED __m512i _mm512_mask_blend_epi8(__mmask64 chosen, __m512i clear,
     if (chosen >> i & 1) to[i] = reinterpret_cast<Bytes>(set)[i];
   return reinterpret_cast<__m512i>(to);
 }
-// Only for the comparison "not less", true of NaN.
+SUFFICE_EMULATED __mmask32 _mm512_kunpackw(__mmask32 high, __mmask32 low) {
+  return high << 16 | (low & 0xffff);
+}
+SUFFICE_EMULATED __mmask64 _mm512_kunpackd(__mmask64 high, __mmask64 low) {
+  return high << 32 | (low & 0xffffffff);
+}
+SUFFICE_EMULATED uint64_t _cvtmask64_u64(__mmask64 mask) { return mask; }
+// Only for the comparisons "at least", false of NaN, and "not less", true of it.
 SUFFICE_EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int comparison) {
+  if (comparison == _CMP_GE_OQ) return _mm512_movepi32_mask(reinterpret_cast<__m512i>(a >= b));
   if (comparison != _CMP_NLT_UQ) __builtin_trap();
   return _mm512_movepi32_mask(reinterpret_cast<__m512i>(~(a < b)));
 }

@@ -198,10 +198,17 @@ void scaling() {
   power.lane[5] = -INFINITY;
   const __mmask16 mask =
       _mm512_cmp_ps_mask(power.as<__m512>(), Lanes<float>{}.as<__m512>() - 126.0f, _CMP_NLT_UQ);
+  const __mmask16 least =
+      _mm512_cmp_ps_mask(power.as<__m512>(), Lanes<float>{}.as<__m512>() - 126.0f, _CMP_GE_OQ);
+  const __mmask32 half = _mm512_kunpackw(mask, least);
+  expect(half == (static_cast<uint32_t>(mask) << 16 | least), "kunpackw");
+  expect(_cvtmask64_u64(_mm512_kunpackd(half, least)) == (uint64_t{half} << 32 | least),
+         "kunpackd");
   const auto found =
       Lanes<float>::of(_mm512_maskz_scalef_ps(mask, x.as<__m512>(), power.as<__m512>()));
   for (int i = 0; i < 16; i++) {
     expect((mask >> i & 1) == !(power.lane[i] < -126), "cmp_ps");
+    expect((least >> i & 1) == (power.lane[i] >= -126), "cmp_ps");
     const float wanted = power.lane[i] < -126 ? 0.0f
                          : i == 3             ? NAN
                                               : std::ldexp(x.lane[i], int(power.lane[i]));

@@ -89,12 +89,12 @@ SUFFICE_INLINE float sum_of(vf value) {
 SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 #if SUFFICE_LEVEL == 4
   const auto fold = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    return _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   };
-  const __m512d first = _mm512_castps_pd(fold(of[0], of[1]));
-  const __m512d second = _mm512_castps_pd(fold(of[2], of[3]));
-  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
-                                   _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
+  const auto first = reinterpret_cast<__m512d>(fold(of[0], of[1]));
+  const auto second = reinterpret_cast<__m512d>(fold(of[2], of[3]));
+  const __m512 all = reinterpret_cast<__m512>(_mm512_unpacklo_pd(first, second)) +
+                     reinterpret_cast<__m512>(_mm512_unpackhi_pd(first, second));
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 #elif SUFFICE_LEVEL == 3

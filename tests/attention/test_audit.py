@@ -17,8 +17,9 @@ from suffice.attention.exaq import EXAQ
 from suffice.attention.rule import coded_rule
 from suffice.backends.cpu.attention import attend
 from suffice.cache.kv import KVCache
+from suffice.decoder.step_rows import StepRows, note_audits
 from suffice.errors import InputError
-from suffice.trace import Audit, Trace
+from suffice.trace import Audit, Reads, Trace
 
 SCALE = 0.3
 GROUPS, REP, SIZE, ROWS, TOKENS = 2, 3, 64, 700, 3
@@ -156,6 +157,20 @@ def test_figures_over_steps() -> None:
         assert loose["median"] == pytest.approx(1.2, rel=0.1)
         assert loose["most"] == pytest.approx(1.2)
         assert "shift" not in found and "bound_over_shift" not in found
+
+
+def test_each_request_has_its_own_figures() -> None:
+    """Two rows of a request, three that do not count, and one of another request."""
+    cache: Any = None  # which is not looked at
+    batch = [
+        StepRows(cache, [1] * rows, counted=counted)
+        for rows, counted in ((2, True), (3, False), (1, True))
+    ]
+    found = np.broadcast_to(np.arange(6, dtype=np.float32)[:, None], (5, 1, 6, 2))
+    reads = [Reads() for _ in batch]
+    note_audits(batch, reads, found)
+    figures = [(each.audited, each.audited_missing) for each in reads]
+    assert figures == [(2, 1.0), (0, 0.0), (1, 5.0)]
 
 
 def test_figures_of_shifts() -> None:

@@ -86,7 +86,7 @@ def counted_rows(batch: Sequence[StepRows]) -> list[int]:
 
 
 def note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray) -> None:
-    """Add an audited step's figures [3, L, rows, H] to the reads of each counted request."""
+    """Add an audited step's figures [5, L, rows, H] to the reads of each counted request."""
     first = 0
     for rows, own in zip(batch, reads, strict=True):
         if rows.counted:

@@ -144,7 +144,7 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
   else if (w.type == Type::f8)
     linear_of<Type::f8>(w, first, last, x, y, y_stride);
   else if (w.type == Type::codebook)
-    codes.linear(w, first, last, x, y, y_stride);
+    SUFFICE_CODES_OF::codes.linear(w, first, last, x, y, y_stride);
   else
     linear_of<Type::i8>(w, first, last, x, y, y_stride);
 }
@@ -189,7 +189,7 @@ inline void unpack_row(const Linear& w, int row, float* to) {
   else if (w.type == Type::f8)
     unpack_part<Type::f8>(w, row, 0, w.columns, to);
   else if (w.type == Type::codebook)
-    codes.unpack_row(w, row, to);
+    SUFFICE_CODES_OF::codes.unpack_row(w, row, to);
   else
     unpack_part<Type::i8>(w, row, 0, w.columns, to);
 }
@@ -202,7 +202,7 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
   else if (w.type == Type::f8)
     unpack_of<Type::f8>(w, first, last, to, stride);
   else if (w.type == Type::codebook)
-    codes.unpack(w, first, last, to, stride);
+    SUFFICE_CODES_OF::codes.unpack(w, first, last, to, stride);
   else
     unpack_of<Type::i8>(w, first, last, to, stride);
 }

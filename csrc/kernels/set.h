@@ -35,12 +35,18 @@ SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2")
 #endif
 #endif
 
+// Hidden, so that what a part takes and none defines is the linker's error, not the importer's.
+#pragma GCC visibility push(hidden)
+
+namespace suffice::SUFFICE_CODES_OF {
+extern const CodeKernels codes;
+}
+
 namespace suffice::SUFFICE_ISA {
 
 // Each part defines its table, and these functions, which other parts call. All else is internal:
 // the linker sees nothing of it.
 extern const ProductKernels products;
-extern const CodeKernels codes;
 extern const AttentionKernels attention;
 extern const SearchKernels search;
 extern const RowKernels rows;
@@ -63,6 +69,8 @@ void add_values(const KVHead&, const Tile&, const Weights&, int count, float* ou
                 std::byte* lines);
 void add_picked(Type, Picked&, int size, int count, const Weights& packed, float* output);
 void restore_values(Type, float* output, int count, int size);
+
+#pragma GCC visibility pop
 
 namespace {
 #if SUFFICE_EMULATE && SUFFICE_VNNI

@@ -85,9 +85,13 @@ def brief(value: object) -> str:
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return a foreign text as a part of an error: one line, valid text, `most` characters."""
-    valid = str(text)[: 4 * most].encode(errors="backslashreplace").decode()
-    return " ".join(valid.split())[:most]
+    """Return a foreign text as a part of an error: one line, printable, `most` characters."""
+    line = " ".join(str(text)[: 4 * most].split())
+    if not line.isprintable():
+        line = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in line
+        )
+    return line[:most]
 
 
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:

@@ -88,12 +88,12 @@ class Outside:
         if not imports:
             raise unknown(self.kind, name, [*known, *self._loaded])
         path = name
+        if "/" in name or name.partition(":")[0].endswith(".py"):
+            raise InputError(
+                f"{self.kind} '{shown(name)}': a file cannot be named. Go to its folder, and "
+                "name the module and the class: MODULE:CLASS"
+            )
         if ":" not in name:
-            if "/" in name or name.endswith(".py"):
-                raise InputError(
-                    f"{self.kind} '{shown(name)}': a file cannot be named. Go to its folder, and "
-                    "name the module and the class: MODULE:CLASS"
-                )
             if name not in self.registered:
                 raise unknown(self.kind, name, [*known, *self.registered])
             path = self.registered[name].path
@@ -146,8 +146,8 @@ class Outside:
             )
         try:
             typing.get_type_hints(technique)
-        except NameError as error:
-            raise InputError(f"{owner}: the type of an option is unknown: {error}") from None
+        except Exception as error:
+            raise InputError(f"{owner}: the type of an option is unknown: {told(error)}") from None
 
     def _lacking(self, technique: type[Any]) -> list[str]:
         """Return the members that a class lacks."""
@@ -156,6 +156,11 @@ class Outside:
         has = [name in fields or hasattr(technique, name) for name in self.needs]
         missing = [name for name, there in zip(self.needs, has, strict=True) if not there]
         return sorted({*missing, *abstract})
+
+
+def is_outside(kind: type[Any]) -> bool:
+    """Whether a technique's class is not part of suffice."""
+    return kind.__module__.partition(".")[0] != "suffice"
 
 
 def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
@@ -174,6 +179,8 @@ def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:
         raise
     except ValueError as error:
         raise InputError(f"{owner}: {one_line(error)}") from None
+    except Exception as error:
+        raise InputError(f"{owner}: {told(error)}") from error
 
 
 @contextlib.contextmanager
@@ -187,15 +194,23 @@ def reported(what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{what}: {told(error)}") from error
 
 
 def told(error: BaseException) -> str:
-    """Return a foreign exception in one line: its type, its text, and where it was raised."""
+    """Return a foreign exception in one line: its type, its text, and where it was raised.
+
+    That is the last place in its own code, if it was raised in NumPy or here.
+    """
     import traceback  # not before: most runs need none
 
-    frames = traceback.extract_tb(error.__traceback__)
+    known = [
+        sys.modules[name].__file__ or "" for name in ("suffice", "numpy") if name in sys.modules
+    ]
+    others = tuple(str(Path(each).parent) for each in known)
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [each for each in every if not each.filename.startswith(others)] or every
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):
         where = ""  # its text says it
@@ -221,7 +236,7 @@ def _imported(owner: str, name: str, known: Iterable[str]) -> Any:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):
             raise InputError(f"{owner}: importing {name} fails: {told(error)}") from error
-    except Exception as error:  # whatever the module raises is the user's to see
+    except (Exception, SystemExit) as error:  # whatever it raises is the user's to see
         raise InputError(f"{owner}: importing {name} fails: {told(error)}") from error
     neighbours = {path.stem for path in Path(here).glob("*.py")}
     names = sorted({*known, *neighbours}) if "." not in name else []

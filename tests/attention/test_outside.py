@@ -5,6 +5,7 @@ Also tests outside.py, attention/python.py, python_attention.py and the example 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -155,6 +156,8 @@ def test_quality_over_bytes(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "found.json").write_text(ran.out)
     record = json.loads(ran.out)
     assert record["config"]["attention"] == "MyRule(margin=0.1, sinks=4, recent=8)"
+    source = hashlib.sha256(Path("my_rule.py").read_bytes()).hexdigest()
+    assert record["config"]["outside"] == f"my_rule:MyRule sha256 {source}"
     reads = record["reads"]
     assert 0 < reads["kv_bytes_read"] < reads["kv_bytes_held"] and reads["sketch_bytes_read"] > 0
     assert reads["audit"]["tokens"] > 0 and 0 < reads["audit"]["missing"]["mean"] < 1
@@ -224,6 +227,11 @@ def test_info_describes_it(cli: Cli, installed: None) -> None:
             "attention 'broken:Newest': rows=0 must be at least 1",
         ),
         (
+            "my_rule.py:MyRule",
+            "attention 'my_rule.py:MyRule': a file cannot be named. Go to its folder, and name "
+            "the module and the class: MODULE:CLASS",
+        ),
+        (
             "../rules/my_rule.py:MyRule",
             "attention '../rules/my_rule.py': a file cannot be named. Go to its folder, and name "
             "the module and the class: MODULE:CLASS",
@@ -288,6 +296,29 @@ def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) 
             {},
             r"attention 'broken:Wrong': reference returns output of shape \(1, 16\): must be "
             r"\(4, 1, 16\)",
+        ),
+        *(
+            (f"broken:Odd:what={what}", {}, f"attention 'broken:Odd'{message}")
+            for what, message in (
+                ("nan", ": reference returns an output that is not finite"),
+                ("complex", ": reference returns output as complex64: must be floats"),
+                ("list", ": reference returns output as list: must be an array"),
+                ("floats", ": reference returns keys as float64: must be bool"),
+                ("below", ": reference returns sketch_bytes below 0"),
+                ("parts", ": reference returns sketch_bytes as float64: must be integers"),
+                (
+                    "state",
+                    r" fails in layer 0: ZeroDivisionError: division by zero \(broken.py, .*",
+                ),
+                ("leaves", r" fails in layer 0: SystemExit: 3 \(broken.py, line \d+\)"),
+                ("writes", " fails in layer 0: ValueError: output array is read-only .*"),
+            )
+        ),
+        (
+            "broken:NoLimit",
+            {},
+            r"attention 'broken:NoLimit': rule\(\) or exact_limit\(\) fails: AttributeError: "
+            r"type object 'NoLimit' has no attribute 'forgotten' \(broken.py, line \d+\)",
         ),
         (
             "broken:Nothing",

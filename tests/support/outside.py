@@ -27,7 +27,9 @@ class Early(AET):
 ''',
     "broken": '''
 """Techniques that cannot be used."""
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from suffice.attention.python import Attended, PythonTechnique, attend_to, seen
 
@@ -96,6 +98,44 @@ class Wrong(Unlimited):
 
     def reference(self, q, k, v, *, scale, visible=None):
         return Attended(q[0], k, v)
+
+
+@dataclass(frozen=True)
+class Odd(Unlimited):
+    """Returns exact attention with one thing that cannot be."""
+
+    rows: int = 1
+    what: str = "nothing"
+
+    def new_state(self):
+        return 1 / 0 if self.what == "state" else None
+
+    stateless = False
+
+    def reference(self, q, k, v, *, scale, visible=None, states=None):
+        if self.what == "leaves":
+            raise SystemExit(3)
+        if self.what == "writes":
+            q *= scale
+        found = attend_to(seen(q, k, visible)[:, None].repeat(len(k), 1), q, k, v, scale=scale)
+        changes = {
+            "nan": {"output": found.output * np.nan},
+            "complex": {"output": found.output * 1j},
+            "list": {"output": found.output.tolist()},
+            "floats": {"keys": 4.0 * found.keys},
+            "below": {"sketch_bytes": np.full(found.keys.shape[:2], -1)},
+            "parts": {"sketch_bytes": np.full(found.keys.shape[:2], 0.5)},
+        }
+        return replace(found, **changes.get(self.what, {}))
+
+
+@dataclass(frozen=True)
+class NoLimit(Unlimited):
+    rows: int = 1
+
+    @classmethod
+    def exact_limit(cls):
+        return cls.forgotten
 
 
 @dataclass(frozen=True)

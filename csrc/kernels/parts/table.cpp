@@ -5,6 +5,8 @@
 #define SUFFICE_TEXT(name) #name
 #define SUFFICE_NAME_OF(isa) SUFFICE_TEXT(isa)
 
+#pragma GCC visibility push(hidden)
+
 namespace suffice::SUFFICE_CODES_OF {
 extern const CodeKernels codes;
 }
@@ -16,6 +18,8 @@ extern const AttentionKernels attention;
 extern const SearchKernels search;
 extern const RowKernels rows;
 extern const PointwiseKernels pointwise;
+
+#pragma GCC visibility pop
 
 extern const Kernels table;
 constexpr Kernels table{SUFFICE_NAME_OF(SUFFICE_ISA),

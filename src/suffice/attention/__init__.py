@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.attention.softmax import Softmax
+from suffice.outside import is_outside, reported
 from suffice.registry import Table
 
 if TYPE_CHECKING:
@@ -138,13 +139,14 @@ def rule_of(attention: Attention) -> AttentionRule | None:
     one that it inherits from a built-in technique would leave out what the class changes. Without
     native code the rule names the technique.
     """
-    own = attention.rule()
+    if not is_outside(type(attention)):
+        return attention.rule()
+    with reported(f"attention '{ATTENTIONS.name_of(attention)}': rule() or exact_limit() fails"):
+        own, limit = attention.rule(), type(attention).exact_limit()
     says = next(kind for kind in type(attention).__mro__ if "rule" in vars(kind))
-    if not _outside(type(attention)):
+    if own is not None and own.kind in _kinds() and is_outside(says):
         return own
-    if own is not None and own.kind in _kinds() and _outside(says):
-        return own
-    exact = own.exact if own is not None else attention == type(attention).exact_limit()
+    exact = own.exact if own is not None else attention == limit
     from suffice.attention.rule import AttentionRule
 
     return AttentionRule("python", exact=exact, technique=attention)
@@ -154,10 +156,6 @@ def in_python(attention: Attention) -> bool:
     """Whether the engine runs a technique's reference."""
     rule = rule_of(attention)
     return rule is not None and rule.technique is not None
-
-
-def _outside(kind: type[Any]) -> bool:
-    return kind.__module__.partition(".")[0] != "suffice"
 
 
 def _kinds() -> frozenset[str]:

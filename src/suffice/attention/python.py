@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attended", "PythonTechnique", "attend_to", "check_limit", "scores_of", "seen"]
 
+_KINDS = {"f": "floats", "b": "bool", "iu": "integers"}  # of NumPy's kinds of types
 _CLOSE = 1e-4  # relative error of outputs that count as equal: two orders of float32 sums
 
 
@@ -112,6 +113,37 @@ def attend_to(
     return Attended(output, read, chosen, sketch_bytes=sketch_bytes)
 
 
+def check_attended(
+    owner: str, found: Any, q: np.ndarray, k: np.ndarray, visible: np.ndarray | None
+) -> Attended:
+    """Return what a reference gave, if it is attention as the engine takes it.
+
+    Raises:
+        InputError: It is something else, reads what is hidden, or counts what cannot be.
+    """
+    if not isinstance(found, Attended):
+        raise InputError(f"{owner} returns {type(found).__name__}: must be Attended")
+    rows = (q.shape[1], *k.shape[:2])
+    wanted = [("output", "f", q.shape), ("keys", "b", rows), ("values", "b", rows)]
+    if found.sketch_bytes is not None:
+        wanted.append(("sketch_bytes", "iu", rows[:2]))
+    for name, kinds, shape in wanted:
+        given: Any = getattr(found, name)
+        if not isinstance(given, np.ndarray):
+            raise InputError(f"{owner} returns {name} as {type(given).__name__}: must be an array")
+        if given.shape != shape:
+            raise InputError(f"{owner} returns {name} of shape {given.shape}: must be {shape}")
+        if given.dtype.kind not in kinds:
+            raise InputError(f"{owner} returns {name} as {given.dtype}: must be {_KINDS[kinds]}")
+    if not np.isfinite(found.output).all():
+        raise InputError(f"{owner} returns an output that is not finite")
+    if found.sketch_bytes is not None and (found.sketch_bytes < 0).any():
+        raise InputError(f"{owner} returns sketch_bytes below 0")
+    if visible is not None and ((found.keys | found.values) & ~visible[:, None]).any():
+        raise InputError(f"{owner} reads rows that `visible` hides: leave them out")
+    return found
+
+
 def check_limit(attention: Attention, name: str) -> None:
     """Require that a technique's exact setting equals exact attention on a small example.
 
@@ -133,6 +165,7 @@ def check_limit(attention: Attention, name: str) -> None:
     for sees in (None, visible):
         with reported(f"attention '{name}' fails where its exact_limit() is checked"):
             found = limit.reference(q, k, v, scale=0.25, visible=sees)
+        check_attended(f"attention '{name}': reference", found, q, k, sees)
         exact = Exact().reference(q, k, v, scale=0.25, visible=sees)
         error = float(np.linalg.norm(found.output - exact.output) / np.linalg.norm(exact.output))
         if not error <= _CLOSE:

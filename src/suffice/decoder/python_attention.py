@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from suffice.attention import ATTENTIONS, Attention
 from suffice.attention.exact import Exact
 from suffice.attention.levels import Levels
-from suffice.attention.python import scores_of
+from suffice.attention.python import check_attended, scores_of
 from suffice.attention.traversal import Attended
 from suffice.cache.kv import KVCache
 from suffice.decoder.step_rows import Piece
-from suffice.errors import InputError
 from suffice.outside import reported
 
 # What the core takes: a function of the layer, and arrays that it fills and reads.
@@ -81,16 +80,15 @@ class PythonAttention:
         given = dict(seen)
         if self._levels:
             given["levels"] = self._levels[layer]
-        if not self._technique.stateless:
-            by_layer = self._states[cache].by_layer
-            if layer not in by_layer:
-                by_layer[layer] = [self._technique.new_state() for _ in k]
-            given["states"] = by_layer[layer]
         with reported(f"attention '{self.name}' fails in layer {layer}"):
+            if not self._technique.stateless:
+                by_layer = self._states[cache].by_layer
+                if layer not in by_layer:
+                    by_layer[layer] = [self._technique.new_state() for _ in k]
+                given["states"] = by_layer[layer]
             found = self._technique.reference(q, k, v, scale=self._scale, **given)
-        self._check(found, q, k, seen.get("visible"))
-        assert isinstance(found, Attended)
-        return found
+        owner = f"attention '{self.name}': reference"
+        return check_attended(owner, found, q, k, seen.get("visible"))
 
     def errors(
         self,
@@ -113,18 +111,6 @@ class PythonAttention:
         length = np.linalg.norm(exact, axis=-1)
         error = np.divide(off, length, out=np.zeros_like(off), where=length > 0)
         return np.stack([np.full_like(missing, np.nan) if self._levels else missing, error])
-
-    def _check(self, found: Any, q: np.ndarray, k: np.ndarray, visible: np.ndarray | None) -> None:
-        owner = f"attention '{self.name}': reference"
-        if not isinstance(found, Attended):
-            raise InputError(f"{owner} returns {type(found).__name__}: must be Attended")
-        rows = (q.shape[1], *k.shape[:2])
-        for name, shape in (("output", q.shape), ("keys", rows), ("values", rows)):
-            given = np.shape(getattr(found, name))
-            if given != shape:
-                raise InputError(f"{owner} returns {name} of shape {given}: must be {shape}")
-        if visible is not None and ((found.keys | found.values) & ~visible[:, None]).any():
-            raise InputError(f"{owner} reads rows that `visible` hides: leave them out")
 
 
 class PythonStep:
@@ -187,6 +173,8 @@ class PythonStep:
     ) -> None:
         k, v, visible = _rows_of(self._visible[row].tolist(), keys, values)
         q = self._queries[row][:, None]
+        for each in (q, k, v):
+            each.flags.writeable = False  # an audit reads them, too
         given = {} if visible is None else {"visible": visible}
         found = attention.attend(cache, layer, q, k, v, **given)
         self._outputs[row] = found.output[:, 0]

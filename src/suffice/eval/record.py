@@ -10,6 +10,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice import native
+from suffice.outside import is_outside
 
 SCHEMA = 1
 _RECORDED = {"quantization": "quant", "speculative_config": "speculate"}  # names in schema 1
@@ -91,8 +93,19 @@ def settings(config: Any) -> dict[str, Any]:
         _RECORDED.get(field.name, field.name): _plain(getattr(config, field.name))
         for field in dataclasses.fields(config)
     }
+    kinds = [type(getattr(config, field.name)) for field in dataclasses.fields(config)]
+    techniques = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    if outside := [_source(kind) for kind in techniques if is_outside(kind)]:
+        plain["outside"] = ", ".join(outside)
     text = json.dumps(plain, sort_keys=True)
     return plain | {"hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def _source(kind: type[Any]) -> str:
+    """Return a class and the digest of its module's file: other code gives other results."""
+    file = getattr(sys.modules[kind.__module__], "__file__", None)
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "unknown"
+    return f"{kind.__module__}:{kind.__qualname__} sha256 {digest}"
 
 
 def _plain(value: Any) -> Any:

@@ -20,10 +20,15 @@ from typing import Any
 
 from suffice.errors import InputError, nearest, one_line, shown, unknown
 
+_owners: dict[str, str] = {}  # by the file of a class that was loaded: what errors call it
+
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A name that a package registers: its `path`, `package.module:Class`, and the package."""
+    """A name that a package registers: its `path`, `package.module:Class`, and the package.
+
+    The path is empty if several packages register the name for different classes.
+    """
 
     path: str
     package: str
@@ -44,11 +49,7 @@ class Outside:
 
     @functools.cached_property
     def registered(self) -> Mapping[str, Registered]:
-        """The names that installed packages register.
-
-        Raises:
-            InputError: Two packages register one name for different classes.
-        """
+        """The names that installed packages register."""
         from importlib.metadata import entry_points
 
         found: dict[str, Registered] = {}
@@ -56,10 +57,7 @@ class Outside:
             package = each.dist.name if each.dist is not None else "?"
             before = found.setdefault(each.name, Registered(each.value, package))
             if before.path != each.value:
-                raise InputError(
-                    f"{self.kind} '{each.name}': both {before.package} and {package} register it: "
-                    "uninstall one of them"
-                )
+                found[each.name] = Registered("", f"{before.package} and {package}")
         return found
 
     def split(self, text: str) -> tuple[str, str, str]:
@@ -97,11 +95,17 @@ class Outside:
             if name not in self.registered:
                 raise unknown(self.kind, name, [*known, *self.registered])
             path = self.registered[name].path
+            if not path:
+                raise InputError(
+                    f"{self.kind} '{name}': both {self.registered[name].package} register it: "
+                    "uninstall one of them"
+                )
         owner = f"{self.kind} '{shown(name)}'"
         module, _, attribute = path.partition(":")
         found = self._class(owner, _imported(owner, module, known), attribute)
         self._check(owner, found)
         self._loaded[name] = found
+        _owners[sys.modules[found.__module__].__file__ or ""] = owner
         return found
 
     def name_of(self, technique: type[Any]) -> str:
@@ -196,6 +200,15 @@ def reported(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"{what}: {told(error)}") from error
+
+
+def blamed(error: BaseException) -> str | None:
+    """Return an exception in one line, if it passed through the module of a technique."""
+    import traceback
+
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    owner = next((_owners[each] for each in reversed(files) if each in _owners), None)
+    return None if owner is None else f"{owner} fails: {told(error)}"
 
 
 def told(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -262,6 +263,13 @@ def test_info_describes_it(cli: Cli, installed: None) -> None:
 def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) -> None:
     ran = cli("run", "-m", "none", "--attention", text, "x")
     assert complaint(ran) == message.replace("HERE", str(folder))
+
+
+def test_a_technique_of_another_seam_that_fails_is_one_line(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("run", "-m", str(checkpoint), "-t", "1", "--growth", "others:Stuck", "x")
+    assert re.fullmatch(
+        r"growth 'others:Stuck' fails: KeyError: \d+ \(others.py, line \d+\)", complaint(ran)
+    )
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,12 @@ class BySeven:
 
 
 @dataclass(frozen=True)
+class Stuck(BySeven):
+    def next_capacity(self, needed, capacity, limit):
+        raise KeyError(needed)
+
+
+@dataclass(frozen=True)
 class Ends(Streaming):
     """Keeps both ends."""
 

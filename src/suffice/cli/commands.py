@@ -31,6 +31,7 @@ from suffice.cli.options import (
 from suffice.cli.output import busy, one_prompt, wrapped
 from suffice.cli.warned import as_lines
 from suffice.errors import InputError, OptionError, check_text
+from suffice.outside import blamed
 
 
 def _version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -92,6 +93,10 @@ def execute(arguments: list[str]) -> int:
             raise
         _discard_output()
         return _complain(f"the output cannot be written: {error.strerror or error}")
+    except Exception as error:
+        if (line := blamed(error)) is None:
+            raise
+        return _complain(line)
 
 
 def _called(arguments: list[str]) -> int:

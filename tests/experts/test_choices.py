@@ -18,6 +18,7 @@ from suffice.engine.config import Config
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.experts import EXPERTS
+from suffice.experts.all import All
 from suffice.experts.mass import Mass
 from suffice.quant import QUANTS
 from suffice.quantize import torch_decoder
@@ -131,6 +132,12 @@ def test_the_change_of_a_layer_is_within_its_bound(tmp_path: Any) -> None:
         assert change <= bound * (1 + 1e-5)
         assert kept.any() and most.max() > 0
     assert block.name == "mlp"
+
+
+def test_a_row_keeps_an_expert_and_weights_may_be_negative() -> None:
+    weights = np.float32([-0.5, 0, 0.25, 0.25])
+    assert Mass(keep=1e-6).kept(weights).tolist() == [True, False, False, False]
+    assert All().kept(weights).tolist() == [True, False, True, True]
 
 
 def test_ties_and_small_sums() -> None:

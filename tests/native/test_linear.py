@@ -129,6 +129,17 @@ def test_the_extension_rounds_to_int8_as_well(
         assert (error == expected)[:, :whole].sum() >= 0.95 * size[0] * whole
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+def test_codes_are_of_the_scale_that_is_stored(each_isa: str, bits: int) -> None:
+    """That is a half: a scale before it is rounded gives other codes."""
+    quant, weight = Int8(bits), normal(64, 32)
+    own, reference = pack_natively(quant, weight, None, np.empty), quant.pack(weight, None)
+    assert isinstance(own, PackedCodes)
+    same = own.stored_floats == reference.stored_floats  # a row has one
+    assert same.mean() > 0.9
+    assert np.array_equal(own.unpack()[same], reference.unpack()[same])
+
+
 def test_halves_round_to_even(each_isa: str) -> None:
     ties = np.float32([[1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, np.inf]])
     packed = pack_natively(QUANTS.build("none"), ties, None, np.empty)

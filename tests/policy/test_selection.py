@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from suffice.policy import POLICIES
 from suffice.policy.choice import block_order
 from suffice.policy.observation import PRODUCT, observed_scores
 from suffice.policy.pyramidkv import PyramidKV
+from suffice.policy.quest import Quest
 
 
 def kept(setting: str, rows: Rows, count: int) -> list[list[int]]:
@@ -60,8 +62,17 @@ def test_a_prompt_of_one_token_stays(setting: str) -> None:
     assert kept(setting, Rows(1), 1) == [[0], [0]]
 
 
+def test_quest_reads_all_in_its_first_layers() -> None:
+    limited: list[int] = []
+    cache: Any = SimpleNamespace(set_visible=lambda layer, blocks: limited.append(layer))
+    Quest(budget=64, dense_layers=2).prepare(cache, (None, None, 32, None, None))
+    assert limited == [3, 4], "the layer with a window has its own limit"
+
+
 def test_pyramidkv_budgets() -> None:
-    for prompt, budget, layers in itertools.product((200, 700, 5000), (140, 300, 1200), (2, 7, 30)):
+    for prompt, budget, layers in itertools.product(
+        (200, 550, 700, 5000), (140, 300, 388, 1200), (2, 7, 30)
+    ):
         policy = PyramidKV(budget=budget)
         found = policy.budgets(prompt, layers)
         mean, past = budget - 128, prompt - 128

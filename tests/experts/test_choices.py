@@ -136,7 +136,7 @@ def test_the_change_of_a_layer_is_within_its_bound(tmp_path: Any) -> None:
 
 def test_a_row_keeps_an_expert_and_weights_may_be_negative() -> None:
     weights = np.float32([-0.5, 0, 0.25, 0.25])
-    assert Mass(keep=1e-6).kept(weights).tolist() == [True, False, False, False]
+    assert Mass(keep=1e-9).kept(weights).tolist() == [True, False, False, False]
     assert All().kept(weights).tolist() == [True, False, True, True]
 
 

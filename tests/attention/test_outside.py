@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +17,20 @@ import pytest
 import torch
 
 import hf_reference
-import outside as package
 import tiny
-from commands import Cli, complaint
+from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, rule_of
 from suffice.attention.python import check_limit
-from suffice.cache import GROWTHS
 from suffice.engine.config import Config
 from suffice.engine.service import Engine
 from suffice.errors import InputError
-from suffice.outside import Outside
-from suffice.policy import POLICIES
 from suffice.registry import members
 from suffice.speculate import SPECULATORS
 
+pytestmark = pytest.mark.usefixtures("here")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 12
 SLOW = "has no native code: its reference runs in Python, which is slow"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return package.write(tmp_path_factory.mktemp("outside"))
-
-
-@pytest.fixture(autouse=True)
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run in the folder, whose modules are then found, as if nothing of it had been loaded."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    for table in (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, SPECULATORS):
-        assert table.outside is not None
-        fresh = Outside(table.kind, table.outside.group.removeprefix("suffice."), ())
-        fresh.needs = table.outside.needs
-        monkeypatch.setattr(table, "outside", fresh)
-    yield
-    for name in ("my_rule", *package.MODULES):
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package of the folder is installed."""
-    monkeypatch.syspath_prepend(str(folder))
 
 
 def tokens(llm: LLM, prompts: list[list[int]], count: int = 12, **params: Any) -> list[list[int]]:
@@ -203,161 +172,6 @@ def test_info_describes_it(cli: Cli, installed: None) -> None:
         assert "margin  3        how far below the best block's" in page
         assert f"--attention {words[-1]}:margin=inf equals the exact result" in page
     assert "--growth" in cli("info", "others:BySeven").out
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "my_rul:MyRule",
-            "attention 'my_rul:MyRule': there is no module 'my_rul', here or installed. Did you "
-            "mean 'my_rule'? Known techniques: aet, art, certified, exact, tiers",
-        ),
-        (
-            "my_rule:MyRul:margin=1",
-            "attention 'my_rule:MyRul': module my_rule (HERE/my_rule.py) has no class 'MyRul'. Did "
-            "you mean 'MyRule'? Classes: MyRule",
-        ),
-        (
-            "my_rule:MyRule:margn=1",
-            "attention 'my_rule:MyRule' has no option 'margn'. Did you mean 'margin'? Options: "
-            "margin, recent, sinks",
-        ),
-        (
-            "broken:Newest:rows=0",
-            "attention 'broken:Newest': rows=0 must be at least 1",
-        ),
-        (
-            "my_rule.py:MyRule",
-            "attention 'my_rule.py:MyRule': a file cannot be named. Go to its folder, and name "
-            "the module and the class: MODULE:CLASS",
-        ),
-        (
-            "../rules/my_rule.py:MyRule",
-            "attention '../rules/my_rule.py': a file cannot be named. Go to its folder, and name "
-            "the module and the class: MODULE:CLASS",
-        ),
-        (
-            "aett:keys=1",
-            "unknown attention 'aett'. Did you mean 'aet'? Known: aet, art, certified, exact, "
-            "tiers",
-        ),
-        (
-            "broken:NoDataclass",
-            "attention 'broken:NoDataclass': NoDataclass must be a frozen dataclass: put "
-            "@dataclass(frozen=True) before it",
-        ),
-        (
-            "broken:Bare",
-            "attention 'broken:Bare': Bare lacks exact_limit, reference: "
-            "docs/techniques/outside.md says what it needs",
-        ),
-        ("broken:Newest", "attention 'broken:Newest': option 'rows' has no default: give it"),
-        (
-            "unfinished:X",
-            "attention 'unfinished:X': importing unfinished fails: ModuleNotFoundError: No module "
-            "named 'no_such_module' (unfinished.py, line 1)",
-        ),
-    ],
-)
-def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) -> None:
-    ran = cli("run", "-m", "none", "--attention", text, "x")
-    assert complaint(ran) == message.replace("HERE", str(folder))
-
-
-def test_a_technique_of_another_seam_that_fails_is_one_line(cli: Cli, checkpoint: Path) -> None:
-    ran = cli("run", "-m", str(checkpoint), "-t", "1", "--growth", "others:Stuck", "x")
-    assert re.fullmatch(
-        r"growth 'others:Stuck' fails: KeyError: \d+ \(others.py, line \d+\)", complaint(ran)
-    )
-
-
-@pytest.mark.parametrize(
-    ("attention", "options", "message"),
-    [
-        (
-            "broken:Newest:rows=1",
-            {},
-            r"attention 'broken:Newest': its exact_limit\(\) is off by [\d.]+ of exact attention's "
-            "output: must equal it",
-        ),
-        (
-            "broken:Fails",
-            {},
-            "attention 'broken:Fails' fails in layer 0: ValueError: assignment destination is "
-            r"read-only \(broken.py, line \d+\)",
-        ),
-        (
-            "broken:FailsAtOnce",
-            {},
-            r"attention 'broken:FailsAtOnce' fails where its exact_limit\(\) is checked: "
-            r"ValueError: assignment destination is read-only \(broken.py, line \d+\)",
-        ),
-        (
-            "broken:Turned",
-            {},
-            r"attend_to: chosen has the shape \(2, 1, \d+\): must be \(1, 2, \d+\), "
-            r"\[tokens, key/value heads, rows\]",
-        ),
-        (
-            "broken:Wrong",
-            {},
-            r"attention 'broken:Wrong': reference returns output of shape \(1, 16\): must be "
-            r"\(4, 1, 16\)",
-        ),
-        *(
-            (f"broken:Odd:what={what}", {}, f"attention 'broken:Odd'{message}")
-            for what, message in (
-                ("nan", ": reference returns an output that is not finite"),
-                ("complex", ": reference returns output as complex64: must be floats"),
-                ("list", ": reference returns output as list: must be an array"),
-                ("floats", ": reference returns keys as float64: must be bool"),
-                ("below", ": reference returns sketch_bytes below 0"),
-                ("parts", ": reference returns sketch_bytes as float64: must be integers"),
-                (
-                    "state",
-                    r" fails in layer 0: ZeroDivisionError: division by zero \(broken.py, .*",
-                ),
-                ("leaves", r" fails in layer 0: SystemExit: 3 \(broken.py, line \d+\)"),
-                ("writes", " fails in layer 0: ValueError: output array is read-only .*"),
-            )
-        ),
-        (
-            "broken:NoLimit",
-            {},
-            r"attention 'broken:NoLimit': rule\(\) or exact_limit\(\) fails: AttributeError: "
-            r"type object 'NoLimit' has no attribute 'forgotten' \(broken.py, line \d+\)",
-        ),
-        (
-            "broken:Nothing",
-            {},
-            "attention 'broken:Nothing': reference returns NoneType: must be Attended",
-        ),
-        (
-            "broken:Remembers",
-            {"speculative_config": "ngram"},
-            "speculator 'ngram' with attention 'broken:Remembers', which keeps state in Python "
-            "that drafts cannot undo: the speculator must be 'none'",
-        ),
-        (
-            "my_rule:MyRule",
-            {"policy": "quest:budget=48"},
-            "policy 'quest' selects within native attention, with attention 'my_rule:MyRule', "
-            "which has no native code: the policy must evict, or be 'full'",
-        ),
-        (
-            "copies:Early:order=sketch,block=16",
-            {},
-            "attention 'copies:Early', which has no native code: only native code reads the "
-            "cache's sketches and bases",
-        ),
-    ],
-)
-def test_what_cannot_run(
-    attention: str, options: dict[str, str], message: str, checkpoint: Path
-) -> None:
-    with pytest.raises(InputError, match=f"^{message}$"):
-        tokens(load(checkpoint, attention, **options), [PROMPT], 2)
 
 
 def test_a_model_whose_scores_techniques_do_not_know(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_folder_belongs_to_one_run_and_one_text(
 
 
 def test_nobody_elses_file_is_touched(quantize: Any, tmp_path: Path) -> None:
-    """And whoever may read files may read the model."""
+    """All users that may read files may read the model."""
     other = tmp_path / "out.safetensors.part"
     other.write_text("mine")
     before = {path.name for path in tmp_path.iterdir()}

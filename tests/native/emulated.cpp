@@ -182,23 +182,27 @@ void moves() {
   }
   const Integers mixed =
       Integers::of(_mm512_shuffle_i64x2(lanes.as<__m512i>(), a.as<__m512i>(), 0xe4));
-  const auto one = lanes.as<__m512>(), other = a.as<__m512>();
-  const auto pairs = lanes.as<__m512d>(), other_pairs = a.as<__m512d>();
+  for (int i = 0; i < 16; i++) {
+    expect(narrow.lane[i] == static_cast<int16_t>(lanes.lane[i]), "cvtepi32_epi16");
+    expect(mixed.lane[i] == (i < 8 ? lanes.lane[i] : Integers::of(a).lane[i]), "shuffle_i64x2");
+  }
+}
+
+void unpacking() {
+  const Integers lanes = Integers::random(), more = Integers::random();
+  const auto one = lanes.as<__m512>(), other = more.as<__m512>();
+  const auto pairs = lanes.as<__m512d>(), other_pairs = more.as<__m512d>();
   const Integers low = Integers::of(_mm512_unpacklo_ps(one, other));
   const Integers high = Integers::of(_mm512_unpackhi_ps(one, other));
   const Integers low_pairs = Integers::of(_mm512_unpacklo_pd(pairs, other_pairs));
   const Integers high_pairs = Integers::of(_mm512_unpackhi_pd(pairs, other_pairs));
   for (int i = 0; i < 16; i++) {
-    const Integers from[2] = {lanes, Integers::of(a)};
+    const Integers from[2] = {lanes, more};
     const int four = i / 4 * 4, single = four + i % 4 / 2, pair = four + i % 2;
     expect(low.lane[i] == from[i % 2].lane[single], "unpacklo_ps");
     expect(high.lane[i] == from[i % 2].lane[single + 2], "unpackhi_ps");
     expect(low_pairs.lane[i] == from[i % 4 / 2].lane[pair], "unpacklo_pd");
     expect(high_pairs.lane[i] == from[i % 4 / 2].lane[pair + 2], "unpackhi_pd");
-  }
-  for (int i = 0; i < 16; i++) {
-    expect(narrow.lane[i] == static_cast<int16_t>(lanes.lane[i]), "cvtepi32_epi16");
-    expect(mixed.lane[i] == (i < 8 ? lanes.lane[i] : Integers::of(a).lane[i]), "shuffle_i64x2");
   }
 }
 
@@ -238,6 +242,7 @@ int main() {
     rounding_to_bfloat16();
     products_of_integers();
     moves();
+    unpacking();
     scaling();
   }
   return failures > 0;

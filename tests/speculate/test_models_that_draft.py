@@ -9,7 +9,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from engines import sharing
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.sampling import SamplingState
 from suffice.speculate import SPECULATORS, DraftingSample, Widths
 from suffice.speculate.budget import Budget
 from suffice.speculate.self import SelfDraft
@@ -142,23 +140,6 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     assert found.outputs == plain[0].outputs
     assert found.speculation.draft_acceptance_rate == 1
     assert made[45:] and sum(made[45:]) > 5
-
-
-def test_a_second_model_forgets_rejected_drafts(models: Callable[..., Path]) -> None:
-    """It drafts what it drafts of a text that it has not seen before."""
-    method = {"method": "draft_model", "model": str(models(seed=7))}
-    proposer = runner_of(drafting(models(), method)).proposer
-    old, new = (
-        SimpleNamespace(state=SamplingState(GREEDY, 0, prompt=PROMPTS[0]), drafter=None)
-        for _ in range(2)
-    )
-    (tree,) = proposer.propose([old], [(1, 1, 1)])
-    others = [token for token in range(3, 6) if token not in tree.tokens][:2]
-    for sample in (old, new):
-        for token in others:
-            sample.state.append(token)
-    after_old, after_new = (proposer.propose([each], [(1, 1, 1)])[0] for each in (old, new))
-    assert after_old.tokens == after_new.tokens
 
 
 def test_no_memory_for_the_second_model_is_no_error(models: Callable[..., Path]) -> None:

@@ -103,7 +103,7 @@ def settings(config: Any) -> dict[str, Any]:
 
 def _source(kind: type[Any]) -> str:
     """Return a class and the digest of its module's file: other code gives other results."""
-    file = getattr(sys.modules[kind.__module__], "__file__", None)
+    file = vars(sys.modules[kind.__module__]).get("__file__")
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "unknown"
     return f"{kind.__module__}:{kind.__qualname__} sha256 {digest}"
 

@@ -129,25 +129,24 @@ SUFFICE_EMULATED __m512i _mm512_permutex2var_epi32(__m512i a, __m512i places, __
   return reinterpret_cast<__m512i>(to);
 }
 
+// The same of vectors of floats, by f of their bits.
+template <class Vector, class F>
+SUFFICE_EMULATED Vector bits_by_halves(F f, Vector a, Vector b) {
+  return reinterpret_cast<Vector>(
+      by_halves(f, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+
 SUFFICE_EMULATED __m512 _mm512_unpacklo_ps(__m512 a, __m512 b) {
-  const auto unpack = [](__m256i x, __m256i y) { return _mm256_unpacklo_epi32(x, y); };
-  return reinterpret_cast<__m512>(
-      by_halves(unpack, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return bits_by_halves([](__m256i x, __m256i y) { return _mm256_unpacklo_epi32(x, y); }, a, b);
 }
 SUFFICE_EMULATED __m512d _mm512_unpacklo_pd(__m512d a, __m512d b) {
-  const auto unpack = [](__m256i x, __m256i y) { return _mm256_unpacklo_epi64(x, y); };
-  return reinterpret_cast<__m512d>(
-      by_halves(unpack, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return bits_by_halves([](__m256i x, __m256i y) { return _mm256_unpacklo_epi64(x, y); }, a, b);
 }
 SUFFICE_EMULATED __m512 _mm512_unpackhi_ps(__m512 a, __m512 b) {
-  const auto unpack = [](__m256i x, __m256i y) { return _mm256_unpackhi_epi32(x, y); };
-  return reinterpret_cast<__m512>(
-      by_halves(unpack, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return bits_by_halves([](__m256i x, __m256i y) { return _mm256_unpackhi_epi32(x, y); }, a, b);
 }
 SUFFICE_EMULATED __m512d _mm512_unpackhi_pd(__m512d a, __m512d b) {
-  const auto unpack = [](__m256i x, __m256i y) { return _mm256_unpackhi_epi64(x, y); };
-  return reinterpret_cast<__m512d>(
-      by_halves(unpack, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return bits_by_halves([](__m256i x, __m256i y) { return _mm256_unpackhi_epi64(x, y); }, a, b);
 }
 
 // Bits and masks.

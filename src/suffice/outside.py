@@ -105,7 +105,8 @@ class Outside:
         found = self._class(owner, _imported(owner, module, known), attribute)
         self._check(owner, found)
         self._loaded[name] = found
-        _owners[sys.modules[found.__module__].__file__ or ""] = owner
+        if is_outside(found) and (file := file_of(found)):
+            _owners[file] = owner
         return found
 
     def name_of(self, technique: type[Any]) -> str:
@@ -165,6 +166,12 @@ class Outside:
 def is_outside(kind: type[Any]) -> bool:
     """Whether a technique's class is not part of suffice."""
     return kind.__module__.partition(".")[0] != "suffice"
+
+
+def file_of(kind: type[Any]) -> str | None:
+    """Return the file of a class's module; None if it has none."""
+    file: str | None = vars(sys.modules[kind.__module__]).get("__file__")
+    return file
 
 
 def made(owner: str, technique: type[Any], options: Mapping[str, Any]) -> Any:

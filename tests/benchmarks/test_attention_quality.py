@@ -24,7 +24,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    return tiny.make(tmp_path / "smollm2-135m", tokenizer=True, num_hidden_layers=2)
+    return tiny.shallow(tmp_path / "smollm2-135m")
 
 
 @pytest.fixture

@@ -22,13 +22,7 @@ PROBABLE = "tiers:eps=1,skip=0,sample=4,delta=0.05"
 def test_windows_are_stored_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        num_hidden_layers=2,
-        max_position_embeddings=1024,
-    )
+    folder = tiny.shallow(tmp_path / "model", max_position_embeddings=1024)
     (tmp_path / "text.txt").write_text(TEXT)
     monkeypatch.setattr(bounds, "TOKENS", 6)
     monkeypatch.setattr(bounds, "TOGETHER", 4)
@@ -81,13 +75,7 @@ def test_errors_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        num_hidden_layers=2,
-        max_position_embeddings=1024,
-    )
+    folder = tiny.shallow(tmp_path / "model", max_position_embeddings=1024)
     (tmp_path / "text.txt").write_text(TEXT)
     given = ["--model", str(folder), "--text", str(tmp_path / "text.txt"), "--out", str(tmp_path)]
     given += ["--settings", setting, "--depths", "100", "--limit", "1", "--threads", "1"]

@@ -19,13 +19,7 @@ SETTINGS = "tiers:eps=0.5,skip=0.001", "art:change=1e-2,angle=2,patience=1,block
 def test_rows_are_named_by_what_is_found_for_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cli: Cli
 ) -> None:
-    folder = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        num_hidden_layers=2,
-        max_position_embeddings=512,
-    )
+    folder = tiny.shallow(tmp_path / "model", max_position_embeddings=512)
     text, files = tmp_path / "text.txt", []
     text.write_text(OWLS * 40)
     asked = ["--model", str(folder), "--text", str(text)]
@@ -76,7 +70,7 @@ def test_a_file_that_is_no_calibration(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tiny.make(tmp_path / "model", "llama", tokenizer=True, num_hidden_layers=2)
+    folder = tiny.shallow(tmp_path / "model")
     path = tmp_path / "found.json"
     if stored is not None:
         path.write_text(stored)

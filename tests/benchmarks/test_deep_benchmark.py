@@ -13,13 +13,7 @@ from benchmarks.attention import deep
 
 
 def test_settings_attend_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        num_hidden_layers=2,
-        max_position_embeddings=256,
-    )
+    model = tiny.shallow(tmp_path / "model", max_position_embeddings=256)
     (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 200)
     asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["deep", *asked, "--quick"])

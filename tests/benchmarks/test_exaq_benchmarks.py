@@ -33,13 +33,7 @@ def test_the_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_tail(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        num_hidden_layers=2,
-        max_position_embeddings=256,
-    )
+    model = tiny.shallow(tmp_path / "model", max_position_embeddings=256)
     (tmp_path / "wikitext2-test-raw.txt").write_text(TEXT)
     path = tmp_path / "found.json"
     asked = ["-m", str(model), "--text", str(tmp_path / "wikitext2-test-raw.txt")]

@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
     other = row | {"category": "math", "turns": ["1 + 1"]}
     lines = "\n".join(json.dumps(each) for each in (row, other, row))
     (tmp_path / "spec-bench-questions.jsonl").write_text(lines)
-    return tiny.make(tmp_path / "model", "llama-bias", tokenizer=True, num_hidden_layers=2)
+    return tiny.shallow(tmp_path / "model", "llama-bias")
 
 
 @pytest.fixture
@@ -163,9 +163,7 @@ def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:
     assert "quantize_peers" in told_of
     path = peer_weights.peer_path(tmp_path / "cache", "model", "llama.cpp:Q4_0")
     path.parent.mkdir(exist_ok=True)
-    tiny.write_gguf(
-        tiny.make(tmp_path / "other", "llama", tokenizer=True, num_hidden_layers=2), path
-    )
+    tiny.write_gguf(tiny.shallow(tmp_path / "other"), path)
     assert run("--settings", "none", "llama.cpp:Q4_0") == 0
     cells = told(tmp_path)[0]["cells"]
     assert cells["llama.cpp:Q4_0"]["llama.cpp:Q4_0"]["bits"] == 32

@@ -120,7 +120,7 @@ def test_cells_of_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "wikitext2-test-raw.txt").write_text(text)
     row = json.dumps({"category": "rag", "turns": ["Who looks on? " * 90]})
     (tmp_path / "spec-bench-questions.jsonl").write_text(row)
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True, num_hidden_layers=2)
+    model = tiny.shallow(tmp_path / "model")
     asked = ["--model", str(model), "--data-dir", str(tmp_path), "--window", "64", "--limit", "2"]
     asked += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path)]
     settings = ["none", "squeezellm", *(f"{name} + a=4" for name in list(rivals.RIVALS)[:3])]
@@ -137,7 +137,7 @@ def test_cells_of_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_squeezellm_has_exact_inputs(tmp_path: Path) -> None:
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True, num_hidden_layers=2)
+    model = tiny.shallow(tmp_path / "model")
     decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
     *_, rival = rivals.quantized(decoder, [list(range(20, 80))], "squeezellm")
     assert isinstance(rival, RivalDecoder)

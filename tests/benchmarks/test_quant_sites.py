@@ -34,7 +34,7 @@ WINDOWS = [[1, *range(20, 50)], [2, *range(90, 110)]]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sites") / "model"
-    return tiny.make(folder, "llama", tokenizer=True, num_hidden_layers=2)
+    return tiny.shallow(folder)
 
 
 @pytest.fixture

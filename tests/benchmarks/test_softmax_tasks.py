@@ -50,9 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = {"question": "are owls here", "passage": "The owls look on.", "label": 1}
     lines = "\n".join(json.dumps(row | {"passage": f"{at} owls look on."}) for at in range(6))
     (home / "boolq.jsonl").write_text(lines)
-    model = tiny.make(
-        home / "model", "llama", tokenizer=True, num_hidden_layers=2, max_position_embeddings=256
-    )
+    model = tiny.shallow(home / "model", max_position_embeddings=256)
     (home / "text.txt").write_text(TEXT)
     asked = ["--model", str(model), "--text", str(home / "text.txt"), "-o", str(home / "c.json")]
     asked += ["--window", "64", "--limit", "4"]
@@ -228,7 +226,7 @@ def test_torch_refuses_what_the_engine_refuses(home: Path, tmp_path: Path) -> No
     with pytest.raises(InputError, match="is of model with hash 0, but "):
         flags.calibration = str(tmp_path / "other.json")
         tasks.in_torch(flags, host)
-    flags.model = str(tiny.make(tmp_path / "capped", "gemma2", tokenizer=True, num_hidden_layers=2))
+    flags.model = str(tiny.shallow(tmp_path / "capped", "gemma2"))
     with pytest.raises(InputError, match="caps its scores, which techniques do not know"):
         tasks.in_torch(flags, host)
 

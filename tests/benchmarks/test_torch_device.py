@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS * 60)
     row = {"category": "rag", "turns": ["Who looks on? " * 40, "And when? " * 40]}
     (tmp_path / "spec-bench-questions.jsonl").write_text("\n".join([json.dumps(row)] * 3))
-    tiny.make(tmp_path / "model", "llama-bias", tokenizer=True, num_hidden_layers=2)
+    tiny.shallow(tmp_path / "model", "llama-bias")
     return tmp_path
 
 

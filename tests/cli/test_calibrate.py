@@ -29,7 +29,7 @@ from suffice.eval.thresholds import Allocator
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return tiny.make(tmp_path / "model", "llama", tokenizer=True, num_hidden_layers=2)
+    return tiny.shallow(tmp_path / "model")
 
 
 _found: list[str] = []  # which each test may change a copy of

@@ -36,7 +36,7 @@ QUICK = "rtn:group=32,compensate=true"  # where it does not matter how weights a
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return tiny.make(tmp_path / "model", "llama-bias", tokenizer=True, num_hidden_layers=2)
+    return tiny.shallow(tmp_path / "model", "llama-bias")
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_a_calibration_brings_the_outputs_nearer(
 def test_a_file_of_quantize_gives_the_tokens_of_the_engine(
     family: str, cli: Cli, tmp_path: Path
 ) -> None:
-    folder = tiny.make(tmp_path / "model", family, tokenizer=True, num_hidden_layers=2)
+    folder = tiny.shallow(tmp_path / "model", family)
     (tmp_path / "text.txt").write_text("Owls look on; 0123456789 again, as they have before. " * 16)
     path, asked = tmp_path / "out.safetensors", ["--window", "40", "--limit", "2"]
     text = ["--text", str(tmp_path / "text.txt")]

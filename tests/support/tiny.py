@@ -282,6 +282,11 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
     return folder
 
 
+def shallow(folder: Path, variant: str = "llama", **changes: Any) -> Path:
+    """Write a checkpoint of two layers with a tokenizer, where more layers show nothing more."""
+    return make(folder, variant, tokenizer=True, num_hidden_layers=2, **changes)
+
+
 _made: dict[str, dict[str, bytes]] = {}
 
 

@@ -149,8 +149,6 @@ class PythonStep:
             cache = piece.rows.cache
             held = int(self._visible[start, 1]) + piece.size
             keys, values = cache.keys(layer, held), cache.values(layer, held)
-            for each in (keys, values):
-                each.flags.writeable = False  # all tokens read the same
             for row in range(start, start + piece.size):
                 self._attend_row(layer, row, attention, cache, keys, values, piece.rows.counted)
 
@@ -174,7 +172,7 @@ class PythonStep:
         k, v, visible = _rows_of(self._visible[row].tolist(), keys, values)
         q = self._queries[row][:, None]
         for each in (q, k, v):
-            each.flags.writeable = False  # an audit reads them, too
+            each.flags.writeable = False  # other tokens and an audit read them, too
         given = {} if visible is None else {"visible": visible}
         found = attention.attend(cache, layer, q, k, v, **given)
         self._outputs[row] = found.output[:, 0]

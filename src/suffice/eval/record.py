@@ -10,7 +10,6 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice import native
-from suffice.outside import is_outside
+from suffice.outside import file_of, is_outside
 
 SCHEMA = 1
 _RECORDED = {"quantization": "quant", "speculative_config": "speculate"}  # names in schema 1
@@ -89,12 +88,9 @@ def machine() -> dict[str, Any]:
 
 def settings(config: Any) -> dict[str, Any]:
     """Return a configuration as plain values, with their hash."""
-    plain = {
-        _RECORDED.get(field.name, field.name): _plain(getattr(config, field.name))
-        for field in dataclasses.fields(config)
-    }
-    kinds = [type(getattr(config, field.name)) for field in dataclasses.fields(config)]
-    techniques = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    plain = {_RECORDED.get(name, name): _plain(value) for name, value in values.items()}
+    techniques = [type(value) for value in values.values() if dataclasses.is_dataclass(value)]
     if outside := [_source(kind) for kind in techniques if is_outside(kind)]:
         plain["outside"] = ", ".join(outside)
     text = json.dumps(plain, sort_keys=True)
@@ -103,7 +99,7 @@ def settings(config: Any) -> dict[str, Any]:
 
 def _source(kind: type[Any]) -> str:
     """Return a class and the digest of its module's file: other code gives other results."""
-    file = vars(sys.modules[kind.__module__]).get("__file__")
+    file = file_of(kind)
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "unknown"
     return f"{kind.__module__}:{kind.__qualname__} sha256 {digest}"
 

@@ -1,14 +1,15 @@
 // Splits work into pieces that fit the registers, with sizes known to the compiler.
 
 // Zeros sums one by one: an initializer of them all would go through memory.
+template <class Sum>
+SUFFICE_INLINE void clear(Sum& sum) {
+  sum = Sum{};
+}
+
 template <class Sum, size_t Count>
 SUFFICE_INLINE void clear(Sum (&sums)[Count]) {
 #pragma GCC unroll 32
-  for (size_t i = 0; i < Count; i++)
-    if constexpr (std::is_array_v<Sum>)
-      clear(sums[i]);
-    else
-      sums[i] = Sum{};
+  for (size_t i = 0; i < Count; i++) clear(sums[i]);
 }
 
 // Calls f.operator()<value>() for a value from Least to Most.

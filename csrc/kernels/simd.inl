@@ -88,7 +88,7 @@ SUFFICE_INLINE float sum_of(vf value) {
 // to[i] = the sum of the lanes of of[i].
 SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 #if SUFFICE_LEVEL == 4
-  const auto fold = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+  const auto fold = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
     return _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   };
   const auto first = reinterpret_cast<__m512d>(fold(of[0], of[1]));

@@ -222,8 +222,9 @@ def test_of_equal_scores_the_first_experts_are_taken(checkpoints: Any) -> None:
     decoder = decoder_of(checkpoints("mixtral"))
     for layer in range(len(decoder.config.layers)):
         name = f"layers.{layer}.router"
-        same = np.repeat(dense(decoder.matrix(name)).numpy()[:1], 6, axis=0)
-        decoder.weights[name] = QUANTS.build("none:dtype=float32").pack(same)
+        # Of equal rows that are not 0, PyTorch's products differ with AVX-512.
+        zeros = np.zeros_like(dense(decoder.matrix(name)).numpy())
+        decoder.weights[name] = QUANTS.build("none:dtype=float32").pack(zeros)
     assert chosen(decoder, 5) == [[0, 1]] * 3
     logits = prompt(decoder, [5], [1])
     for layer, expert in itertools.product(range(3), range(6)):

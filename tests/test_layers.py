@@ -163,6 +163,18 @@ def circle(sources: dict[str, str]) -> list[str]:
     return []
 
 
+def drawn(text: str) -> list[set[str]]:
+    """Return the parts on each line of DESIGN.md's table of rooms."""
+    table = text.partition("| room | what is in it |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    return [{name.split("/")[0] for name in re.findall("`(.+?)`", cell)} for cell in cells]
+
+
+def test_the_table_of_design_is_this_list() -> None:
+    own = [set(names) - {"__init__", "_native", "suffice_hw"} for names in LAYERS]
+    assert drawn((SOURCE.parent / "DESIGN.md").read_text()) == own
+
+
 def test_imports_point_down() -> None:
     unplaced = sorted({part_of(module) for module in FILES} - set(LEVEL))
     assert not unplaced, f"{unplaced} have no layer: give them one in LAYERS and in DESIGN.md"

@@ -1,5 +1,5 @@
-// Compiled so that nothing is fused (see CMakeLists.txt): base has no fused multiply-adds. Sets that
-// have them name them here, so that tests notice if the compiler fuses after all.
+// Compiled so that nothing is fused (see CMakeLists.txt): base has no fused multiply-adds. Sets
+// that have them name them here, so that tests notice if the compiler fuses after all.
 #include "sampling/passes.h"
 
 #include <bit>

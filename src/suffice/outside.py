@@ -37,12 +37,13 @@ class Registered:
 class Outside:
     """The techniques of one seam that are not built in.
 
-    `kind` is what errors call one, `seam` the end of the entry points' group, and `needs` are the
-    members that a class must have.
+    `kind` is what errors call one, `seam` the end of the entry points' group, `protocol` the name
+    of what a class must be, and `needs` are its members.
     """
 
-    def __init__(self, kind: str, seam: str, needs: Iterable[str]) -> None:
+    def __init__(self, kind: str, seam: str, protocol: str, needs: Iterable[str]) -> None:
         self.kind = kind
+        self.protocol = protocol
         self.group = f"suffice.{seam}"
         self.needs = tuple(needs)
         self._loaded: dict[str, type[Any]] = {}  # by the names that they were asked for by
@@ -146,8 +147,8 @@ class Outside:
             )
         if lacking := self._lacking(technique):
             raise InputError(
-                f"{owner}: {technique.__name__} lacks {', '.join(lacking)}: "
-                "docs/techniques/outside.md says what it needs"
+                f"{owner}: {technique.__name__} lacks {', '.join(lacking)}: must have the members "
+                f"of {self.protocol}"
             )
         try:
             typing.get_type_hints(technique)

@@ -41,7 +41,11 @@ class Table:
         self.kind = kind
         self.entries = dict(entries)
         self.native = native
-        self.outside = None if outside is None else Outside(kind, outside[0], members(outside[1]))
+        self.outside: Outside | None = None
+        if outside is not None:
+            seam, protocol = outside
+            name = f"{protocol.__module__}.{protocol.__qualname__}"
+            self.outside = Outside(kind, seam, name, members(protocol))
 
     def names(self) -> list[str]:
         """Return the known names, sorted."""

@@ -28,8 +28,9 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     for table in (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, SPECULATORS):
         assert table.outside is not None
-        fresh = Outside(table.kind, table.outside.group.removeprefix("suffice."), ())
-        fresh.needs = table.outside.needs
+        own = table.outside
+        seam = own.group.removeprefix("suffice.")
+        fresh = Outside(own.kind, seam, own.protocol, own.needs)
         monkeypatch.setattr(table, "outside", fresh)
     yield
     for name in ("my_rule", *package.MODULES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from attention.test_outside import PROMPT, load, tokens
 from commands import Cli, complaint
+from suffice import SamplingParams
+from suffice.engine.service import Delta, Engine, Work
 from suffice.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -58,8 +61,8 @@ pytestmark = pytest.mark.usefixtures("here")
         ),
         (
             "broken:Bare",
-            "attention 'broken:Bare': Bare lacks exact_limit, reference: "
-            "docs/techniques/outside.md says what it needs",
+            "attention 'broken:Bare': Bare lacks exact_limit, reference: must have "
+            "the members of suffice.attention.Attention",
         ),
         ("broken:Newest", "attention 'broken:Newest': option 'rows' has no default: give it"),
         (
@@ -74,11 +77,54 @@ def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) 
     assert complaint(ran) == message.replace("HERE", str(folder))
 
 
-def test_a_technique_of_another_seam_that_fails_is_one_line(cli: Cli, checkpoint: Path) -> None:
-    ran = cli("run", "-m", str(checkpoint), "-t", "1", "--growth", "others:Stuck", "x")
-    assert re.fullmatch(
-        r"growth 'others:Stuck' fails: KeyError: \d+ \(others.py, line \d+\)", complaint(ran)
-    )
+NO_CAPACITY = r"next_capacity\(\d+, 0, \d+\) returns"
+NO_DRAFTS = "propose returns"
+
+
+@pytest.mark.parametrize(
+    ("flag", "technique", "message"),
+    [
+        ("growth", "Stuck", r" fails: KeyError: \d+ \(others.py, line \d+\)"),
+        ("growth", "Wild:what=leaves", r" fails: SystemExit: 0 \(others.py, line \d+\)"),
+        ("growth", "Wild:what=none", f": {NO_CAPACITY} None: must be a whole number from .*"),
+        ("growth", "Wild:what=less", f": {NO_CAPACITY} 0: must be .*"),
+        ("growth", "Wild:what=more", f": {NO_CAPACITY} 1000000000000: must be .*"),
+        ("growth", "Wild:what=text", f": {NO_CAPACITY} '7': must be .*"),
+        ("growth", "Wild:what=half", rf": {NO_CAPACITY} \d+\.5: must be .*"),
+        ("speculate", "Rambles:what=proposer", " fails: AttributeError: .*"),
+        ("speculate", "Rambles:what=none", f": {NO_DRAFTS} None: must be a list of a Tree .*"),
+        ("speculate", "Rambles:what=fewer", rf": {NO_DRAFTS} \[\]: must be .*, here 1"),
+        ("speculate", "Rambles:what=lists", rf": {NO_DRAFTS} \[1\]: must be a Tree of tokens .*"),
+        *(
+            ("speculate", f"Rambles:what={what}", rf": {NO_DRAFTS} Tree\(.*: must be a Tree of .*")
+            for what in ("unknown", "below", "floats", "orphans", "later")
+        ),
+        ("speculate", "Rambles:what=other", " fails: KeyError: 'other' .*"),
+        ("speculate", "Rambles:what=forgets", " fails: SystemExit: 0 .*"),
+    ],
+)
+def test_a_technique_of_another_seam_that_fails_is_one_line(
+    flag: str, technique: str, message: str, cli: Cli, checkpoint: Path
+) -> None:
+    kind = {"growth": "growth", "speculate": "speculator"}[flag]
+    ran = cli("run", "-m", str(checkpoint), "-t", "1", f"--{flag}", f"others:{technique}", "x")
+    found, name = ran.err.splitlines()[-1], technique.partition(":")[0]
+    assert re.fullmatch(f"suffice: error: {kind} 'others:{name}'{message}", found), found
+    assert ran.code == 2
+
+
+def test_a_server_says_which_technique_fails(checkpoint: Path) -> None:
+    engine = Engine(load(checkpoint, growth="others:Wild:what=leaves"))
+    ended = queue.Queue[Delta]()
+    try:
+        for name in "ab":  # the engine goes on
+            engine.submit(Work(name, PROMPT, SamplingParams(max_tokens=2)), ended.put)
+            why = str(ended.get(timeout=60).final)
+            assert re.fullmatch(
+                r".*a step failed: growth 'others:Wild' fails: SystemExit: 0 \(others.py, .*", why
+            )
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +154,7 @@ def test_a_technique_of_another_seam_that_fails_is_one_line(cli: Cli, checkpoint
             r"attend_to: chosen has the shape \(2, 1, \d+\): must be \(1, 2, \d+\), "
             r"\[tokens, key/value heads, rows\]",
         ),
+        ("broken:Blind", {}, "attend_to: no row is chosen for token 0 and key/value head 0"),
         (
             "broken:Wrong",
             {},

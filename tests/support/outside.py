@@ -93,6 +93,15 @@ class Turned(Unlimited):
 
 
 @dataclass(frozen=True)
+class Blind(Unlimited):
+    rows: int = 1
+
+    def reference(self, q, k, v, *, scale, visible=None):
+        none = np.zeros((q.shape[1], len(k), k.shape[1]), bool)
+        return attend_to(none, q, k, v, scale=scale)
+
+
+@dataclass(frozen=True)
 class Wrong(Unlimited):
     rows: int = 1
 
@@ -159,6 +168,7 @@ from math import exp
 from suffice.attention.levels import Levels
 from suffice.policy.streaming import Streaming
 from suffice.speculate.ngram import NGram
+from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,19 @@ class Stuck(BySeven):
 
 
 @dataclass(frozen=True)
+class Wild(BySeven):
+    """Asks for what cannot be."""
+
+    what: str = "nothing"
+
+    def next_capacity(self, needed, capacity, limit):
+        if self.what == "leaves":
+            raise SystemExit(0)
+        found = {"none": None, "less": 0, "more": 10**12, "text": "7", "half": needed + 0.5}
+        return found[self.what]
+
+
+@dataclass(frozen=True)
 class Ends(Streaming):
     """Keeps both ends."""
 
@@ -187,6 +210,33 @@ class Pairs(NGram):
     """Drafts what followed the last two tokens."""
 
     prompt_lookup_max: int = 2
+
+
+@dataclass(frozen=True)
+class Rambles(NGram):
+    """Drafts what cannot be."""
+
+    what: str = "nothing"
+
+    def proposer(self, models):
+        return None if self.what == "proposer" else self
+
+    def propose(self, samples, shapes):
+        return {
+            "none": None,
+            "fewer": [],
+            "lists": [[1]],
+            "unknown": [Tree.chain([10**9])],
+            "below": [Tree.chain([-1])],
+            "floats": [Tree.chain(["1"])],
+            "orphans": [Tree((1, 2), (-1,))],
+            "later": [Tree((1, 2), (1, -1))],
+            "forgets": [NO_DRAFTS],
+        }[self.what]
+
+    def forget(self, sample):
+        if self.what == "forgets":
+            raise SystemExit(0)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def attend_to(
     are not read. `sketch_bytes` int [T, G]: what else was read to choose.
 
     Raises:
-        InputError: `chosen` has another shape.
+        InputError: `chosen` has another shape, or has no row for a token and a key/value head.
     """
     shape = q.shape[1], *k.shape[:2]
     if chosen.shape != shape:
@@ -102,6 +102,9 @@ def attend_to(
             f"attend_to: chosen has the shape {chosen.shape}: must be {shape}, [tokens, key/value "
             "heads, rows]"
         )
+    if not (any_row := chosen.any(-1)).all():
+        t, g = (int(each) for each in np.argwhere(~any_row)[0])
+        raise InputError(f"attend_to: no row is chosen for token {t} and key/value head {g}")
     output = np.empty_like(q)
     group = len(q) // len(k)
     for t, g in np.ndindex(chosen.shape[:2]):

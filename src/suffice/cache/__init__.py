@@ -7,8 +7,10 @@ no longer fit. Keys and values each have a type; `types_of` parses both from one
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from typing import Any, Protocol
 
+from suffice.errors import InputError, brief
 from suffice.registry import Table
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "KV_DTYPES",
     "Growth",
     "fits_keys",
+    "next_capacity",
     "row_bytes",
     "types_of",
     "with_defaults",
@@ -86,3 +89,18 @@ GROWTHS = Table(
     },
     outside=("growth", Growth),
 )
+
+
+def next_capacity(growth: Growth, needed: int, capacity: int, limit: int) -> int:
+    """Return what a policy decides; see `Growth.next_capacity`.
+
+    Raises:
+        InputError: It is no whole number from `needed` to `limit`.
+    """
+    found: Any = growth.next_capacity(needed, capacity, limit)
+    if isinstance(found, numbers.Integral) and needed <= int(found) <= limit:
+        return int(found)
+    raise InputError(
+        f"growth '{GROWTHS.name_of(growth)}': next_capacity({needed}, {capacity}, {limit}) returns "
+        f"{brief(found)}: must be a whole number from {needed} to {limit}"
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from suffice.cache import BLOCK, KV_DTYPES, Growth
+from suffice.cache import BLOCK, KV_DTYPES, Growth, next_capacity
 from suffice.errors import InputError, OutOfMemory, unknown
 from suffice.native import core
 
@@ -140,7 +140,7 @@ class KVCache:
 
     def _next_capacity(self, needed: int, capacity: int) -> int:
         whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
-        return whole if self.tight else self.growth.next_capacity(needed, capacity, self.limit)
+        return whole if self.tight else next_capacity(self.growth, needed, capacity, self.limit)
 
     def _most_held(self) -> int:
         return max(self.held(layer) for layer in range(self.layers)) + 1

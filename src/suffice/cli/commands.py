@@ -93,7 +93,7 @@ def execute(arguments: list[str]) -> int:
             raise
         _discard_output()
         return _complain(f"the output cannot be written: {error.strerror or error}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if (line := blamed(error)) is None:
             raise
         return _complain(line)

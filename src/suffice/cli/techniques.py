@@ -142,7 +142,7 @@ def listed(seam: Seam) -> str:
     for name, found in sorted(outside.registered.items()):
         if name not in seam.table.entries:
             lines.append(f"{name:12} {_of_package(seam, name)} [package {found.package}]")
-    own = f"your own: {seam.flag} MODULE:CLASS, see docs/techniques/outside.md"
+    own = f"your own: {seam.flag} MODULE:CLASS, a class with the members of {outside.protocol}"
     return "\n".join([*lines, "", end, own])
 
 

@@ -21,9 +21,12 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
+from suffice.outside import is_outside, reported
 from suffice.progress import status
 from suffice.quant import QUANTS
 from suffice.quant.panels import Allocate
+from suffice.speculate import SPECULATORS, Proposer, Speculator
+from suffice.speculate.proposers import Checked
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
@@ -65,8 +68,21 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     sample = lambda: tokenizer.encode(essay()[:SAMPLE])  # noqa: E731
     runner = Runner(config, packed.decoder, sample, adapters, packed.stamp)
     runner.stored_as = packed.stored_as
-    runner.proposer = config.speculative_config.proposer(DraftModels(runner, load, shelf))
+    runner.proposer = _proposer(config.speculative_config, DraftModels(runner, load, shelf), model)
     return config, runner, tokenizer
+
+
+def _proposer(speculator: Speculator, models: DraftModels, model: DecoderConfig) -> Proposer:
+    """Return the proposer of a speculator.
+
+    Raises:
+        InputError: It needs a model that cannot be used, or it is from outside and fails.
+    """
+    if not is_outside(type(speculator)):
+        return speculator.proposer(models)
+    name = SPECULATORS.name_of(speculator)
+    with reported(f"speculator '{name}' fails"):
+        return Checked(speculator.proposer(models), name, model.vocab)
 
 
 def _resolved(

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from suffice.cache import machine, row_bytes, types_of, with_defaults
+from suffice.cache import machine, next_capacity, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.step_rows import StepRows
@@ -369,7 +369,7 @@ class Runner(ModelWithTechniques):
 
     def bytes_of(self, rows: int) -> int:
         """Return about how many bytes a sequence of `rows` tokens takes when it next grows."""
-        capacity = self.growth.next_capacity(min(rows + 1, self.context), 0, self.context)
+        capacity = next_capacity(self.growth, min(rows + 1, self.context), 0, self.context)
         model = self.decoder.config
         heads = len(model.layers) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)

@@ -23,6 +23,7 @@ from suffice.engine.request import Request
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
+from suffice.outside import blamed
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
@@ -241,7 +242,7 @@ class Engine:
         while self._wait():
             try:
                 self._loop.step()
-            except Exception as error:  # the engine outlives its bugs; those under way do not
+            except (Exception, SystemExit) as error:  # the engine outlives its bugs, and others'
                 _log.exception("a step failed")
                 self._fail_all(error)
             self._hand_out()
@@ -274,11 +275,12 @@ class Engine:
     def _end(self, job: Job, error: str | None = None, code: str | None = None) -> None:
         self._loop.abort(job.request, error, code)
 
-    def _fail_all(self, error: Exception) -> None:
+    def _fail_all(self, error: BaseException) -> None:
+        known = str(error) if isinstance(error, InputError) else blamed(error)
         jobs = [job for job in list(self._jobs.values()) if job not in self._inbox]
         held = [job for job in jobs if job.request.held]
         for job in held or jobs:
-            self._end(job, f"a step failed: {type(error).__name__}", "internal")
+            self._end(job, f"a step failed: {known or type(error).__name__}", "internal")
 
     def _hand_out(self) -> None:
         for job in list(self._jobs.values()):

@@ -42,7 +42,7 @@ try:
 except ImportError as error:
     raise missing(error) from None
 
-from suffice.cache import GROWTHS, Growth, with_defaults
+from suffice.cache import GROWTHS, Growth, next_capacity, with_defaults
 from suffice.errors import InputError, OutOfMemory, unknown
 from suffice.integrations.checks import given_cache
 
@@ -160,7 +160,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             return self.capacity
         if needed > self.limit:
             raise InputError(f"the cache is limited to {self.limit} rows; {needed} are needed")
-        return self.growth.next_capacity(needed, self.capacity, self.limit)
+        return next_capacity(self.growth, needed, self.capacity, self.limit)
 
     def _fit(self, needed: int) -> None:
         capacity = self.capacity_for(needed)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from suffice.cache import BLOCK, GROWTHS, Growth
+from suffice.cache import BLOCK, GROWTHS, Growth, next_capacity
 from suffice.engine.protocol import Rows
 from suffice.engine.steps import UNIT
 from suffice.errors import InputError, OutOfMemory
@@ -86,7 +86,7 @@ class Cache:
         if needed <= self.capacity:
             return 0
         whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
-        loose = self._growth.next_capacity(needed, self.capacity, self.limit)
+        loose = next_capacity(self._growth, needed, self.capacity, self.limit)
         self.resize(whole if self.tight else loose, self.length)
         return self.length
 
@@ -111,7 +111,7 @@ class Cache:
         capacity = self.capacity
         if spare is not None:
             needed = min(rows + spare, self.limit)
-            capacity = max(self._growth.next_capacity(needed, 0, self.limit), rows)
+            capacity = max(next_capacity(self._growth, needed, 0, self.limit), rows)
         copy.resize(capacity, 0)
         copy.unmapped -= rows * self._row_bytes
         copy.length = rows
@@ -207,7 +207,7 @@ class SimulatedRunner:
     def bytes_of(self, rows: int) -> int:
         """Return how many bytes a sequence of `rows` tokens takes when it next grows."""
         context = self._model.context
-        return self._growth.next_capacity(min(rows + 1, context), 0, context) * self._row_bytes
+        return next_capacity(self._growth, min(rows + 1, context), 0, context) * self._row_bytes
 
     def spend(self, seconds: float) -> None:
         """Let time pass in which the engine works."""

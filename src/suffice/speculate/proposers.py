@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from suffice.errors import InputError
+from suffice.errors import InputError, brief
+from suffice.outside import reported
 from suffice.sampling import SamplingState, probabilities, sample
-from suffice.speculate import DraftingSample
+from suffice.speculate import DraftingSample, Proposer
 from suffice.speculate.acceptance import draft_number
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
@@ -57,6 +58,48 @@ class FromText:
         index: Index = sample.drafter
         index.extend(state.output[index.length - len(state.prompt) :])
         return index
+
+
+class Checked:
+    """The proposer of a speculator from outside: its drafts are checked, its failures one line.
+
+    `name` is the speculator's, and `vocabulary` the number of the model's tokens.
+    """
+
+    def __init__(self, proposer: Proposer, name: str, vocabulary: int) -> None:
+        self._proposer = proposer
+        self._name = f"speculator '{name}'"
+        self._vocabulary = vocabulary
+
+    def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
+        """Return what the proposer drafts.
+
+        Raises:
+            InputError: It raises an exception, or returns no list of a tree for each sample.
+        """
+        with reported(f"{self._name} fails"):
+            found = self._proposer.propose(samples, shapes)
+        if not isinstance(found, list) or len(found) != len(samples):
+            raise InputError(
+                f"{self._name}: propose returns {brief(found)}: must be a list of a Tree for "
+                f"each sample, here {len(samples)}"
+            )
+        for tree in found:
+            if not isinstance(tree, Tree) or not tree.follows_text(self._vocabulary):
+                raise InputError(
+                    f"{self._name}: propose returns {brief(tree)}: must be a Tree of tokens "
+                    f"below {self._vocabulary}, each with a parent before it"
+                )
+        return found
+
+    def forget(self, sample: DraftingSample) -> None:
+        """Free the drafting state of a sample that has ended.
+
+        Raises:
+            InputError: The proposer raises an exception.
+        """
+        with reported(f"{self._name} fails"):
+            self._proposer.forget(sample)
 
 
 class Drafting:

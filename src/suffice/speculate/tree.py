@@ -76,6 +76,16 @@ class Tree:
             probs,
         )
 
+    def follows_text(self, vocabulary: int) -> bool:
+        """Return whether tokens are of a vocabulary, and each has a parent before it."""
+        try:
+            parents = zip(self.parents, range(len(self.tokens)), strict=True)
+            return all(0 <= token < vocabulary for token in self.tokens) and all(
+                -1 <= parent < node for parent, node in parents
+            )
+        except (TypeError, ValueError):
+            return False
+
     def only(self, nodes: Sequence[int]) -> Tree:
         """Return the tree of `nodes`, in order, parents included; drafts must not be sampled."""
         place = {-1: -1} | {node: at for at, node in enumerate(nodes)}

@@ -35,6 +35,13 @@ def test_only_requests_with_a_place_are_blamed() -> None:
     assert [each.tries for each in given] == [1, 0, 0, 1]
 
 
+def test_of_several_without_a_token_none_is_to_blame() -> None:
+    engine, given = Engine(), [ticket("a"), ticket("b")]
+    engine.begin(given)
+    assert engine.blame.died() == []
+    assert [(each.tries, each.blamed) for each in given] == [(1, 0), (1, 0)]
+
+
 def test_the_suspected_are_tried_one_by_one_after_the_others() -> None:
     engine = Engine()
     one, two, new = ticket("one", tries=SUSPECT), ticket("two", tries=SUSPECT), ticket("new")

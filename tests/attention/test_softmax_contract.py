@@ -22,7 +22,7 @@ from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.levels import Levels
-from suffice.attention.rule import coded_rule
+from suffice.attention.rule import coded_rule, coded_rules
 from suffice.attention.traversal import Attended
 from suffice.backends.cpu.attention import attend
 from suffice.cache import GROWTHS, KV_DTYPES
@@ -280,6 +280,19 @@ def test_heads_of_a_group_have_levels_of_their_own() -> None:
     wide = (each.astype(np.float64) for each in (q, *held(cache)))
     expected = Exact().reference(*wide, scale=SCALE, levels=pair).output
     np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["exact", *STOPPING])
+def test_groups_have_levels_of_their_own(attention: str) -> None:
+    q, k, v = (normal(*shape).astype(np.float64) for shape in ((4, 2, 64), (2, 90, 64), (2, 90, 64)))
+    levels, technique = list(LEVELS.values()), ATTENTIONS.build(attention)
+    both = technique.reference(SPREAD * q, k, v, scale=SCALE, levels=levels)
+    rules = coded_rules([[technique.rule(), technique.rule()]], [levels])[0]
+    for g, own in enumerate((slice(2), slice(2, 4))):
+        parts = SPREAD * q[own], k[g : g + 1], v[g : g + 1]
+        alone = technique.reference(*parts, scale=SCALE, levels=levels[own])
+        np.testing.assert_array_equal(both.output[own], alone.output)
+        assert rules[g].softmax_tables == tuple(levels[own])
 
 
 def test_what_the_core_refuses() -> None:

@@ -221,6 +221,11 @@ def test_out_of_memory_loses_only_the_request_that_asked(folder: Path) -> None:
     assert poor.generate([[5, 6]], short)[0].error is None, "the memory came back"
 
 
+def test_only_a_speculator_takes_memory_for_drafts(folder: Path) -> None:
+    found = [load(folder, speculative_config=each).runner.most_drafts for each in ("none", "ngram:3")]
+    assert found == [0, 3]
+
+
 def test_streamed_text_is_the_text_of_all_tokens(folder: Path) -> None:
     llm = load(folder)
     for seed in range(4):

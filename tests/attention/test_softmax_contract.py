@@ -284,7 +284,8 @@ def test_heads_of_a_group_have_levels_of_their_own() -> None:
 
 @pytest.mark.parametrize("attention", ["exact", *STOPPING])
 def test_groups_have_levels_of_their_own(attention: str) -> None:
-    q, k, v = (normal(*shape).astype(np.float64) for shape in ((4, 2, 64), (2, 90, 64), (2, 90, 64)))
+    shapes = (4, 2, 64), (2, 90, 64), (2, 90, 64)
+    q, k, v = (normal(*shape).astype(np.float64) for shape in shapes)
     levels, technique = list(LEVELS.values()), ATTENTIONS.build(attention)
     both = technique.reference(SPREAD * q, k, v, scale=SCALE, levels=levels)
     rules = coded_rules([[technique.rule(), technique.rule()]], [levels])[0]

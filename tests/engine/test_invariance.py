@@ -222,8 +222,8 @@ def test_out_of_memory_loses_only_the_request_that_asked(folder: Path) -> None:
 
 
 def test_only_a_speculator_takes_memory_for_drafts(folder: Path) -> None:
-    found = [load(folder, speculative_config=each).runner.most_drafts for each in ("none", "ngram:3")]
-    assert found == [0, 3]
+    for speculator, most in (("none", 0), ("ngram:3", 3)):
+        assert load(folder, speculative_config=speculator).runner.most_drafts == most
 
 
 def test_streamed_text_is_the_text_of_all_tokens(folder: Path) -> None:

@@ -46,7 +46,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def sentencepiece_file(path: Path, **flags: bool) -> Path:
     """Write a GGUF file with a small sentencepiece vocabulary: bytes, letters and a few words."""
     control, defined, byte, normal = 3, 4, 6, 1
-    words = ["▁▁", "▁", "a", "b", "t", "h", "e", "th", "the", "▁t", "▁the", "he", "▁a", "ab"]
+    words = ["▁▁", "▁", "a", "b", "t", "h", "e", "th", "the", "▁t", "▁the", "he", "▁a", "ab", "ea"]
     pieces = [("<unk>", control), ("<s>", control), ("</s>", control), ("\n\n", defined)]
     pieces += [(f"<0x{value:02X}>", byte) for value in range(256)]
     pieces += [(word, normal) for word in words]
@@ -218,6 +218,11 @@ def test_streams_of_random_tokens(
             assert "".join(pieces) == "".join(expected)
             # Tokens without text count towards those after which broken text is shown.
             assert skip_special or pieces == expected
+
+
+def test_the_pair_of_the_best_score_is_joined_first(sentencepiece: Tokenizer) -> None:
+    _, *tokens = sentencepiece.encode("thea")
+    assert [sentencepiece.decode([token]) for token in tokens] == ["the", "a"]
 
 
 def test_a_space_survives_tokens_without_text(sentencepiece: Tokenizer) -> None:

@@ -48,6 +48,13 @@ class Ran:
     output: str
 
 
+def _sets() -> str:
+    """Return the instruction sets to compile: a fault needs no more than the best one and base."""
+    from suffice import native
+
+    return ",".join(dict.fromkeys((native.isas()[0], "base")))
+
+
 class Tree:
     """The copy in a folder."""
 
@@ -135,7 +142,7 @@ class Tree:
         """
         if not (self.build / "build.ninja").exists():
             command = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
-            command += ["-DCMAKE_BUILD_TYPE=Release", "-DSUFFICE_QUICK=ON"]
+            command += ["-DCMAKE_BUILD_TYPE=Release", "-DSUFFICE_QUICK=ON", f"-DSUFFICE_SETS={_sets()}"]
             self._build([*command, f"-DPython_EXECUTABLE={self._python}", self._nanobind()])
         self._build(["ninja", "-C", str(self.build), "-j", str(len(os.sched_getaffinity(0)))])
         self.install(self.build)

@@ -142,8 +142,9 @@ class Tree:
         """
         if not (self.build / "build.ninja").exists():
             command = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
-            command += ["-DCMAKE_BUILD_TYPE=Release", "-DSUFFICE_QUICK=ON", f"-DSUFFICE_SETS={_sets()}"]
-            self._build([*command, f"-DPython_EXECUTABLE={self._python}", self._nanobind()])
+            command += ["-DCMAKE_BUILD_TYPE=Release", "-DSUFFICE_QUICK=ON"]
+            command += [f"-DSUFFICE_SETS={_sets()}", f"-DPython_EXECUTABLE={self._python}"]
+            self._build([*command, self._nanobind()])
         self._build(["ninja", "-C", str(self.build), "-j", str(len(os.sched_getaffinity(0)))])
         self.install(self.build)
 

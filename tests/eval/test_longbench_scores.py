@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from suffice.eval.longbench_scores import (
     characters,
@@ -52,6 +56,18 @@ def test_chinese_is_compared_by_characters() -> None:
 )
 def test_rouge_l(said: str, right: str, score: float) -> None:
     assert rouge_l(said, right) == pytest.approx(score, abs=1e-6)
+
+
+def subsequences(text: str) -> set[str]:
+    kept = itertools.product((False, True), repeat=len(text))
+    return {"".join(itertools.compress(text, each)) for each in kept}
+
+
+@given(st.text("ab", max_size=6), st.text("abc", max_size=6))
+def test_no_common_subsequence_is_longer(one: str, other: str) -> None:
+    both = subsequences(one) & subsequences(other)
+    found = "".join(common_subsequence(one, other))
+    assert found in both and len(found) == max(map(len, both))
 
 
 def test_the_longest_common_subsequence() -> None:

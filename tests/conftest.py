@@ -24,6 +24,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Kernels for GPUs run in Triton's interpreter where there is no GPU. Read when Triton is imported.
+if not Path("/dev/nvidiactl").exists() and not Path("/dev/kfd").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in its background, and what a test starts would be deaf as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,6 +25,7 @@ import click
 from mutants_faults import ROOT, Fault, faults
 from mutants_tree import FAILED, PASSED, BuildError, Ran, Tree
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from suffice.progress import counted
@@ -125,7 +126,8 @@ def show(results: dict[str, dict[str, Any]], asked: Sequence[Fault]) -> int:
     for fault in asked:
         found = results[fault.name]
         style = "" if found["result"] == CAUGHT else "bold red"
-        table.add_row(fault.name, fault.subject, found["result"], found["by"], style=style)
+        by = escape(found["by"])  # names of tests have brackets
+        table.add_row(fault.name, fault.subject, found["result"], by, style=style)
     console.print(table)
     counts = Counter(results[fault.name]["result"] for fault in asked)
     console.print(", ".join(f"{counts[each]} {each}" for each in (CAUGHT, SURVIVED, BROKEN)))

@@ -1,0 +1,75 @@
+"""Attention to all rows, or to all of a list: a program for each unit, then units are joined."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from suffice.backends.triton.sums import (
+    joined,
+    queries_of,
+    start_of,
+    store_output,
+    sums_of_unit,
+    units_of,
+)
+
+
+@triton.jit
+def sum_units(
+    q, k, v, table, blocks, counts, owner, first, length,
+    peaks, totals, sums,
+    scale, heads, units,
+    q_token, q_head, stride_owner, stride_page, stride_row, stride_head, table_owner, list_head,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
+    UNIT: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, LISTED: tl.constexpr,
+):  # fmt: skip
+    """Store peaks, totals [N, G, units, ROWS] and sums [N, G, units, ROWS, DIM] of each unit.
+
+    Grid: units, N * G.
+    """
+    unit, at = tl.program_id(0), tl.program_id(1)
+    token, head = at // heads, at % heads
+    mine = tl.load(owner + token)
+    begin, end = tl.load(first + token), tl.load(length + token)
+    count = tl.load(counts + at) if LISTED else 0
+    peak, total, own, _, _ = sums_of_unit(
+        queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM),
+        k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
+        unit, units_of(count, begin, end, UNIT, LISTED),
+        start_of(mine, head, stride_owner, stride_head), scale, 0, stride_page, stride_row,
+        GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, False, False,
+    )  # fmt: skip
+    to = (at * units + unit) * ROWS + tl.arange(0, ROWS)
+    tl.store(peaks + to, peak)
+    tl.store(totals + to, total)
+    tl.store(sums + to[:, None] * DIM + tl.arange(0, DIM)[None, :], own)
+
+
+@triton.jit
+def join_units(
+    peaks, totals, sums, out, peak_to, total_to, sum_to,
+    units, out_token, out_head, heads,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
+    KEEPS: tl.constexpr,
+):  # fmt: skip
+    """Join the units of each token and key/value head, in order; store the output. Grid: N * G.
+
+    With KEEPS the joined sums are stored, too, for more rows to be added.
+    """
+    at = tl.program_id(0)
+    r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    own = tl.zeros([ROWS, DIM], tl.float32)
+    for unit in range(units):
+        place = (at * units + unit) * ROWS + r
+        more = tl.load(sums + place[:, None] * DIM + d[None, :])
+        more_peak, more_total = tl.load(peaks + place), tl.load(totals + place)
+        peak, total, own = joined(peak, total, own, more_peak, more_total, more)
+    store_output(out, total, own, at, heads, out_token, out_head, GROUP, ROWS, D, DIM)
+    if KEEPS:
+        to = at * ROWS + r
+        tl.store(peak_to + to, peak)
+        tl.store(total_to + to, total)
+        tl.store(sum_to + to[:, None] * DIM + d[None, :], own)

@@ -1,0 +1,94 @@
+"""Compile the kernels for GPUs that are not here, and print what each needs, one JSON line each.
+
+Run as a process of its own, without Triton's interpreter: TARGET SIZE, a head's size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from suffice.backends.triton.call import shape_of, tile_of
+from suffice.backends.triton.stopping import AET, ART, read_until_stop
+from suffice.backends.triton.whole import join_units, sum_units
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_120": GPUTarget("cuda", 120, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to")
+FLOATS += ("peak_run", "total_run", "sum_run", "probe_run", "top")
+INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
+INTS += ("known_before",)
+NUMBERS = ("scale", "floor", "one", "two")
+
+
+def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
+    """Return the name, the kernel and the compile-time values of what is compiled."""
+    part = shape_of(size, 4)
+    rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
+    stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
+    of_aet = {"UNIT": 16, "TILE": 16, "RULE": AET, "MARKED": True, "FILTERS": True}
+    return [
+        ("exact", sum_units, rows),
+        ("joined", join_units, {**part, "KEEPS": True}),
+        ("art", read_until_stop, {**stops, "RULE": ART, "PROBE": 32}),
+        ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
+    ]
+
+
+def type_of(name: str, values: dict[str, Any]) -> str:
+    """Return the type of a kernel's argument."""
+    if name in values:
+        return "constexpr"
+    if name in FLOATS:
+        return "*fp32"
+    if name in INTS:
+        return "*i32"
+    if name == "blocks":
+        return "*i8" if values.get("MARKED") else "*i32"
+    return "fp32" if name in NUMBERS else "*bf16" if name in ("q", "k", "v", "out") else "i32"
+
+
+def spilled(made: Any, target: str) -> int:
+    """Return how many bytes of registers are kept in memory, as the assembler says."""
+    if target.startswith("gfx"):
+        return sum(map(int, re.findall(r"\.vgpr_spill_count:\s+(\d+)", made.asm["amdgcn"])))
+    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
+    assembler = sorted(tools.glob("ptxas*"))[-1]  # the newest
+    named = re.search(r"\.target (\w+)", made.asm["ptx"])
+    assert named
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(made.asm["ptx"])
+        command = [str(assembler), "-v", f"--gpu-name={named[1]}", str(source)]
+        command += ["-o", str(source.with_suffix(".cubin"))]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill", said)))
+
+
+def main(target: str, size: int) -> None:
+    """Compile everything for a target and a size of heads."""
+    for name, kernel, values in kernels(size):
+        options = {"num_warps": values.pop("num_warps")}
+        signature = {arg: type_of(arg, values) for arg in kernel.arg_names}
+        places = {(kernel.arg_names.index(key),): value for key, value in values.items()}
+        source = ASTSource(kernel, signature, places)
+        made = triton.compile(source, target=TARGETS[target], options=options)
+        found = {"kernel": name, "shared": made.metadata.shared, "spilled": spilled(made, target)}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

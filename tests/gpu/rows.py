@@ -1,0 +1,117 @@
+"""Random keys, values and queries for kernels of GPUs, and what the references make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from suffice.attention import ATTENTIONS
+from suffice.attention.traversal import Attended
+from suffice.backends.triton.aet_sets import AetSet
+from suffice.backends.triton.attend import attend
+from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass
+class Case:
+    """A token of each of some requests: queries [N, H, D], keys and values [N, G, S, D].
+
+    Token n sees rows [firsts[n], lengths[n]).
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    lengths: Sequence[int]
+    firsts: Sequence[int]
+
+    @classmethod
+    def random(
+        cls,
+        lengths: Sequence[int],
+        *,
+        heads: int = 2,
+        group: int = 4,
+        size: int = 64,
+        dtype: torch.dtype = torch.float32,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> Case:
+        """Return a case whose scores have a standard deviation of 2."""
+        made = torch.Generator().manual_seed(seed)
+        count, rows = len(lengths), max(lengths)
+        q, k, v = (
+            torch.randn(count, *shape, size, generator=made).to(dtype)
+            for shape in ((heads * group,), (heads, rows), (heads, rows))
+        )
+        firsts = [max(each - (window or each), 0) for each in lengths]
+        return cls(2 * q, k, v, lengths, firsts)
+
+    @property
+    def scale(self) -> float:
+        return float(self.q.shape[-1] ** -0.5)
+
+    @property
+    def tokens(self) -> Tokens:
+        first, length = (
+            torch.tensor(each, dtype=torch.int32, device=DEVICE)
+            for each in (self.firsts, self.lengths)
+        )
+        owner = torch.arange(len(self.lengths), dtype=torch.int32, device=DEVICE)
+        return Tokens(owner, first, length, self.lengths)
+
+    def held(self, page: int = 0, seed: int = 0) -> Held:
+        """Return keys and values as tensors; with a `page`, in pages of that many rows."""
+        k, v = self.k.to(DEVICE), self.v.to(DEVICE)
+        if not page:
+            return Held(k, v)
+        count, heads, rows, size = k.shape
+        each = -(-rows // page)
+        table = torch.randperm(3 + count * each, generator=torch.Generator().manual_seed(seed))
+        table = table[: count * each].view(count, each)
+        pages = []
+        for x in (k, v):
+            padded = torch.nn.functional.pad(x, (0, 0, 0, each * page - rows))
+            parts = padded.view(count, heads, each, page, size).permute(0, 2, 3, 1, 4)
+            made = torch.full((3 + count * each, page, heads, size), torch.nan, dtype=x.dtype)
+            made[table.flatten()] = parts.flatten(0, 1).cpu()
+            pages.append(made.to(DEVICE))
+        return Held(*pages, table=table.to(torch.int32).to(DEVICE))
+
+    def run(self, technique: str, page: int = 0, **options: Any) -> tuple[torch.Tensor, Reads]:
+        """Return the kernel's output, on the CPU, and what was read."""
+        rule = ATTENTIONS.build(technique).rule()
+        held = self.held(page)
+        if technique.startswith("aet") and "sets" not in options:
+            options["sets"] = [AetSet(rule.parameters, held.heads, DEVICE) for _ in self.lengths]
+        found, reads = attend(
+            rule, self.q.to(DEVICE), held, self.tokens, scale=self.scale, **options
+        )
+        return found.cpu(), reads
+
+    def reference(self, technique: str, dtype: type = np.float64, **options: Any) -> list[Attended]:
+        """Return what the technique's reference makes of each token."""
+        found, own = [], ATTENTIONS.build(technique)
+        for at, (first, length) in enumerate(zip(self.firsts, self.lengths, strict=True)):
+            rows = (self.q[at][:, None], self.k[at, :, :length], self.v[at, :, :length])
+            seen = np.arange(length)[None] >= first
+            given = {name: each[at] for name, each in options.items()}
+            parts = (each.float().numpy().astype(dtype) for each in rows)
+            found.append(own.reference(*parts, scale=self.scale, visible=seen, **given))
+        return found
+
+
+def listed(orders: Sequence[Sequence[Sequence[int]]]) -> Blocks:
+    """Return lists of blocks, [N][G][M], which may differ in length, as the kernels take them."""
+    most = max(len(own) for token in orders for own in token)
+    blocks = [[[*own, *[0] * (most - len(own))] for own in token] for token in orders]
+    counts = [[len(own) for own in token] for token in orders]
+    return Blocks(
+        *(torch.tensor(each, dtype=torch.int32, device=DEVICE) for each in (blocks, counts))
+    )

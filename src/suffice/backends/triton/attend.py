@@ -102,8 +102,9 @@ def _sum_all(
         *call.strides(listed), **call.shapes(unit, listed),
     )  # fmt: skip
     join_units[(call.pairs,)](
-        *of_units, call.out, sums.peaks, sums.totals, sums.sums, units, *call.out.stride()[:2],
-        call.heads, **call.part, KEEPS=keeps,
+        *of_units, call.counts(listed), call.tokens.first, call.tokens.length, call.out,
+        sums.peaks, sums.totals, sums.sums, units, *call.out.stride()[:2], call.heads,
+        **call.part, UNIT=unit, LISTED=listed is not None, KEEPS=keeps,
     )  # fmt: skip
     return *of_units[:2], sums
 

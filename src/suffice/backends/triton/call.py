@@ -142,13 +142,16 @@ class Call:
 
     def inputs(self, listed: Blocks | None, marks: torch.Tensor | None = None) -> tuple[Any, ...]:
         """Return the tensors that are read."""
-        none = self.tokens.owner  # not read
-        blocks, counts = (marks, none) if listed is None else (listed.blocks, listed.counts)
-        blocks = none if blocks is None else blocks
-        table = none if self.held.table is None else self.held.table
-        tokens = self.tokens
+        none, tokens = self.tokens.owner, self.tokens  # not read
+        blocks = marks if listed is None else listed.blocks
+        optional = (none if each is None else each for each in (self.held.table, blocks))
         rows = self.q, self.held.keys, self.held.values
-        return (*rows, table, blocks, counts, tokens.owner, tokens.first, tokens.length)
+        of_tokens = tokens.owner, tokens.first, tokens.length
+        return (*rows, *optional, self.counts(listed), *of_tokens)
+
+    def counts(self, listed: Blocks | None) -> torch.Tensor:
+        """Return the numbers of blocks in lists; without lists, what is not read."""
+        return self.tokens.owner if listed is None else listed.counts
 
     def strides(self, listed: Blocks | None, marks: torch.Tensor | None = None) -> tuple[int, ...]:
         """Return the strides of the tensors that are read."""

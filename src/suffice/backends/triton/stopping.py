@@ -18,9 +18,11 @@ import triton.language as tl
 
 from suffice.backends.triton.sums import (
     joined,
+    load_sums,
     queries_of,
     start_of,
     store_output,
+    store_sums,
     sums_of_unit,
     units_of,
 )
@@ -57,7 +59,8 @@ def aet_has_enough(total, peak, top, known, length, share):
 
     `top` is the largest score of the rows that are always read, and `known` of `length` keys were.
     """
-    average = (total - tl.exp2(top - peak)) / tl.maximum(known - 1, 1)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    average = (total - tl.exp2(top - base)) / tl.maximum(known - 1, 1)
     return (known > 1) & ((total + average * (length - known)) * share <= total)
 
 
@@ -86,11 +89,10 @@ def read_until_stop(
     begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
     count = tl.load(counts + at) if LISTED else 0
     used = units_of(count, begin, end, UNIT, LISTED)
-    r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     ints = shared + at * shared_size
-    highest = tl.load(top + at * ROWS + r)
+    highest = tl.load(top + at * ROWS + tl.arange(0, ROWS))
     wave = split * 0
     while (wave * splits < used) & (tl.load(ints + _STOPPED, volatile=True) == 0):
         unit = wave * splits + split
@@ -100,10 +102,8 @@ def read_until_stop(
             GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, MARKED, FILTERS,
         )  # fmt: skip
         if unit < used:
-            to = (at * units + unit) * ROWS + r
-            tl.store(peaks + to, peak, cache_modifier=".cg")
-            tl.store(totals + to, total, cache_modifier=".cg")
-            tl.store(sums + to[:, None] * DIM + d[None, :], own, cache_modifier=".cg")
+            place = at * units + unit
+            store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
             tl.store(keys + at * units + unit, of_keys, cache_modifier=".cg")
             tl.store(values + at * units + unit, of_values, cache_modifier=".cg")
             tl.atomic_add(ints + _FETCHED, of_keys + of_values, sem="relaxed")
@@ -138,9 +138,7 @@ def _join_wave(
     turn = tl.load(ints + _TURN, cache_modifier=".cg")
     stopped = tl.load(ints + _STOPPED, cache_modifier=".cg") != 0
     to, wide = at * ROWS + r, (at * ROWS + r)[:, None] * DIM + d[None, :]
-    peak = tl.load(peak_run + to, cache_modifier=".cg")
-    total = tl.load(total_run + to, cache_modifier=".cg")
-    sum_ = tl.load(sum_run + wide, cache_modifier=".cg")
+    peak, total, sum_ = load_sums(peak_run, total_run, sum_run, at, GROUP, ROWS, DIM)
     known = tl.load(known_before + at) + tl.load(ints + _KEYS, cache_modifier=".cg")
     of_keys, of_values = 0, 0
     probe, steady = sum_, tl.zeros([ROWS], tl.int32)
@@ -151,10 +149,8 @@ def _join_wave(
     last = tl.minimum(unit + splits, used)
     before = unit
     while (unit < last) & (not stopped):
-        from_ = (at * units + unit) * ROWS + r
-        more = tl.load(sums + from_[:, None] * DIM + d[None, :], cache_modifier=".cg")
-        more_peak = tl.load(peaks + from_, cache_modifier=".cg")
-        more_total = tl.load(totals + from_, cache_modifier=".cg")
+        place = at * units + unit
+        more_peak, more_total, more = load_sums(peaks, totals, sums, place, GROUP, ROWS, DIM)
         peak, total, sum_ = joined(peak, total, sum_, more_peak, more_total, more)
         more_keys = tl.load(keys + at * units + unit, cache_modifier=".cg")
         of_keys += more_keys
@@ -172,9 +168,7 @@ def _join_wave(
     tl.store(ints + _TURN, turn + 1)
     if unit > before:
         tl.store(ints + _UNITS_READ, unit)
-        tl.store(peak_run + to, peak)
-        tl.store(total_run + to, total)
-        tl.store(sum_run + wide, sum_)
+        store_sums(peak_run, total_run, sum_run, at, peak, total, sum_, GROUP, ROWS, DIM)
         if RULE == _ART:
             tl.store(probe_run + wide, probe)
             tl.store(steady_run + to, steady)

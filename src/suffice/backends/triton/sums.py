@@ -152,6 +152,33 @@ def units_of(count, first, length, UNIT: tl.constexpr, LISTED: tl.constexpr):
 
 
 @triton.jit
+def store_sums(
+    peaks, totals, sums, place, peak, total, own,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """Store sums at a place, past the first cache: others read them."""
+    r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
+    to, there = place * ROWS + r, r < GROUP
+    tl.store(peaks + to, peak, mask=there, cache_modifier=".cg")
+    tl.store(totals + to, total, mask=there, cache_modifier=".cg")
+    wide = sums + to[:, None] * DIM + d[None, :]
+    tl.store(wide, own, mask=there[:, None], cache_modifier=".cg")
+
+
+@triton.jit
+def load_sums(
+    peaks, totals, sums, place, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr
+):
+    """Return the sums at a place; those of rows that pad the group are of no rows."""
+    r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
+    at, there = place * ROWS + r, r < GROUP
+    peak = tl.load(peaks + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(totals + at, mask=there, other=0.0, cache_modifier=".cg")
+    wide = sums + at[:, None] * DIM + d[None, :]
+    return peak, total, tl.load(wide, mask=there[:, None], other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def store_output(
     out, total, sums, at, heads, out_token, out_head,
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,

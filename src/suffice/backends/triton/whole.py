@@ -7,9 +7,11 @@ import triton.language as tl
 
 from suffice.backends.triton.sums import (
     joined,
+    load_sums,
     queries_of,
     start_of,
     store_output,
+    store_sums,
     sums_of_unit,
     units_of,
 )
@@ -33,43 +35,40 @@ def sum_units(
     mine = tl.load(owner + token)
     begin, end = tl.load(first + token), tl.load(length + token)
     count = tl.load(counts + at) if LISTED else 0
-    peak, total, own, _, _ = sums_of_unit(
-        queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM),
-        k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
-        unit, units_of(count, begin, end, UNIT, LISTED),
-        start_of(mine, head, stride_owner, stride_head), scale, 0, stride_page, stride_row,
-        GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, False, False,
-    )  # fmt: skip
-    to = (at * units + unit) * ROWS + tl.arange(0, ROWS)
-    tl.store(peaks + to, peak)
-    tl.store(totals + to, total)
-    tl.store(sums + to[:, None] * DIM + tl.arange(0, DIM)[None, :], own)
+    used = units_of(count, begin, end, UNIT, LISTED)
+    if unit < used:
+        peak, total, own, _, _ = sums_of_unit(
+            queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM),
+            k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
+            unit, used, start_of(mine, head, stride_owner, stride_head), scale, 0,
+            stride_page, stride_row,
+            GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, False, False,
+        )  # fmt: skip
+        place = at * units + unit
+        store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
 
 
 @triton.jit
 def join_units(
-    peaks, totals, sums, out, peak_to, total_to, sum_to,
+    peaks, totals, sums, counts, first, length, out, peak_to, total_to, sum_to,
     units, out_token, out_head, heads,
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
-    KEEPS: tl.constexpr,
+    UNIT: tl.constexpr, LISTED: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     """Join the units of each token and key/value head, in order; store the output. Grid: N * G.
 
     With KEEPS the joined sums are stored, too, for more rows to be added.
     """
     at = tl.program_id(0)
-    r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
+    count = tl.load(counts + at) if LISTED else 0
+    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     own = tl.zeros([ROWS, DIM], tl.float32)
-    for unit in range(units):
-        place = (at * units + unit) * ROWS + r
-        more = tl.load(sums + place[:, None] * DIM + d[None, :])
-        more_peak, more_total = tl.load(peaks + place), tl.load(totals + place)
+    for unit in range(units_of(count, begin, end, UNIT, LISTED)):
+        place = at * units + unit
+        more_peak, more_total, more = load_sums(peaks, totals, sums, place, GROUP, ROWS, DIM)
         peak, total, own = joined(peak, total, own, more_peak, more_total, more)
     store_output(out, total, own, at, heads, out_token, out_head, GROUP, ROWS, D, DIM)
     if KEEPS:
-        to = at * ROWS + r
-        tl.store(peak_to + to, peak)
-        tl.store(total_to + to, total)
-        tl.store(sum_to + to[:, None] * DIM + d[None, :], own)
+        store_sums(peak_to, total_to, sum_to, at, peak, total, own, GROUP, ROWS, DIM)

@@ -42,7 +42,7 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     of_aet = {"UNIT": 16, "TILE": 16, "RULE": AET, "MARKED": True, "FILTERS": True}
     return [
         ("exact", sum_units, rows),
-        ("joined", join_units, {**part, "UNIT": 256, "LISTED": False, "KEEPS": True}),
+        ("joined", join_units, {**part, "UNIT": 256, "LISTED": False}),
         ("art", read_until_stop, {**stops, "RULE": ART, "PROBE": 32}),
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
     ]

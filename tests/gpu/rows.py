@@ -14,6 +14,7 @@ from suffice.attention.traversal import Attended
 from suffice.backends.triton.aet_sets import AetSet
 from suffice.backends.triton.attend import attend
 from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
+from suffice.backends.triton.sketches import Sketches
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -64,7 +65,7 @@ class Case:
             for each in (self.firsts, self.lengths)
         )
         owner = torch.arange(len(self.lengths), dtype=torch.int32, device=DEVICE)
-        return Tokens(owner, first, length, self.lengths)
+        return Tokens(owner, first, length, list(self.firsts), list(self.lengths))
 
     def held(self, page: int = 0, seed: int = 0) -> Held:
         """Return keys and values as tensors; with a `page`, in pages of that many rows."""
@@ -90,6 +91,11 @@ class Case:
         held = self.held(page)
         if technique.startswith("aet") and "sets" not in options:
             options["sets"] = [AetSet(rule.parameters, held.heads, DEVICE) for _ in self.lengths]
+        if technique.startswith("certified") and "sketches" not in options:
+            options["sketches"] = made = Sketches(
+                len(self.lengths), held.heads, self.q.shape[-1], max(self.lengths), DEVICE
+            )
+            made.extend(held, list(self.lengths))
         found, reads = attend(
             rule, self.q.to(DEVICE), held, self.tokens, scale=self.scale, **options
         )

@@ -180,7 +180,7 @@ def test_the_comparison_bites(
 @pytest.mark.parametrize(
     ("technique", "change", "message"),
     [
-        ("certified", {}, "attention rule 'certified' on a GPU: must be aet, art, read_all"),
+        ("tiers", {}, "attention rule 'tiers' on a GPU: must be aet, art, certified, read_all"),
         ("art:values=0.1", {}, "a value filter on a GPU"),
         ("art:block=16,order=sketch", {}, "must be blocks, newest first"),
         ("exact", {"size": 48}, "heads of size 48: must be a multiple of 16 from 64 to 256"),

@@ -14,6 +14,7 @@ from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton import stopping
 from suffice.backends.triton.aet_sets import AetSet
 from suffice.backends.triton.call import LOG2_E, Blocks, Call, Held, Reads, Sums, Tokens
+from suffice.backends.triton.sketches import Search, Sketches, estimated, newest, windows_of
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
 from suffice.cache import BLOCK
@@ -22,7 +23,7 @@ from suffice.errors import InputError
 UNIT = 256  # rows that one program sums up where nothing stops
 SIZES = range(64, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
-KINDS = ("aet", "art", "read_all")
+KINDS = ("aet", "art", "certified", "read_all")
 
 
 def attend(
@@ -34,12 +35,14 @@ def attend(
     scale: float,
     blocks: Blocks | None = None,
     sets: Sequence[AetSet] | None = None,
+    sketches: Sketches | None = None,
     splits: int | None = None,
 ) -> tuple[torch.Tensor, Reads]:
     """Return the output of N tokens' queries q [N, H, D], and what was read for it.
 
     `rule`: the technique's; None reads all rows. `blocks`: those to read, in order; None: all that
     are seen, newest first. `sets`: the states of `aet`, one for each token, which learn from it.
+    `sketches`: of all rows that tokens see, for `certified`.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
 
@@ -52,6 +55,9 @@ def attend(
     if rule.kind == "aet":
         assert sets is not None and blocks is None
         return _aet(call, rule, sets, splits)
+    if rule.kind == "certified" and not rule.exact:
+        assert sketches is not None and blocks is None
+        return _certified(call, rule, sketches)
     if rule.kind == "read_all" or rule.exact:
         return _whole(call, blocks)
     return _stopping(call, rule, blocks, splits)
@@ -83,20 +89,19 @@ def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
 
 
 def _whole(call: Call, listed: Blocks | None) -> tuple[torch.Tensor, Reads]:
-    _sum_all(call, listed, UNIT)
+    _add_all(call, call.none(), listed, UNIT)
     shape = call.count, call.heads
     seen = (call.tokens.length - call.tokens.first)[:, None].expand(shape)
     read = seen if listed is None else call.rows_of(listed)
     return call.out, Reads(read, read, 2 * read)
 
 
-def _sum_all(
-    call: Call, listed: Blocks | None, unit: int, keeps: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, Sums]:
-    """Store the output; return peaks and totals of units, and of all, if it `keeps` them."""
+def _add_all(
+    call: Call, sums: Sums, listed: Blocks | None, unit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add all rows, or a list's, to sums; store the output; return peaks and totals of units."""
     units = call.units(unit, listed)
     of_units = call.of_units(units)
-    sums = call.none()
     sum_units[(units, call.pairs)](
         *call.inputs(listed), *of_units, call.scale, call.heads, units,
         *call.strides(listed), **call.shapes(unit, listed),
@@ -104,9 +109,9 @@ def _sum_all(
     join_units[(call.pairs,)](
         *of_units, call.counts(listed), call.tokens.first, call.tokens.length, call.out,
         sums.peaks, sums.totals, sums.sums, units, *call.out.stride()[:2], call.heads,
-        **call.part, UNIT=unit, LISTED=listed is not None, KEEPS=keeps,
+        **call.part, UNIT=unit, LISTED=listed is not None,
     )  # fmt: skip
-    return *of_units[:2], sums
+    return of_units[:2]
 
 
 def _stopping(
@@ -158,8 +163,8 @@ def _aet(
 ) -> tuple[torch.Tensor, Reads]:
     own = [each.always(length) for each, length in zip(sets, call.tokens.lengths, strict=True)]
     always = _padded(own)
-    peaks, totals, sums = _sum_all(call, always, BLOCK, keeps=True)
-    sums = dataclasses.replace(sums, known=call.rows_of(always))
+    sums = dataclasses.replace(call.none(), known=call.rows_of(always))
+    peaks, totals = _add_all(call, sums, always, BLOCK)
     marks = call.zeros(call.units(BLOCK, None), dtype=torch.int8).view(call.count, call.heads, -1)
     there = torch.arange(always.blocks.shape[-1], device=call.q.device) < always.counts[..., None]
     marks.scatter_reduce_(2, always.blocks.long(), there.to(torch.int8), "amax")
@@ -174,6 +179,29 @@ def _aet(
         each.learn(masses[at, :, : blocks.shape[1]])
     known = sums.known
     return call.out, Reads(known + more.keys, known + more.values, 2 * known + more.fetched)
+
+
+def _certified(call: Call, rule: AttentionRule, sketches: Sketches) -> tuple[torch.Tensor, Reads]:
+    """Read the rows without a sketch, then the heaviest blocks until the rest is within `missing`.
+
+    They are chosen by estimates; if what was read weighs less than that, more are read.
+    """
+    firsts, lengths, given = call.tokens.firsts, call.tokens.lengths, rule.parameters
+    windows = windows_of(firsts, lengths)
+    first = newest(call, firsts, lengths, windows)
+    sums = call.none()
+    _add_all(call, sums, first, UNIT)
+    found = estimated(call, sketches, windows, bool(given["bounded"]))
+    search = Search.of(found, sums, call.group, given["missing"])
+    begin = torch.zeros(call.pairs, dtype=torch.int64, device=call.q.device)
+    known, read = search.known(sums), call.rows_of(first)
+    for grows in (True, False):
+        end = search.chosen(known, begin, grows)
+        more = search.between(call, begin, end)
+        _add_all(call, sums, more, UNIT)
+        known, read, begin = search.known(sums), read + call.rows_of(more), end
+    missing = search.missing(known, end).view(call.count, call.heads)
+    return call.out, Reads(read, read, 2 * read, missing)
 
 
 def _padded(own: Sequence[torch.Tensor]) -> Blocks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,13 +60,14 @@ class Held:
 class Tokens:
     """Which rows each of N tokens sees: [first, length) of request `owner`, int32 [N] each.
 
-    `lengths` are the same numbers as `length`, known without asking the device.
+    `firsts` and `lengths` are the same numbers, known without asking the device.
     """
 
     owner: torch.Tensor
     first: torch.Tensor
     length: torch.Tensor
-    lengths: Sequence[int]
+    firsts: list[int]
+    lengths: list[int]
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,14 @@ class Reads:
     """What was read for each token and key/value head, int32 [N, G].
 
     `keys` and `values`: rows that the output is made of. `fetched`: keys and values that came from
-    memory, those included that were read beyond a stop which nobody had seen yet.
+    memory, those included that were read beyond a stop which nobody had seen yet. `missing` float32
+    [N, G]: the largest share of a head's softmax that may be unread; None: nothing is known.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     fetched: torch.Tensor
+    missing: torch.Tensor | None = None
 
 
 @dataclass

@@ -53,22 +53,19 @@ def join_units(
     peaks, totals, sums, counts, first, length, out, peak_to, total_to, sum_to,
     units, out_token, out_head, heads,
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
-    UNIT: tl.constexpr, LISTED: tl.constexpr, KEEPS: tl.constexpr,
+    UNIT: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """Join the units of each token and key/value head, in order; store the output. Grid: N * G.
 
-    With KEEPS the joined sums are stored, too, for more rows to be added.
+    They are added to the sums of `*_to`, in which the result is stored.
     """
     at = tl.program_id(0)
     count = tl.load(counts + at) if LISTED else 0
     begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
-    peak = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    own = tl.zeros([ROWS, DIM], tl.float32)
+    peak, total, own = load_sums(peak_to, total_to, sum_to, at, GROUP, ROWS, DIM)
     for unit in range(units_of(count, begin, end, UNIT, LISTED)):
         place = at * units + unit
         more_peak, more_total, more = load_sums(peaks, totals, sums, place, GROUP, ROWS, DIM)
         peak, total, own = joined(peak, total, own, more_peak, more_total, more)
     store_output(out, total, own, at, heads, out_token, out_head, GROUP, ROWS, D, DIM)
-    if KEEPS:
-        store_sums(peak_to, total_to, sum_to, at, peak, total, own, GROUP, ROWS, DIM)
+    store_sums(peak_to, total_to, sum_to, at, peak, total, own, GROUP, ROWS, DIM)

@@ -1,0 +1,180 @@
+"""Sketches of a layer's keys, on the keys' device, and which blocks `certified` reads by them.
+
+Nothing here asks the device for a number: selections are tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+
+from suffice.attention.sketch import CHUNK, complete_chunks
+from suffice.backends.triton.call import Blocks, Call, Held, Sums
+from suffice.backends.triton.sketch import estimate, sketch_chunks
+from suffice.cache import BLOCK
+
+_PER_CHUNK = CHUNK // BLOCK
+_SUM_ERROR = 1e-5  # relative error of float32 sums, as in `suffice.attention.certified_reference`
+
+
+class Sketches:
+    """The sketches of B requests' keys; chunks are sketched once their 64 keys are there."""
+
+    def __init__(
+        self, requests: int, heads: int, size: int, rows: int, device: torch.device
+    ) -> None:
+        self.chunks = rows // CHUNK  # room
+        shape = requests, heads, self.chunks
+        self.codes = torch.zeros(*shape, CHUNK, size // 2, dtype=torch.uint8, device=device)
+        self.scales = torch.zeros(*shape, size, dtype=torch.bfloat16, device=device)
+        self.lows = torch.zeros_like(self.scales)
+        self.residuals = torch.zeros(*shape, _PER_CHUNK, device=device)
+        self._made = [0] * requests
+
+    def extend(self, held: Held, lengths: list[int]) -> None:
+        """Sketch the complete chunks among the first rows of each request."""
+        ends = [length // CHUNK for length in lengths]
+        most = max(end - made for end, made in zip(ends, self._made, strict=True))
+        if most <= 0:
+            return
+        device, (requests, heads, _, _, half) = self.codes.device, self.codes.shape
+        begin, end = (
+            torch.tensor(each, dtype=torch.int32, device=device) for each in (self._made, ends)
+        )
+        table = begin if held.table is None else held.table
+        sketch_chunks[(most, requests * heads)](
+            held.keys, table, self.codes, self.scales, self.lows, self.residuals, begin, end,
+            heads, self.chunks, *held.strides, 0 if held.table is None else table.stride(0),
+            D=2 * half, HALF=triton.next_power_of_2(half), PAGE=held.page,
+        )  # fmt: skip
+        self._made = ends
+
+
+class Estimates(NamedTuple):
+    """Of the blocks that the sketches cover: masses and the most that they can be, log2, float32
+    [N G, R, blocks]. Blocks that a token's sketch does not cover have none, -inf."""
+
+    masses: torch.Tensor
+    bounds: torch.Tensor
+
+
+def estimated(
+    call: Call, sketches: Sketches, windows: list[tuple[int, int]], bounded: bool
+) -> Estimates:
+    """Return the estimates for each token, whose sketch has the chunks `windows` [begin, end)."""
+    begin, end = (
+        torch.tensor(each, dtype=torch.int32, device=call.q.device)
+        for each in zip(*windows, strict=True)
+    )
+    half = sketches.codes.shape[-1]
+    shape = call.rows, _PER_CHUNK * sketches.chunks
+    masses, bounds = call.empty(*shape), call.empty(*shape)
+    estimate[(sketches.chunks, call.pairs)](
+        call.q, sketches.codes, sketches.scales, sketches.lows, sketches.residuals,
+        call.tokens.owner, begin, end, masses, bounds,
+        call.scale, call.heads, sketches.chunks, *call.q.stride()[:2],
+        GROUP=call.group, ROWS=call.rows, D=2 * half, HALF=triton.next_power_of_2(half),
+        BOUNDED=bounded,
+    )  # fmt: skip
+    return Estimates(masses[:, : call.group], bounds[:, : call.group])
+
+
+@dataclass
+class Search:
+    """Which blocks a token must read so that the rest has at most the share `eps` of its softmax.
+
+    All tensors are of N G pairs. `order` [N G, blocks]: heaviest first; `masses` and `rest` [N G,
+    R, blocks (+ 1)]: estimates in that order, and the most that the blocks from each place on can
+    have, both in units of 2^`peak`.
+    """
+
+    order: torch.Tensor
+    masses: torch.Tensor
+    rest: torch.Tensor
+    peak: torch.Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, found: Estimates, known: Sums, group: int, eps: float) -> Search:
+        """Return the search after the newest rows, whose sums are known, were read."""
+        peak = torch.maximum(found.masses.amax(-1), known.peaks[:, :group])
+        masses, bounds = ((each - peak[..., None]).exp2() for each in found)
+        shares = (masses / masses.sum(-1, keepdim=True).clamp(min=1e-30)).sum(1)
+        order = torch.sort(_in_buckets(shares), stable=True, dim=-1, descending=True).indices
+        wide = order[:, None].expand_as(masses)
+        masses, bounds = masses.gather(-1, wide), bounds.gather(-1, wide)
+        rest = torch.nn.functional.pad(bounds.flip(-1).cumsum(-1).flip(-1), (0, 1))
+        return cls(order, masses, rest, peak, eps)
+
+    def known(self, sums: Sums) -> torch.Tensor:
+        """Return the mass of what was read [N G, R], in units of 2^`peak`."""
+        group = self.peak.shape[1]
+        return sums.totals[:, :group] * (sums.peaks[:, :group] - self.peak).exp2()
+
+    def chosen(self, known: torch.Tensor, first: torch.Tensor, grows: bool) -> torch.Tensor:
+        """Return how many blocks of the order to read [N G], at least `first` of them.
+
+        `known`: the mass of what was read, which `grows` by the estimates of further blocks.
+        """
+        held = known[..., None]
+        if grows:
+            held = held + torch.nn.functional.pad(self.masses.cumsum(-1), (1, 0))
+        rest = self.rest + _SUM_ERROR * (self.rest[..., :1] + known[..., None])
+        rest = torch.where(self.rest > 0, rest, self.rest)  # where nothing is left, nothing is
+        within = (rest <= self.eps * (held + rest)).all(1)
+        place = torch.arange(within.shape[-1], device=within.device)
+        within = within & (place >= first[:, None])
+        return within.int().argmax(-1)
+
+    def missing(self, known: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the largest share of a head's softmax that may be unread [N G]."""
+        at = chosen[:, None, None].expand(*known.shape, 1)
+        rest = self.rest.gather(-1, at)[..., 0]
+        return (rest / (known + rest)).amax(-1)
+
+    def between(self, call: Call, first: torch.Tensor, last: torch.Tensor) -> Blocks:
+        """Return the blocks at the places [first, last) of the order."""
+        count = self.order.shape[-1]
+        place = torch.arange(count, device=first.device) + first[:, None]
+        blocks = self.order.gather(-1, place.clamp(max=count - 1)).int()
+        shape = call.count, call.heads
+        return Blocks(blocks.view(*shape, count), (last - first).int().view(shape))
+
+
+def windows_of(firsts: list[int], lengths: list[int]) -> list[tuple[int, int]]:
+    """Return the chunks [begin, end) whose sketch each token uses."""
+    return [complete_chunks(*each) for each in zip(firsts, lengths, strict=True)]
+
+
+def newest(
+    call: Call, firsts: list[int], lengths: list[int], windows: list[tuple[int, int]]
+) -> Blocks:
+    """Return the blocks without a sketch, which each token reads first."""
+    own = []
+    for first, length, (begin, end) in zip(firsts, lengths, windows, strict=True):
+        covered = range(begin * _PER_CHUNK, end * _PER_CHUNK)
+        every = range(first // BLOCK, math.ceil(length / BLOCK))
+        own.append([block for block in every if block not in covered])
+    most = max(map(len, own))
+    padded = [[*each, *[0] * (most - len(each))] for each in own]
+    blocks, counts = (
+        torch.tensor(each, dtype=torch.int32, device=call.q.device)
+        for each in (padded, list(map(len, own)))
+    )
+    shape = call.count, call.heads
+    return Blocks(
+        blocks[:, None].expand(*shape, most).contiguous(),
+        counts[:, None].expand(shape).contiguous(),
+    )
+
+
+def _in_buckets(shares: torch.Tensor) -> torch.Tensor:
+    """Return ascending buckets of shares, as `suffice.attention.sketch`: four per power of two."""
+    _, above = torch.frexp(shares.clamp(min=2.0**-28))
+    exponent = above - 1
+    quarters = torch.ldexp(shares, 2 - exponent).floor() / 4
+    return (exponent + quarters).clamp(min=-27)

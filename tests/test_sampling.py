@@ -24,7 +24,7 @@ from transformers import (
 
 from suffice import sampling
 from suffice.errors import InputError
-from suffice.sampling import SamplingState, draw, probabilities, reference, sample, uniform
+from suffice.sampling import SamplingState, draw, probabilities, reference, rows, sample, uniform
 from suffice.sampling.reference import adjust
 from suffice.sampling_params import SamplingParams
 
@@ -250,12 +250,16 @@ def test_draw_inverts_the_running_sum(weights: list[float], number: float) -> No
     assert number * sums[-1] <= sums[index]
 
 
-def test_draw_at_the_ends() -> None:
+def test_draw_at_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
     numbers = (0.0, 0.4999, 0.5, 1 - 2**-53)
     assert [draw(probs, number) for number in numbers] == [1, 1, 3, 3]
     weights = np.array([0, 3, 0, 3, 0])
     assert [reference.draw(weights, number) for number in numbers] == [1, 1, 3, 3]
+    given = iter(numbers)
+    monkeypatch.setattr(rows, "uniform", lambda *arguments: next(given))
+    logits = np.where(probs > 0, np.float32(0), np.float32(-math.inf))
+    assert sample(np.stack([logits] * 4), [state_of() for _ in numbers]) == [1, 1, 3, 3]
 
 
 def test_uniform_depends_on_every_argument_and_nothing_else() -> None:

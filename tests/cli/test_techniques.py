@@ -26,6 +26,13 @@ def test_every_option_of_every_technique_is_documented(seam: Seam, name: str) ->
         assert seam.table.build(page.limit) == seam.table.load(name).exact_limit()
 
 
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.table.kind)
+def test_the_text_of_a_technique_builds_it_again(seam: Seam) -> None:
+    for name in seam.table.names():
+        made = seam.table.build(Page.of(seam, name).example)
+        assert seam.table.build(seam.table.text_of(made)) == made
+
+
 def test_an_option_without_an_entry_is_found() -> None:
     @dataclasses.dataclass(frozen=True)
     class Undocumented:

@@ -79,6 +79,7 @@ def test_requests(tmp_path: Path) -> None:
         " yes",
     )
     assert [first[name].gold for name in ("arc_easy", "boolq", "openbookqa")] == [1, 1, 0]
+    assert [each.gold for each in questions("winogrande", ROWS["winogrande"], tmp_path)] == [0, 1]
 
 
 def test_figures_are_their_formulas() -> None:

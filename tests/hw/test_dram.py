@@ -149,6 +149,23 @@ def test_energy_of_one_burst_by_hand() -> None:
     assert spent.background_pj == pytest.approx(1.2 * 55 * 30)
 
 
+def test_energy_of_one_refresh_by_hand() -> None:
+    seen = simulate(dataclasses.replace(LONE, trefi_ns=3900), [3900.0], [0])
+    assert seen.refreshes == 1
+    assert energy.load("oconnor_hbm2").energy(LONE, seen).refresh_pj == 58176
+    spent = energy.load("idd_hbm2").energy(LONE, seen)
+    assert spent.refresh_pj == pytest.approx(1.2 * (250 - 55) * 260)
+
+
+def test_background_power_is_that_of_every_channel() -> None:
+    seen = simulate(dataclasses.replace(LONE, channels=8), [0.0], [0])
+    table = dataclasses.replace(energy.load("oconnor_hbm2"), background_mw=3)
+    spent = table.energy(HBM2, seen)
+    assert (HBM2.channels, seen.ns, spent.background_pj) == (8, 30, 3 * 8 * 30)
+    spent = energy.load("idd_hbm2").energy(HBM2, seen)
+    assert spent.background_pj == pytest.approx(1.2 * 30 * (55 + 7 * 40)), "one has an open row"
+
+
 def test_half_a_channel_has_half_the_currents() -> None:
     table = energy.load("idd_hbm1")
     whole, halves = Part.load("hbm1_8x128"), Part.load("hbm2_16x64")

@@ -137,6 +137,15 @@ def test_another_spelling_means_the_same_model(hub: FakeHub) -> None:
     )
 
 
+def test_each_revision_is_a_model_of_its_own(hub: FakeHub) -> None:
+    old = pull("org/one@v1")
+    assert resolve("org/one") == "org/one", "only v1 is here"
+    hub.repos["org/one"] = {"one-f16.gguf": b"GGUF newer"}
+    new = pull("org/one")
+    assert [resolve(name) for name in ("org/one@v1", "org/one")] == [str(old), str(new)]
+    assert (old.read_bytes(), new.read_bytes()) == (SMALL, b"GGUF newer")
+
+
 def test_a_folder_has_what_loading_reads(hub: FakeHub) -> None:
     path = pull("org/model")
     names = {each.name for each in path.iterdir() if not each.name.startswith(".")}

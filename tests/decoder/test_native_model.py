@@ -336,6 +336,21 @@ def test_parts_are_timed_after_a_step_that_failed(checkpoints: Any) -> None:
     assert not any(model.take_part_seconds().values())
 
 
+def test_a_step_takes_no_position_and_no_adapter_beyond_the_last(checkpoints: Any) -> None:
+    decoder, model = models(checkpoints("llama"))  # of 64 positions, without adapters
+    cache = cache_for(decoder, "float32", growth="upfront", limit=80)
+    cache.reserve(80)
+    cache.advance(63)
+    model.step([StepRows(cache, [1])])
+    cache.commit([0])
+    with pytest.raises(ValueError, match=r"^position 64 exceeds the model's 64$"):
+        model.step([StepRows(cache, [1])])
+    cache.truncate(1)
+    for adapter in (-2, 0):
+        with pytest.raises(ValueError, match=f"^there is no adapter {adapter}$"):
+            model.step([StepRows(cache, [1], adapter=adapter)])
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_maxima_are_those_of_blocks_of_logits(
     each_isa: str, threads: int, checkpoints: Any

@@ -350,7 +350,7 @@ def test_parts_are_timed_after_a_step_that_failed(checkpoints: Any) -> None:
     assert not any(model.take_part_seconds().values())
 
 
-def test_a_step_takes_no_position_and_no_adapter_beyond_the_last(checkpoints: Any) -> None:
+def test_no_position_and_no_adapter_beyond_the_last(checkpoints: Any) -> None:
     decoder, model = models(checkpoints("llama"))  # of 64 positions, without adapters
     cache = cache_for(decoder, "float32", growth="upfront", limit=80)
     cache.reserve(80)

@@ -81,7 +81,8 @@ def tree(folder: Path) -> Path:
     (folder / "made.py").write_text("def value():\n    return 1\n")
     (folder / "test_it.py").write_text(
         "from made import value\n\n\ndef test_it():\n    assert value() == 1\n\n\n"
-        "def test_blind():\n    assert value()\n"
+        "def test_blind():\n    assert value()\n\n\n"
+        "class TestAll:\n    text = 'def test_text():'\n\n    def test_own(self):\n        pass\n"
     )
     return folder
 
@@ -113,7 +114,12 @@ def test_what_has_no_fault_is_missing() -> None:
         ({"old": "e"}, "one: its text is 3 times in made.py"),
         ({"new": "1"}, "one: changes nothing"),
         ({"file": "gone.py"}, "one: there is no gone.py"),
-        ({"tests": ("test_it.py::test_other",)}, "one: there is no test test_it.py::test_other"),
+        ({"tests": ("test_it.py::test_it[a::b]", "test_it.py::TestAll::test_own", ".")}, None),
+        ({"tests": ("test_it.py::test_i[a]",)}, "one: there is no test test_it.py::test_i[a]"),
+        *(
+            ({"tests": (f"test_it.py::{test}",)}, f"one: there is no test test_it.py::{test}")
+            for test in ("test_other", "test_text", "test_own", "TestAll::test_it", "test_it::x")
+        ),
         ({"tests": ("test_gone.py",)}, "one: there is no test test_gone.py"),
         ({"tests": ()}, "one: names no test, or not what would go wrong"),
     ],

@@ -24,6 +24,7 @@ from transformers import (
 
 from suffice import sampling
 from suffice.errors import InputError
+from suffice.native import core
 from suffice.sampling import SamplingState, draw, probabilities, reference, rows, sample, uniform
 from suffice.sampling.reference import adjust
 from suffice.sampling_params import SamplingParams
@@ -339,3 +340,10 @@ def test_top_logprobs_are_of_the_raw_distribution() -> None:
     (found,) = sampling.top_logprobs([logits], [best[0]], [0])
     assert isinstance(found, sampling.TokenLogprobs)
     assert (found.top, found.rank) == ([], 1)
+
+
+@pytest.mark.parametrize("number", [-1e-9, 1.0, math.nan])
+def test_a_number_that_is_never_drawn_is_refused(number: float) -> None:
+    given = logits_of(0, 2), [state_of().native] * 2, None, np.array([0.5, number])
+    with pytest.raises(ValueError, match=r"^numbers must be in \[0, 1\)$"):
+        core.sample_rows(*given, np.zeros(2, np.int32), np.zeros(2, np.float32))

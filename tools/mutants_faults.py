@@ -5,12 +5,14 @@ A fault replaces a text that occurs once in a file, and names the tests that mus
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +22,7 @@ else:
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tests" / "faults"
 NATIVE = ("csrc", "CMakeLists.txt")
+Names: TypeAlias = "dict[str, Names]"
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,33 @@ class Fault:
 
 
 def _exists(root: Path, test: str) -> bool:
-    """Return whether a file has the named test; parameters in brackets are not looked at."""
+    """Return whether there is such a test; parameters in brackets are not looked at."""
     file, *names = test.partition("[")[0].split("::")
     path = root / file
-    if not path.exists():
-        return False
-    source = path.read_text(encoding="utf-8") if path.is_file() else ""
-    words = ("def", "class")
-    return all(any(f"{w} {name}{e}" in source for w in words for e in "(:") for name in names)
+    if not names or not path.is_file():
+        return not names and path.exists()
+    within = _defined(path)
+    for name in names:
+        if name not in within:
+            return False
+        within = within[name]
+    return True
+
+
+@functools.cache
+def _defined(path: Path) -> Names:
+    """Return the functions and classes of a file by their names, with those of each class."""
+    return _names(ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def _names(body: Iterable[ast.stmt]) -> Names:
+    found: Names = {}
+    for each in body:
+        if isinstance(each, ast.ClassDef):
+            found[each.name] = _names(each.body)
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[each.name] = {}
+    return found
 
 
 def read(path: Path) -> list[Fault]:

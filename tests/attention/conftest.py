@@ -33,7 +33,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         fresh = Outside(own.kind, seam, own.protocol, own.needs)
         monkeypatch.setattr(table, "outside", fresh)
     yield
-    for name in ("my_rule", *package.MODULES):
+    for name in ("my_rule", "parts", *package.MODULES):
         sys.modules.pop(name, None)
 
 

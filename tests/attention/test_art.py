@@ -10,6 +10,7 @@ import pytest
 
 from caches import cache_of
 from suffice.attention.art import ART, ProbeState
+from suffice.attention.exact import Exact
 from suffice.attention.traversal import Seen
 from suffice.backends.cpu.attention import attend
 from suffice.errors import InputError
@@ -81,6 +82,18 @@ def test_the_engine_stops_at_the_same_check(patience: int) -> None:
             assert read.key_rows == found.keys.sum(), (change, token)
             stops.add(read.key_rows)
     assert len(stops) > 8, "at many places"
+
+
+@pytest.mark.parametrize("block", [16, 48, 64])
+def test_a_window_is_read_to_its_oldest_key(block: int) -> None:
+    """Wherever it begins within the blocks of a check."""
+    random = np.random.default_rng(0)
+    cache = cache_of(*random.standard_normal((2, 1, 300, 64)).astype(np.float32), "float32")
+    q = random.standard_normal((2, 1, 64)).astype(np.float32)
+    rules = ART(change=1e-18, block=block).rule(), Exact().rule()
+    for window in range(60, 300, 16):
+        found, exact = (attend(rule, q, cache, 0, scale=0.1, window=window)[0] for rule in rules)
+        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

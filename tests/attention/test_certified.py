@@ -50,7 +50,15 @@ def far_needle(generator: torch.Generator) -> np.ndarray:
     return keys
 
 
-ADVERSARIES = (plain, outlier_channel, duplicates, far_needle)
+def last_of_blocks(generator: torch.Generator) -> np.ndarray:
+    """Of 16 keys, codes give all but the last exactly."""
+    keys = plain(generator)
+    others = np.arange(500) % BLOCK < BLOCK - 1
+    keys[others] = np.sign(keys[others])
+    return np.clip(keys, -1, 1)
+
+
+ADVERSARIES = (plain, outlier_channel, duplicates, far_needle, last_of_blocks)
 
 
 def sketched(keys: np.ndarray, values: np.ndarray, dtype: str = "float32") -> KVCache:

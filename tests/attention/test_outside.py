@@ -102,6 +102,21 @@ def test_a_copy_with_state_reads_what_the_core_reads(checkpoint: Path) -> None:
     assert counts[1][3] == pytest.approx(counts[0][3], rel=1e-3)
 
 
+def test_going_back_leaves_no_state(checkpoint: Path) -> None:
+    """The next tokens after a prompt are the same again, and once more in another cache."""
+    runner = load(checkpoint, "copies:Early:keys=0.4,values=0.05").runner
+    found = []
+    for name in ("one", "other"):
+        sequence = runner.open(name, 100)
+        runner.prefill(sequence, PROMPT[:90])
+        for _ in range(2):
+            runner.reserve(sequence, 9)
+            found.append(np.stack([runner.step([sequence], [each]) for each in PROMPT[:9]]))
+            runner.rewind(sequence, 90)
+        runner.close(sequence)
+    assert all(np.array_equal(found[0], each) for each in found)
+
+
 def test_batches_and_drafts_change_no_token(checkpoint: Path) -> None:
     rule = "my_rule:MyRule:margin=0.2,recent=8"
     prompts = [PROMPT, PROMPT[3:40], PROMPT[5:90]]

@@ -70,6 +70,16 @@ pytestmark = pytest.mark.usefixtures("here")
             "attention 'unfinished:X': importing unfinished fails: ModuleNotFoundError: No module "
             "named 'no_such_module' (unfinished.py, line 1)",
         ),
+        (
+            "parts.rules:X",
+            "attention 'parts.rules:X': importing parts.rules fails: ModuleNotFoundError: No "
+            "module named 'parts.gone' (rules.py, line 1)",
+        ),
+        (
+            "parts.gone:X",
+            "attention 'parts.gone:X': there is no module 'parts.gone', here or installed. Known "
+            "techniques: aet, art, certified, exact, tiers",
+        ),
     ],
 )
 def test_what_cannot_be_loaded(text: str, message: str, cli: Cli, folder: Path) -> None:

@@ -216,9 +216,12 @@ def test_the_bound_is_close_where_it_can_be(dtype: str, each_isa: str) -> None:
         lost = (cache.keys(0) - base)[:, :1]
         q = np.repeat(lost / np.square(lost).sum(-1, keepdims=True) / (2 * SCALE), REP, 0)
         found = np.full((5, 1, GROUPS * REP), np.nan, np.float32)
-        attend(Tiers(1, 0, bounded=True).rule(), q, cache, 0, scale=SCALE, audit=found)
+        technique = Tiers(1, 0, bounded=True)
+        reads = attend(technique.rule(), q, cache, 0, scale=SCALE, audit=found)[1]
         missing, _, bound = found[:3].astype(np.float64)
         assert (missing <= bound + 1e-5).all()
+        wanted = reference(technique, q, cache).distance[0].tolist()
+        assert [each.missing for each in reads] == pytest.approx(wanted, rel=2e-2)
         ratios += (bound / missing).ravel().tolist()
     assert min(ratios) < 3
 

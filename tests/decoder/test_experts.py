@@ -265,8 +265,11 @@ def test_rounded_experts_are_the_reference_s(variant: str, quant: str, checkpoin
     assert (exact - expected).abs().max() > 0.02 * expected.std()
 
 
-def test_gates_that_are_stored_otherwise(checkpoints: Any) -> None:
-    """Matrices that share their inputs may take them in forms of their own."""
+def test_gates_that_are_stored_otherwise(one_thread: None, checkpoints: Any) -> None:
+    """Matrices that share their inputs may take them in forms of their own.
+
+    One thread goes from the experts of a row to the shared one.
+    """
     decoder = decoder_of(checkpoints("qwen2-moe"))
     coded = decoder_of(checkpoints("qwen2-moe"), "int8")
     for name in list(decoder.weights):

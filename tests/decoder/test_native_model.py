@@ -94,6 +94,20 @@ def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkp
     assert (exact - expected).abs().max() > 0.1 * expected.std()  # or it would show nothing
 
 
+def test_matrices_of_one_input_have_orders_of_their_own(checkpoints: Any) -> None:
+    decoder, _ = models(checkpoints("llama"), "rtn:bits=4,group=32")
+    random = np.random.default_rng(0)
+    for name, weight in list(decoder.weights.items()):
+        if name.endswith((".q", ".k", ".v", ".gate", ".up")):
+            assert isinstance(weight, PackedCodes)
+            order = random.permutation(weight.columns).astype(np.int32)
+            decoder.weights[name] = dataclasses.replace(weight, order=order)
+    logits = run(NativeModel(decoder, 64), new_cache(decoder), TOKENS[:30].tolist())
+    expected = decoder.forward(TOKENS[:30], new_cache(decoder), logits="all")
+    assert expected is not None
+    assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
+
+
 OTHER = {
     "gemma3": ("int8", "bfloat16"),
     "granite-moe": ("int8", "float32"),
@@ -334,6 +348,21 @@ def test_parts_are_timed_after_a_step_that_failed(checkpoints: Any) -> None:
     seconds = model.take_part_seconds()
     assert min(seconds[part] for part in ("products", "attention", "norms", "heads")) > 0
     assert not any(model.take_part_seconds().values())
+
+
+def test_no_position_and_no_adapter_beyond_the_last(checkpoints: Any) -> None:
+    decoder, model = models(checkpoints("llama"))  # of 64 positions, without adapters
+    cache = cache_for(decoder, "float32", growth="upfront", limit=80)
+    cache.reserve(80)
+    cache.advance(63)
+    model.step([StepRows(cache, [1])])
+    cache.commit([0])
+    with pytest.raises(ValueError, match=r"^position 64 exceeds the model's 64$"):
+        model.step([StepRows(cache, [1])])
+    cache.truncate(1)
+    for adapter in (-2, 0):
+        with pytest.raises(ValueError, match=f"^there is no adapter {adapter}$"):
+            model.step([StepRows(cache, [1], adapter=adapter)])
 
 
 @pytest.mark.parametrize("threads", [1, 2])

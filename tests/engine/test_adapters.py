@@ -63,8 +63,10 @@ def llm(made: dict[str, Path]) -> LLM:
     return load(made["base"], adapters={"one": made["one"], "two": made["two"]})
 
 
-@pytest.mark.parametrize("variant", ["gpt2", "neox", "opt", "phi3"])
-def test_modules_of_other_names_and_of_joined_matrices(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ["gpt2", "neox", "olmo2", "opt", "phi3"])
+def test_modules_of_other_names_of_joined_matrices_and_with_norms_of_all_heads(
+    variant: str, tmp_path: Path
+) -> None:
     base = tiny.make(tmp_path / "base", variant, tokenizer=True)
     own = adapters.write(
         tmp_path / "own", base, adapters.TARGETS[variant], transposed=variant == "gpt2"

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tiny
 from suffice import LLM, SamplingParams
+from suffice.engine.protocol import Rows
 from suffice.engine.service import Delta, Engine, Work
 
 REQUESTS = 26
@@ -42,6 +44,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path, **options: Any) -> LLM:
     return LLM(folder, threads=1, dtype="float32", growth="step:rows=16", **options)
+
+
+def test_a_step_that_fails_leaves_no_row(folder: Path) -> None:
+    runner, found = load(folder).runner, []
+    for fails in (False, True):
+        sequence = runner.open("a", 20)
+        runner.prefill(sequence, [3, 4, 5])
+        runner.reserve(sequence, 4)
+        if fails:
+            with pytest.raises(ValueError, match="outside the vocabulary"):
+                runner.run([Rows(sequence, [3, runner.vocabulary])])
+        assert (sequence.cache.length, sequence.cache.tentative) == (3, 0)
+        found.append(runner.step([sequence], [6]))
+    assert np.array_equal(*found)
 
 
 def works(llm: LLM, seed: int) -> list[Work]:

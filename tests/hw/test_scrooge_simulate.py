@@ -79,6 +79,19 @@ def test_a_stop_drains_what_was_asked_for() -> None:
     assert read == (17 + wasted + 1) * SMALL.row_bytes, "each byte is accounted for"
 
 
+def test_a_window_of_one_row_waits_for_each() -> None:
+    ends = {}
+    for rows in (1, 2):
+        design = dataclasses.replace(PLAIN, prefetch_bytes=rows * SMALL.row_bytes)
+        for count in range(1, 5):
+            run = simulate.simulation(design, design.part(), SMALL)
+            decision = _simulator.Decision([*range(count)], [0], count, 0)
+            ends[rows, count] = run.run_head(decision, count, [0, 1 << 20, 1 << 30], 0.0)[0]
+    # CL and two bursts in a row that is open: nothing hides them.
+    assert all(ends[1, count + 1] - ends[1, count] >= 14 + 4 + 4 for count in range(1, 4))
+    assert all(ends[2, count] < ends[1, count] for count in range(2, 5))
+
+
 def test_a_longer_window_wastes_more() -> None:
     results = [small(dataclasses.replace(DESIGN, prefetch_bytes=size)) for size in (4096, 16384)]
     assert results[0].wasted_keys.sum() < results[1].wasted_keys.sum()

@@ -253,5 +253,6 @@ def test_refused_arrays() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             attend(cache, q, length, [1] * len(q))
-    with pytest.raises(ValueError, match="block index is out of range"):
-        attend(cache, torch.ones(1, 2, 32), 5, blocks=[7])
+    for block in (-1, 1, 7):
+        with pytest.raises(ValueError, match="block index is out of range"):
+            attend(cache, torch.ones(1, 2, 32), 5, blocks=[block])

@@ -178,3 +178,13 @@ def test_caches_of_one_call_are_alike() -> None:
     with pytest.raises(ValueError, match="caches of one call must be of one model"):
         natives = [cache.native, other.native]
         core.store_rows(natives, 0, numbers([100, 0]), numbers([1, 1]), rows, rows)
+
+
+def test_refused_rows() -> None:
+    [cache, *_] = held_by(POLICIES.build("full"))
+    whole = np.zeros((GROUPS, 2, SIZE), np.float32)
+    for shape in ((GROUPS, 1, SIZE), (GROUPS, 3, SIZE), (1, 2, SIZE), (GROUPS, 2, 16)):
+        other = np.zeros(shape, np.float32)
+        for pair in ((whole, other), (other, whole)):
+            with pytest.raises(ValueError, match=r"^keys and values must be \[2, [123], 32\]$"):
+                cache.native.store(0, 5, *pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,31 @@ def test_what_a_file_does(file: int) -> None:
     with pytest.raises(IsADirectoryError):
         core.read_bytes(folder, 0, np.empty(4, np.uint8))
     os.close(folder)
+
+
+def test_some_rows_in_pairs(tmp_path: Path) -> None:
+    """Rows of a head lie as first, fifth, second, sixth..., and any of them may be read."""
+    stored = np.arange(16 * 32, dtype=np.float32).reshape(16, 32)
+    (tmp_path / "x").write_bytes(stored.tobytes())
+    in_order = stored.reshape(2, 4, 2, 32).swapaxes(1, 2).reshape(16, 32)
+    with (tmp_path / "x").open("rb") as opened:
+        for first, end in itertools.combinations(range(17), 2):
+            found = np.full((end - first, 32), np.nan, np.float32)
+            assert rows(opened.fileno(), kind="F32", first=first, out=found, paired=8)
+            assert np.array_equal(found, in_order[first:end])
+
+
+def test_one_value_that_is_not_finite_is_told(tmp_path: Path) -> None:
+    """Wherever it is among those that are decoded together, and before or after."""
+    stored = np.ones(5000, np.float16)
+    out = np.empty((1, 5000), np.float32)
+    for place in (None, 0, 2047, 2048, 4095, 4096, 4999):
+        values = stored.copy()
+        if place is not None:
+            values[place] = np.inf
+        (tmp_path / "x").write_bytes(values.tobytes())
+        with (tmp_path / "x").open("rb") as opened:
+            assert rows(opened.fileno(), kind="F16", out=out) == (place is None)
 
 
 def test_bytes_in_many_pieces(tmp_path: Path) -> None:

@@ -246,6 +246,14 @@ def test_refused() -> None:
         )
 
 
+def test_no_more_outliers_than_inputs() -> None:
+    linear, levels = native_linear(pack_codes(random_codes(16, 64, 64))), np.zeros(1, np.float32)
+    linear.set_inputs(levels, 32, 0, -1.0, 1.0)
+    for outliers in (-1, 33):
+        with pytest.raises(ValueError, match=f"^{outliers} outliers at each end are too many$"):
+            linear.set_inputs(levels, outliers, 0, -1.0, 1.0)
+
+
 def test_the_extension_refuses_parts_that_do_not_fit() -> None:
     data = KMeans().pack(normal(16, 64))
     five = np.tile(data.levels, 2)

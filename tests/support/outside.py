@@ -160,6 +160,7 @@ class Remembers(Unlimited):
     stateless = False
 ''',
     "unfinished": "import no_such_module\n",
+    "parts.rules": "import parts.gone\n",
     "others": '''
 """Techniques of other seams."""
 from dataclasses import dataclass
@@ -260,7 +261,9 @@ class Halves:
 def write(folder: Path) -> Path:
     """Write the example and the modules to a folder, with what an installer says of the example."""
     for name, text in MODULES.items():
-        (folder / f"{name}.py").write_text(text)
+        path = folder / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     (folder / "my_rule.py").write_text((EXAMPLE / "my_rule.py").read_text())
     project = (EXAMPLE / "pyproject.toml").read_text()
     groups = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = .*\n)+)', project)

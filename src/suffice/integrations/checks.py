@@ -44,7 +44,7 @@ def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def check_model(model: Any) -> None:
-    """Refuse models other than decoders on the CPU with replaceable attention.
+    """Refuse models other than decoders with replaceable attention, on the CPU or on one GPU.
 
     Raises:
         InputError: It is another model.
@@ -54,8 +54,11 @@ def check_model(model: Any) -> None:
     name = type(model).__name__
     if not model._can_set_attn_implementation():
         raise InputError(f"{name} does not take its attention from transformers' interface")
-    if model.device.type != "cpu":
-        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
+    places = sorted({str(each.device) for each in model.parameters()})
+    if len(places) > 1 or not places[0].startswith(("cpu", "cuda")):
+        raise InputError(
+            f"{name} is on {', '.join(places)}: only models on the CPU or on one GPU can be enabled"
+        )
 
 
 def check_attention(config: Config) -> None:

@@ -6,7 +6,7 @@ positions and masks stay unchanged.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -15,6 +15,9 @@ from suffice.errors import InputError
 from suffice.integrations.requests import Requests
 from suffice.trace import Trace
 
+if TYPE_CHECKING:
+    from suffice.integrations.device_requests import DeviceRequests
+
 
 class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of `Requests`: passes new keys to the attention, which stores and reads them."""
@@ -22,7 +25,7 @@ class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
     is_sliding = False
     is_croppable = True
 
-    def __init__(self, requests: Requests, index: int) -> None:
+    def __init__(self, requests: Requests | DeviceRequests, index: int) -> None:
         super().__init__()
         self.requests = requests
         self.index = index
@@ -54,7 +57,7 @@ class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
 class NativeCache(Cache):  # type: ignore[misc]
     """A transformers `Cache` over `Requests`; `trace` counts the reads of decode steps."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests | DeviceRequests) -> None:
         super().__init__(layers=[NativeLayer(requests, i) for i in range(requests.layers)])
         self.requests = requests
 

@@ -21,13 +21,16 @@ technique's native kernel, one call per layer for the whole batch. Padding, on t
 else, is not stored. Sliding windows are read from transformers' own mask. A technique's state
 (`aet`) advances token by token; refused drafts leave it unchanged.
 
+On a GPU, attention is `exact`, `art`, `aet` or `certified`, computed by kernels in Triton (`pip
+install 'suffice[gpu]'`); policies, coded softmaxes and audits need a model on the CPU.
+
 `tiers` reads keys in 4 bits. Their rounding is fitted to the model if `checkpoint` is given.
 
 Unsupported cases are an `InputError` of one line: combinations of techniques that the engine does
 not support either, a prompt that continues evicted tokens, drafts with a policy that chooses after
 the prompt, encoder-decoder models, chunked or linear attention, scores that are capped or biased,
-layers with different heads, head sizes that are not multiples of 16, models that are not on the
-CPU, other caches, `use_cache=False`, and masks that hide more than padding and tokens outside a
+layers with different heads, head sizes that are not multiples of 16, models on several devices,
+other caches, `use_cache=False`, and masks that hide more than padding and tokens outside a
 window.
 
 `quantize` and `load_quantized` replace linear layers and combine with all of this.
@@ -144,6 +147,10 @@ def enable(
         )
     check_model(model)
     check_attention(config)
+    if requests_on(model.device) is not Requests:
+        from suffice.integrations.device_requests import check_device
+
+        check_device(config)
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")
     decoder = model.config.get_text_config(decoder=True)
@@ -153,6 +160,23 @@ def enable(
     growth = machine.fitted_to_kernel(config.growth)
     rounding = fitted_rounding(config, checkpoint, head_shape(decoder, len(windows)))
     return Enabled(model, ServedSettings(config, windows, growth, rows, rounding))
+
+
+def requests_on(device: torch.device) -> Any:
+    """Return the class of requests whose attention is computed on a device.
+
+    Raises:
+        InputError: A GPU, without Triton.
+    """
+    if device.type == "cpu":
+        return Requests
+    try:
+        from suffice.integrations.device_requests import DeviceRequests
+    except ImportError as error:
+        raise InputError(
+            f"a model on '{device}' needs {error.name}: pip install 'suffice[gpu]'"
+        ) from None
+    return DeviceRequests
 
 
 def disable(model: Any) -> None:
@@ -194,7 +218,7 @@ class Enabled:
 
     def new_cache(self) -> NativeCache:
         """Return an empty cache, as `generate` and a call without a cache get one."""
-        self._last = NativeCache(Requests(self._settings))
+        self._last = NativeCache(requests_on(self.model.device)(self._settings))
         return self._last
 
     @property

@@ -6,6 +6,7 @@ have had. A block that stops being local replaces the lightest global one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -24,6 +25,10 @@ class AetSet:
         self._globals = torch.zeros(heads, 0, dtype=torch.int32, device=device)
         self._masses = torch.zeros(heads, 0, device=device)  # of these
         self._local_masses = torch.zeros(heads, 0, device=device)
+
+    def copy(self) -> AetSet:
+        """Return the same state, which goes on by itself: its tensors are replaced, not changed."""
+        return copy.copy(self)
 
     def always(self, length: int) -> torch.Tensor:
         """Return the blocks that a token which sees `length` keys always reads, int32 [G, M]."""

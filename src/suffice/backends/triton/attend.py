@@ -21,7 +21,7 @@ from suffice.cache import BLOCK
 from suffice.errors import InputError
 
 UNIT = 256  # rows that one program sums up where nothing stops
-SIZES = range(64, 257, 16)  # of heads
+SIZES = range(16, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 KINDS = ("aet", "art", "certified", "read_all")
 
@@ -63,13 +63,24 @@ def attend(
     return _stopping(call, rule, blocks, splits)
 
 
-def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
+def check_rule(rule: AttentionRule) -> None:
+    """Refuse a rule that the kernels do not have.
+
+    Raises:
+        InputError: It is another kind, or has parameters that only native code knows.
+    """
     if rule.kind not in KINDS:
         raise InputError(f"attention rule '{rule.kind}' on a GPU: must be {', '.join(KINDS)}")
-    if rule.softmax_tables or (rule.value_share and rule.kind != "aet"):
+    if rule.softmax_tables or (rule.value_share and rule.kind == "art"):
         raise InputError("a coded softmax or a value filter on a GPU: must be left out")
     if rule.parameters.get("by_rows") or rule.parameters.get("by_sketch"):
         raise InputError("rows one by one or by sketches on a GPU: must be blocks, newest first")
+    if rule.kind == "certified" and rule.value_share:
+        raise InputError("certified: values above 0 on a GPU: must be 0")
+
+
+def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
+    check_rule(rule)
     if q.shape[-1] not in SIZES:
         raise InputError(
             f"heads of size {q.shape[-1]}: must be a multiple of {SIZES.step} from {SIZES.start} "

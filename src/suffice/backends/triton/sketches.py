@@ -35,6 +35,25 @@ class Sketches:
         self.residuals = torch.zeros(*shape, _PER_CHUNK, device=device)
         self._made = [0] * requests
 
+    def reserve(self, rows: int) -> None:
+        """Make room for the chunks of `rows` rows of each request."""
+        more = rows // CHUNK - self.chunks
+        for name in ("codes", "scales", "lows", "residuals"):
+            held: torch.Tensor = getattr(self, name)
+            shape = *held.shape[:2], more, *held.shape[3:]
+            setattr(self, name, torch.cat((held, held.new_zeros(shape)), 2))
+        self.chunks += more
+
+    def truncate(self, lengths: list[int]) -> None:
+        """Forget the chunks beyond the first rows of each request."""
+        self._made = [min(a, b // CHUNK) for a, b in zip(self._made, lengths, strict=True)]
+
+    def select(self, indices: list[int]) -> None:
+        """Let request i go on with the sketches of request `indices[i]`."""
+        for name in ("codes", "scales", "lows", "residuals"):
+            setattr(self, name, getattr(self, name)[indices])
+        self._made = [self._made[at] for at in indices]
+
     def extend(self, held: Held, lengths: list[int]) -> None:
         """Sketch the complete chunks among the first rows of each request."""
         ends = [length // CHUNK for length in lengths]

@@ -1,11 +1,11 @@
 """Attention that stops: several programs read ahead, and what is read is joined in order.
 
 Units of rows have an order. `splits` programs for each token and key/value head take every
-`splits`-th unit. A wave is the next unit of each program. Whoever ends a wave last joins its units,
-in order, to those before, and asks the rule after each: so the output, and the row at which
-reading stops, are those of reading one unit after another, whatever the number of programs and
-whichever is first. Programs never wait. They see a stop before their next unit; what they have read
-beyond it is left out, and counted as fetched.
+`splits`-th unit. A wave is the next unit of each program. The program that ends a wave last joins
+its units, in order, to those before, and asks the rule after each: so the output, and the row at
+which reading stops, are those of reading one unit after another, whatever the number of programs
+and whichever is first. Programs never wait. They see a stop before their next unit; what they have
+read beyond it is left out, and counted as fetched.
 
 All programs end waves in the same order, so if a wave has ended, those before it have. Of several
 that end waves at once one joins; the others leave theirs to it.

@@ -2,6 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-pytest.importorskip("triton", reason="needs pip install 'suffice[gpu]'")
+triton = pytest.importorskip("triton", reason="needs pip install 'suffice[gpu]'")
+
+
+@pytest.fixture(autouse=True, scope="package")
+def quick_calls() -> Iterator[None]:
+    """Have the interpreter change its language once a kernel, not at each call of a function.
+
+    That takes half of the time.
+    """
+    if not triton.knobs.runtime.interpret:
+        yield
+        return
+    from triton import language
+    from triton.runtime import interpreter
+
+    change = interpreter._patch_lang
+
+    def called(function: Any, *given: Any, **named: Any) -> Any:
+        used = (language, language.core)
+        own = [each for each in function.fn.__globals__.values() if any(each is x for x in used)]
+        if any(language.core.is_builtin(each.load) for each in own):
+            change(function.fn)
+        return function.rewrite()(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter.InterpretedFunction, "__call__", called)
+        yield

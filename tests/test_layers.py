@@ -30,7 +30,7 @@ LAYERS = [
     ["attention", "experts", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
-    ["outside"],
+    ["outside", "warned"],
     ["arrays", "errors", "data", "flags", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

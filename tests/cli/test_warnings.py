@@ -14,11 +14,11 @@ import pytest
 from commands import Cli, complaint
 from fake_engine import scripted
 from suffice import LLM
-from suffice.cli.warned import as_lines, held_back
 from suffice.engine.config import Config
 from suffice.engine.foreign import FOREIGN
 from suffice.engine.options import options
 from suffice.errors import InputError, SufficeWarning
+from suffice.warned import as_lines, held_back
 
 CODES = (
     "-bit codes chosen without a calibration text lose much quality: int8 and 4bit lose little, "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from scripted_engine import ScriptedEngine
-from suffice.errors import InputError
+from suffice.errors import InputError, SufficeWarning
 from suffice.serve.processes import engine_process, wire
 from suffice.serve.processes.hosted import Opened
 
@@ -86,3 +87,18 @@ def test_a_bad_grammar_is_refused(process: Process) -> None:
     process.may_compile.set()
     process.submit("a", "bad")
     assert process.ends(1) == {"a": "the grammar is bad"}
+
+
+def test_a_warning_of_an_engine_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def begin(link: socket.socket) -> None:
+        warnings.warn("this is slow", SufficeWarning, stacklevel=1)
+
+    monkeypatch.setattr(engine_process, "begin", begin)
+    monkeypatch.setattr(engine_process.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # to be restored
+    ours, theirs = socket.socketpair()
+    with ours:
+        engine_process.main([str(theirs.detach())])
+    assert capfd.readouterr().err == "suffice: warning: this is slow\n"

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from suffice.cli.warned import held_back
 from suffice.errors import InputError
+from suffice.warned import held_back
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM

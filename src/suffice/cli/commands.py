@@ -29,9 +29,9 @@ from suffice.cli.options import (
     SamplingFlags,
 )
 from suffice.cli.output import busy, one_prompt, wrapped
-from suffice.cli.warned import as_lines
 from suffice.errors import InputError, OptionError, check_text
 from suffice.outside import blamed
+from suffice.warned import as_lines
 
 
 def _version(context: click.Context, option: click.Parameter, wanted: bool) -> None:

@@ -27,6 +27,7 @@ from suffice.sampling_params import SamplingParams
 from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Engine, Opened
 from suffice.serve.processes.lookout import Lookout
+from suffice.warned import as_lines
 
 BEAT_SECONDS = 0.5
 DIED = 70  # exit code
@@ -266,7 +267,7 @@ def main(arguments: list[str]) -> None:
     threading.excepthook = die
     number, *memory = map(int, arguments)
     link = socket.socket(fileno=number)
-    with link:
+    with link, as_lines():
         begin(link, *memory)
 
 

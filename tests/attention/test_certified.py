@@ -77,6 +77,21 @@ def test_scores_are_within_the_bound(adversary: Keys) -> None:
         assert (np.abs(true - scores) <= np.repeat(errors, 16, -1)).all()
 
 
+@pytest.mark.parametrize("first", [16, 80, 176])  # within chunks
+def test_rows_before_a_window_are_neither_read_nor_estimated(first: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values, q = plain(generator), plain(generator), 2 * normal(generator, 2, 1, SIZE)
+    keys[:first] *= 20
+    technique = Certified(eps=0.3)
+    options = {"scale": SIZE**-0.5}
+    cache = sketched(keys, values)
+    found, (reads,) = attend(technique.rule(), q, cache, 0, window=500 - first, **options)
+    rows = q.astype(np.float64), keys[None].astype(np.float64), values[None].astype(np.float64)
+    exact = technique.reference(*rows, visible=np.arange(500)[None] >= first, **options)
+    assert reads.key_rows == exact.keys.sum() < 500 - first
+    np.testing.assert_allclose(found, exact.output, atol=1e-5)
+
+
 def test_the_bound_test_bites() -> None:
     keys = plain(torch.Generator().manual_seed(0))[:CHUNK]
     found = sketch(keys)

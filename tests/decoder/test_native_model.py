@@ -68,6 +68,16 @@ def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoin
         assert_matches(np.concatenate(logits), exact, same, factor=4)
 
 
+@pytest.mark.parametrize("width", [36, 44])
+def test_a_width_of_no_whole_vectors(each_isa: str, width: int, tmp_path: Path) -> None:
+    shape = {"hidden_size": width, "num_attention_heads": 4, "head_dim": 16}
+    decoder, model = models(tiny.make(tmp_path, "llama", num_key_value_heads=2, **shape))
+    expected = decoder.forward(TOKENS[:5], new_cache(decoder), logits="all")
+    assert expected is not None
+    found = run(model, new_cache(decoder), TOKENS[:5].tolist())
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-4)
+
+
 CODED = ["llama", "llama-bias", "gemma3", "granite", "neox", "olmo2", "opt-post"]
 METHODS = ["kmeans", "kmeans:hadamard=false,group=64", "rtn:bits=3"]
 # A family is an order of calls: all methods meet one, and each other one meets one of them.

@@ -61,7 +61,11 @@ def test_a_model_is_measured(checkpoint: Path, quick: None) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(SystemExit, "its thread has died"), (RuntimeError, "a step failed: RuntimeError")],
+    [
+        (BaseException, "its thread has died"),
+        (SystemExit, "a step failed: SystemExit"),
+        (RuntimeError, "a step failed: RuntimeError"),
+    ],
 )
 def test_an_engine_that_fails_ends_the_measurement(
     cli: Cli, checkpoint: Path, quick: None, error: type[BaseException], said: str

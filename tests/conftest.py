@@ -21,8 +21,7 @@ from suffice import native
 # side: a second of PyTorch becomes ten. So they sleep while they wait, and each process has one of
 # its own, until a model that is loaded sets their number. Read when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Kernels for GPUs run in Triton's interpreter where there is no GPU. Read when Triton is imported.
 if not Path("/dev/nvidiactl").exists() and not Path("/dev/kfd").exists():

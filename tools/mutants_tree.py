@@ -212,7 +212,8 @@ class Tree:
             script = str(Path(__file__).parent / "mutants_forks.py")
             command = [str(self._python), script, *self._imports]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self._forks = subprocess.Popen(command, cwd=self.source, text=True, **pipes)
+            one = {**os.environ, "OMP_NUM_THREADS": "1"}  # as tests/conftest.py, before PyTorch
+            self._forks = subprocess.Popen(command, cwd=self.source, env=one, text=True, **pipes)
         forks, output = self._forks, self.folder / "output.txt"
         assert forks.stdin is not None and forks.stdout is not None
         arguments = ["-q", "-p", "no:cacheprovider", *(["-x"] if stop else []), *tests]

@@ -22,8 +22,9 @@ from suffice.cache import next_capacity
 from suffice.cache.kv import MAX_TENTATIVE
 from suffice.engine.config import Config
 from suffice.errors import InputError
+from suffice.integrations.growing_cache import grown
 from suffice.integrations.masks import Columns
-from suffice.integrations.requests import ServedSettings
+from suffice.integrations.requests import INTERRUPTED, ServedSettings
 from suffice.policy.full import Full
 from suffice.trace import Trace
 
@@ -53,13 +54,6 @@ def _names() -> list[str]:
     return sorted({"exact", *(kind for kind in KINDS if kind != "read_all")})
 
 
-def _grown(rows: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    """Return rows [B, G, C, D] with another capacity; the first `used` of them are kept."""
-    made = rows.new_empty(*rows.shape[:2], capacity, rows.shape[3])
-    made[:, :, :used] = rows[:, :, :used]
-    return made
-
-
 @dataclass
 class _Layer:
     """One layer's keys and values [B, G, C, D], and what its technique keeps."""
@@ -86,6 +80,8 @@ class DeviceRequests:
         self._lengths: list[int] = []
         self._new: list[int] = []  # tokens of this pass
         self._added = 0  # columns of this pass
+        self._place: torch.Tensor | None = None  # bool [B, T]: those with a token; None: all
+        self._tokens: dict[int | None, Tokens] = {}  # of this pass, by what they see
         self._decodes, self._ended = False, True
         self._counts = self._missing = torch.zeros(0)
         self._steps = 0
@@ -125,9 +121,7 @@ class DeviceRequests:
                 with a technique that keeps state.
         """
         if not self._ended:
-            raise InputError(
-                "the last forward pass was interrupted: its cache must be reset, or another taken"
-            )
+            raise InputError(INTERRUPTED)
         batch, heads, count, size = key.shape
         self._decodes = self.columns.count > 0 and count <= MAX_TENTATIVE
         if self._decodes and count > 1 and not self.settings.config.technique.stateless:
@@ -139,8 +133,10 @@ class DeviceRequests:
             raise InputError(f"a batch of {batch}: the cache holds {len(self._lengths)} requests")
         if not self._held:
             self._open(batch, heads, size, key)
-        self._new = self.columns.add(batch, count, None if mask is None else mask.cpu())
-        self._added = count
+        self._new = self.columns.add(batch, count, mask)
+        self._added, self._tokens = count, {}
+        added = self.columns.added
+        self._place = None if added is None else added.to(key.device)
         needed = max(a + b for a, b in zip(self._lengths, self._new, strict=True))
         try:
             self._reserve(needed)
@@ -165,27 +161,30 @@ class DeviceRequests:
             self._held.append(layer)
 
     def _reserve(self, needed: int) -> None:
-        capacity, limit = self._held[0].keys.shape[2], self.settings.limit
+        capacity, limit = self._held[-1].keys.shape[2], self.settings.limit  # it grows last
         if needed > limit:
             raise InputError(f"{needed} tokens exceed the context length of {limit}")
         if needed <= capacity:
             return
-        more = next_capacity(self.settings.growth, needed, capacity, limit) - capacity
+        capacity = next_capacity(self.settings.growth, needed, capacity, limit)
         used = max(self._lengths)
         for layer in self._held:
-            layer.keys, layer.values = (
-                _grown(x, used, capacity + more) for x in (layer.keys, layer.values)
-            )
             if layer.sketches is not None:
-                layer.sketches.reserve(capacity + more)
+                layer.sketches.reserve(capacity)
+            layer.keys, layer.values = (
+                grown(rows, used, capacity) for rows in (layer.keys, layer.values)
+            )
 
     def store(self, index: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key, value [B, G, T, D] of a layer."""
-        layer, added = self._held[index], self.columns.added
-        for at, (start, count) in enumerate(zip(self._lengths, self._new, strict=True)):
-            for held, new in ((layer.keys, key), (layer.values, value)):
-                rows = new[at] if added is None else new[at][:, added[at].to(new.device)]
-                held[at, :, start : start + count] = rows
+        layer, added, start = self._held[index], self._place, self._lengths[0]
+        for held, new in ((layer.keys, key), (layer.values, value)):
+            if added is None and len(set(self._lengths)) == 1:
+                held[:, :, start : start + new.shape[2]] = new
+                continue
+            for at, (first, count) in enumerate(zip(self._lengths, self._new, strict=True)):
+                rows = new[at] if added is None else new[at][:, added[at]]
+                held[at, :, first : first + count] = rows
 
     def dense(self, index: int, new: torch.Tensor, *, values: bool = False) -> torch.Tensor:
         """Return all keys, or values, of a layer as [B, G, S, D]; `new` are those of a prompt."""
@@ -208,33 +207,23 @@ class DeviceRequests:
         Raises:
             InputError: Apart from padding, the mask is neither causal nor a sliding window.
         """
-        layer, window = self._held[index], self._window(index, mask)
-        owners: list[int] = []
-        firsts: list[int] = []
-        lengths: list[int] = []
-        for at, (start, count) in enumerate(zip(self._lengths, self._new, strict=True)):
-            own = range(start + 1, start + count + 1)
-            owners += [at] * count
-            lengths += own
-            firsts += [max(length - window, 0) if window else 0 for length in own]
-        owner, first, length = (
-            torch.tensor(each, dtype=torch.int32, device=query.device)
-            for each in (owners, firsts, lengths)
-        )
-        added = None if self.columns.added is None else self.columns.added.to(query.device)
+        layer, window = self._held[index], self.columns.window(mask)
+        if window not in self._tokens:
+            self._tokens[window] = self._tokens_within(window, query.device)
+        tokens, added = self._tokens[window], self._place
         rows = query.transpose(1, 2)
         q = rows.flatten(0, 1) if added is None else rows[added]
         held = Held(layer.keys, layer.values)
         options: dict[str, Any] = {}
         if layer.sets:
-            options["sets"] = [layer.sets[at] for at in owners]
+            pairs = zip(layer.sets, self._new, strict=True)
+            options["sets"] = [each for each, count in pairs for _ in range(count)]
         if layer.sketches is not None:
             ends = [a + b for a, b in zip(self._lengths, self._new, strict=True)]
             layer.sketches.extend(held, ends)
             options["sketches"] = layer.sketches
-        tokens = Tokens(owner, first, length, firsts, lengths)
         found, reads = attend(self._rule, q.contiguous(), held, tokens, scale=scale, **options)
-        every = length[:, None].expand_as(reads.keys)
+        every = tokens.length[:, None].expand_as(reads.keys)
         counts = torch.stack([each.sum(0) for each in (reads.keys, reads.values, every)])
         self._counts[:, index] += counts
         if reads.missing is not None:
@@ -245,8 +234,21 @@ class DeviceRequests:
         output[added] = found
         return output
 
-    def _window(self, index: int, mask: torch.Tensor | None) -> int | None:
-        return self.columns.window(None if mask is None else mask.cpu())
+    def _tokens_within(self, window: int | None, device: torch.device) -> Tokens:
+        """Return the tokens of this pass, which see the last `window` rows, or all."""
+        owners: list[int] = []
+        firsts: list[int] = []
+        lengths: list[int] = []
+        for at, (start, count) in enumerate(zip(self._lengths, self._new, strict=True)):
+            own = range(start + 1, start + count + 1)
+            owners += [at] * count
+            lengths += own
+            firsts += [max(length - window, 0) if window else 0 for length in own]
+        owner, first, length = (
+            torch.tensor(each, dtype=torch.int32, device=device)
+            for each in (owners, firsts, lengths)
+        )
+        return Tokens(owner, first, length, firsts, lengths)
 
     def end_layer(self, index: int, query: torch.Tensor, scale: float) -> None:
         """Note that a layer has ended; after the last one the new rows count."""

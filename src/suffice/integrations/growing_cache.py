@@ -166,21 +166,27 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         capacity = self.capacity_for(needed)
         if capacity != self.capacity:
             # Both or neither: after a failure the layer is unchanged
-            keys, values = self._grown(self.keys, capacity), self._grown(self.values, capacity)
+            keys, values = (grown(rows, self.length, capacity) for rows in (self.keys, self.values))
             self.keys, self.values = keys, values
 
-    def _grown(self, rows: torch.Tensor, capacity: int) -> torch.Tensor:
-        shape = (*rows.shape[:2], capacity, rows.shape[3])
-        try:
-            grown = rows.new_empty(shape)
-        except RuntimeError as error:
-            size = rows.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
-            raise OutOfMemory(
-                f"no memory for {capacity} rows of keys or values ({size} bytes in one layer)"
-            ) from error
-        grown[:, :, : self.length] = rows[:, :, : self.length]
-        grown[:, :, self.length :] = 0
-        return grown
+
+def grown(rows: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
+    """Return rows [B, G, C, D] with another capacity: the first `used` of them, and zeros.
+
+    Raises:
+        OutOfMemory: There is no memory for them.
+    """
+    shape = (*rows.shape[:2], capacity, rows.shape[3])
+    try:
+        made = rows.new_empty(shape)
+    except RuntimeError as error:
+        size = rows.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
+        raise OutOfMemory(
+            f"no memory for {capacity} rows of keys or values ({size} bytes in one layer)"
+        ) from error
+    made[:, :, :used] = rows[:, :, :used]
+    made[:, :, used:] = 0
+    return made
 
 
 class GrowingCache(Cache):  # type: ignore[misc]

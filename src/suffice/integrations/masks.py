@@ -37,7 +37,7 @@ class Columns:
         new = torch.ones(batch, count, dtype=torch.bool)
         if mask is not None:
             seen = _rows(mask, count, self.count + count)
-            new = seen.diagonal(self.count, 1, 2).expand(batch, count)
+            new = seen.diagonal(self.count, 1, 2).expand(batch, count).cpu()
         before = self.held if self.count else new[:, :0]
         self.held = torch.cat([before, new], 1)
         self.added = None if bool(new.all()) else new
@@ -67,7 +67,7 @@ class Columns:
         for known, window in self._masks:
             if known is mask:
                 return window
-        window = self._window(_rows(mask, self._added, self.count))
+        window = self._window(_rows(mask, self._added, self.count).cpu())
         self._masks.append((mask, window))
         return window
 

@@ -27,6 +27,7 @@ from suffice.policy.full import Full
 from suffice.trace import Trace, unaudited
 
 _STORED = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+INTERRUPTED = "the last forward pass was interrupted: its cache must be reset, or another taken"
 _SHOWN = 256  # queries of a prompt that a policy gets at a time
 
 
@@ -207,9 +208,7 @@ class Requests:
 
     def _check_ended(self) -> None:
         if not self._pass.ended:
-            raise InputError(
-                "the last forward pass was interrupted: its cache must be reset, or another taken"
-            )
+            raise InputError(INTERRUPTED)
 
     def _commit(self, cache: KVCache, rows: int) -> None:
         cache.commit(list(range(rows)))

@@ -95,6 +95,8 @@ def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
             raise InputError(
                 f"{name} are {each.dtype}: must be {' or '.join(map(str, TYPES))}, all the same"
             )
+        if each.stride(-1) != 1:
+            raise InputError(f"{name}: the elements of a head must lie together")
     if held.keys.stride() != held.values.stride():
         raise InputError("keys and values lie differently: their strides must be the same")
 

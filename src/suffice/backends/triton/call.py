@@ -32,7 +32,7 @@ class Held:
 
     Contiguous: `keys` and `values` [B, G, C, D], of any strides but for the last. Paged: [pages,
     rows, G, D], with `table` int32 [B, P], the page of each run of that many rows, as vLLM keeps
-    them. `pages`: rows of a page; 0 if contiguous.
+    them.
     """
 
     keys: torch.Tensor

@@ -28,15 +28,14 @@ from suffice.backends.triton.sums import (
 )
 
 # Fields of the integers [N, G, FIELDS] that programs share; all begin as 0.
-STOPPED, PENDING, TURN, UNITS_READ, KEYS, VALUES, FETCHED, WAVES = range(8)
+STOPPED, PENDING, TURN, KEYS, VALUES, FETCHED, WAVES = range(7)
 FIELDS = WAVES  # those of the waves, the numbers of programs that ended each, follow
 
 # Rules
-NEVER, ART, AET = range(3)
+ART, AET = range(2)
 
 _STOPPED, _PENDING, _TURN = tl.constexpr(STOPPED), tl.constexpr(PENDING), tl.constexpr(TURN)
-_UNITS_READ, _KEYS = tl.constexpr(UNITS_READ), tl.constexpr(KEYS)
-_VALUES, _FETCHED = tl.constexpr(VALUES), tl.constexpr(FETCHED)
+_KEYS, _VALUES, _FETCHED = tl.constexpr(KEYS), tl.constexpr(VALUES), tl.constexpr(FETCHED)
 _WAVES, _ART, _AET = tl.constexpr(WAVES), tl.constexpr(ART), tl.constexpr(AET)
 
 
@@ -167,7 +166,6 @@ def _join_wave(
     tl.store(ints + _VALUES, tl.load(ints + _VALUES, cache_modifier=".cg") + of_values)
     tl.store(ints + _TURN, turn + 1)
     if unit > before:
-        tl.store(ints + _UNITS_READ, unit)
         store_sums(peak_run, total_run, sum_run, at, peak, total, sum_, GROUP, ROWS, DIM)
         if RULE == _ART:
             tl.store(probe_run + wide, probe)

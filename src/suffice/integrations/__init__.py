@@ -1,5 +1,8 @@
 """suffice inside other libraries: transformers' models, caches and linear layers; Ray Data."""
 
+# Attention features of some families of transformers that suffice's kernels lack.
+UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
+
 
 def missing(error: ImportError, extra: str = "transformers") -> ImportError:
     """Return the error of a module that is not installed, with what installs it."""

@@ -88,7 +88,9 @@ def test_a_technique_is_that_of_the_model(
 
     def decoded() -> torch.Tensor:
         output = model(ids[:, :-1])
-        cache = {name: each for name, each in output.items() if name in ("cache", "past_key_values")}
+        cache = {
+            name: each for name, each in output.items() if name in ("cache", "past_key_values")
+        }
         logits: torch.Tensor = model(ids[:, -1:], **cache).logits[:, -1]
         return logits
 
@@ -96,7 +98,9 @@ def test_a_technique_is_that_of_the_model(
     model.config.suffice_attention = LOSSY
     assert not torch.allclose(decoded(), whole, atol=1e-2)
     model.config.suffice_attention = "aet"
-    with pytest.raises(ValueError, match="attention 'aet' of decode_attention: must be art or exact"):
+    with pytest.raises(
+        ValueError, match="attention 'aet' of decode_attention: must be art or exact"
+    ):
         decoded()
 
 
@@ -126,6 +130,28 @@ def test_what_is_refused(folder: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             attention(module, q, k, k, **options)
+
+
+def test_a_decode_step_is_compiled_without_a_graph_break(folder: Path) -> None:
+    attention, module = imported(folder).flash_attn_forward, torch.nn.Module()
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, n, m, 16, generator=made).to(DEVICE) for n, m in ((4, 1), (2, 9), (2, 9))
+    )
+    mask = torch.ones(2, 1, 1, 9, dtype=torch.bool, device=DEVICE)
+    mask[1, ..., :4] = False
+
+    def step(mask: torch.Tensor | None) -> torch.Tensor:
+        found: torch.Tensor = attention(module, q, k, v, mask)[0]
+        return found
+
+    torch.compiler.reset()
+    traced = torch.compile(step, fullgraph=True, backend="eager")
+    for each in (None, mask, mask):  # at last with what the eager step keeps
+        assert torch.equal(traced(each), step(each))
+    seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    torch.testing.assert_close(step(mask), seen.transpose(1, 2))
+    torch.compiler.reset()
 
 
 def test_the_hub_s_own_loader_takes_the_folder(folder: Path) -> None:

@@ -36,6 +36,23 @@ def test_it_is_what_the_kernels_compute(technique: str, page: int) -> None:
     assert torch.equal(bounded, found) and torch.equal(same[:2], counts[:2])
 
 
+@pytest.mark.parametrize(
+    ("order", "page"), [((0, 1, 2, 3), 16), ((0, 2, 1, 3), 128), ((1, 0, 2, 3), 256)]
+)
+@pytest.mark.parametrize("technique", ["exact", ART])
+def test_the_cache_of_vllm(technique: str, order: tuple[int, ...], page: int) -> None:
+    """One tensor [pages, G, rows, 2 D] has keys and values, in whatever order it lies in memory."""
+    case = Case.random((300, 63), group=2)
+    held = case.held(page)
+    halves = [each.transpose(1, 2) for each in (held.keys, held.values)]
+    cache = torch.cat(halves, -1).permute(order).contiguous()
+    cache = cache.permute([order.index(at) for at in range(4)])
+    keys, values = cache.transpose(1, 2).split(case.q.shape[-1], -1)
+    given = arguments(case, technique, page)
+    found, _ = OPERATOR(given[0], keys, values, *given[3:])
+    assert torch.equal(found.cpu(), case.run(technique, page=page)[0])
+
+
 @pytest.mark.parametrize(("technique", "page"), [("exact", 16), (ART, 0)])
 def test_opcheck(technique: str, page: int) -> None:
     """Its schema, fake results, and traces with fixed and free sizes are those of the operator."""

@@ -109,7 +109,9 @@ def test_a_step_is_attention_to_the_rows_of_vllm_s_cache(
     begin = 0
     for new, (k, v) in zip(NEW, rows, strict=True):
         own = slice(begin, begin := begin + new)
-        torch.testing.assert_close(output[own], expected(q[own], k, v, window), atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            output[own], expected(q[own], k, v, window), atol=2e-6, rtol=1e-5
+        )
 
 
 def test_a_technique_is_that_of_the_additional_configuration(of_vllm: VllmConfig) -> None:

@@ -109,4 +109,3 @@ def _after_blank(text: str, at: int) -> int:
     """Return where the next character lies that is no blank."""
     match = _BLANK.match(text, at)
     return match.end() if match else at
-

@@ -54,14 +54,16 @@ tags: [kernel]
 ---
 # suffice-attention
 
-Decode attention in Triton, of suffice {version}. Prompts run by PyTorch. Load it by `attn_implementation` of
-transformers: `ORGANISATION/{name}`. `model.config.suffice_attention` names the technique of decode steps:
+Decode attention in Triton, of suffice {version}; prompts run by PyTorch. transformers loads it by
+`attn_implementation="ORGANISATION/{name}"`. `model.config.suffice_attention` names the technique
+of decode steps:
 
 * `exact`, the default: all rows.
-* `art`, such as `art:change=0.01`: stops once the output has settled ([ART](https://arxiv.org/abs/2606.00024)).
+* `art`, such as `art:change=0.01`: stops once the output has settled
+  ([ART](https://arxiv.org/abs/2606.00024)).
 
-Heads are a multiple of 16, up to 256. Padding may be masked, and windows; tokens between others may not.
-It needs PyTorch with Triton, and NumPy.
+Heads are a multiple of 16, up to 256. Masks may hide padding and what is outside of a window, but
+no tokens between others. It needs PyTorch with Triton, and NumPy.
 """
 
 

@@ -40,7 +40,9 @@ def flash_attn_forward(
     """
     for wish in UNKNOWN:
         if options.get(wish) not in (None, False):
-            raise InputError(f"{type(module).__name__} asks for {wish}: suffice's kernels have none")
+            raise InputError(
+                f"{type(module).__name__} asks for {wish}: suffice's kernels have none"
+            )
     if query.shape[2] > 1:
         causal = options.get("is_causal", getattr(module, "is_causal", True))
         found = functional.scaled_dot_product_attention(
@@ -68,16 +70,17 @@ def _seen(mask: torch.Tensor | None, key: torch.Tensor) -> tuple[torch.Tensor, t
     if mask is None:
         lengths = torch.full((len(key),), key.shape[2], dtype=torch.int32, device=key.device)
         return torch.zeros_like(lengths), lengths
-    if (known := getattr(mask, "suffice_seen", None)) is not None:
+    compiling = torch.compiler.is_compiling()  # then nothing is checked, or kept
+    if not compiling and (known := getattr(mask, "suffice_seen", None)) is not None:
         found: tuple[torch.Tensor, torch.Tensor] = known
         return found
     if mask.dtype != torch.bool:
         raise InputError(f"attention_mask is {mask.dtype}: must be torch.bool, as SDPA's is")
     shown = mask[:, 0, -1, : key.shape[2]].expand(len(key), -1).int()
     first, length = shown.argmax(-1), key.shape[2] - shown.flip(-1).argmax(-1)
-    if torch.compiler.is_compiling():  # nothing is checked, or kept
-        return first.int(), length.int()
-    if (shown.sum(-1) != length - first).any():
-        raise InputError("attention_mask hides tokens between others: must hide only padding")
-    mask.suffice_seen = first.int(), length.int()  # type: ignore[attr-defined]
-    return first.int(), length.int()
+    ends = first.int(), length.int()
+    if not compiling:
+        if (shown.sum(-1) != length - first).any():
+            raise InputError("attention_mask hides tokens between others: must hide only padding")
+        mask.suffice_seen = ends  # type: ignore[attr-defined]
+    return ends

@@ -15,7 +15,7 @@ in another type than the model's. vLLM runs this attention outside of its CUDA g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
@@ -46,8 +46,8 @@ def register() -> None:
 class SufficeBackend(AttentionBackend):  # type: ignore[misc]
     """What vLLM asks before it takes a backend."""
 
-    supported_dtypes = [*TYPES]
-    supported_kv_cache_dtypes = ["auto"]
+    supported_dtypes: ClassVar[Any] = [*TYPES]
+    supported_kv_cache_dtypes: ClassVar[Any] = ["auto"]
     forward_includes_kv_cache_update = False
 
     @staticmethod
@@ -231,8 +231,8 @@ class SufficeAttention(AttentionImpl):  # type: ignore[misc]
 
     def _halves(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of a cache [pages, G, rows, 2 D] as [pages, rows, G, D]."""
-        keys, values = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
-        return keys, values
+        rows = kv_cache.transpose(1, 2)
+        return rows[..., : self.head_size], rows[..., self.head_size :]
 
     def _prompt(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return the attention [T, H, D] of a request's last tokens to its rows [S, G, D]."""
@@ -242,8 +242,8 @@ class SufficeAttention(AttentionImpl):  # type: ignore[misc]
             at = torch.arange(length - count, length, device=q.device)[:, None]
             row = torch.arange(length, device=q.device)
             mask = (row <= at) & (row > at - self.window)
+        q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
         found = functional.scaled_dot_product_attention(
-            *(each.transpose(0, 1)[None] for each in (q, k, v)),
-            attn_mask=mask, scale=self.scale, enable_gqa=True,
-        )  # fmt: skip
+            q, k, v, attn_mask=mask, scale=self.scale, enable_gqa=True
+        )
         return found[0].transpose(0, 1)

@@ -57,6 +57,15 @@ def test_nothing_else_in_the_configuration_changes(text: str, tmp_path: Path) ->
     assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
 
 
+def test_the_field_is_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{\n  "a": 1,\n  "b": 2\n}\n')
+    carry(tmp_path, calibration("ab"))
+    lines = path.read_text().split("\n")
+    assert lines[:3] == ["{", '  "a": 1,', '  "b": 2,'] and lines[4:] == ["}", ""]
+    assert lines[3].startswith('  "suffice_calibration": {"schema": 2, "model": ')
+
+
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -153,6 +162,7 @@ def test_a_model_of_transformers_takes_it(model: Path, checkpoint: Path) -> None
     small, options = load(model, torch.float32), {"attention": "aet:calibrated"}
     with st.enable(small, **options) as enabled:
         assert enabled._settings.config.calibration.name == "config.json"
+    assert small.config.suffice_calibration["model"]["name"] == "m", "which it would save again"
     small.config._name_or_path = small.name_or_path = ""
     with pytest.raises(InputError, match="aet:calibrated: needs a calibration of the model"):
         st.enable(small, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 import json
 import os
@@ -149,9 +151,25 @@ def test_a_decode_step_is_compiled_without_a_graph_break(folder: Path) -> None:
     traced = torch.compile(step, fullgraph=True, backend="eager")
     for each in (None, mask, mask):  # at last with what the eager step keeps
         assert torch.equal(traced(each), step(each))
-    seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
-    torch.testing.assert_close(step(mask), seen.transpose(1, 2))
     torch.compiler.reset()
+    for scale in (None, 0.5):
+        found = attention(module, q, k, v, mask, scaling=scale)[0]
+        options = {"scale": scale, "enable_gqa": True}
+        seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, **options)
+        torch.testing.assert_close(found, seen.transpose(1, 2))
+
+
+def test_a_build_says_what_it_holds(folder: Path) -> None:
+    build = folder / "build" / f"torch-{BACKEND}"
+    told = json.loads((build / "metadata.json").read_text())
+    files = [each for each in build.rglob("*.py") if each.is_file()]
+    assert told["digest"]["algorithm"] == "sha256" and told["backend"] == {"type": BACKEND}
+    assert told["digest"]["files"] == {
+        each.relative_to(build).as_posix(): base64.b64encode(
+            hashlib.sha256(each.read_bytes()).digest()
+        ).decode()
+        for each in files
+    }
 
 
 def test_the_hub_s_own_loader_takes_the_folder(folder: Path) -> None:

@@ -42,7 +42,7 @@ def attention(window: int | None = None, **options: Any) -> SufficeAttention:
     return SufficeAttention(HEADS, SIZE, SIZE**-0.5, KV_HEADS, sliding_window=window, **options)
 
 
-def step(lengths: list[int], new: list[int], table: torch.Tensor) -> Step:
+def step(lengths: list[int], new: list[int], table: torch.Tensor, **options: Any) -> Step:
     """Return the builder's step of vLLM's own description of a batch."""
     starts = torch.tensor([0, *new]).cumsum(0).int()
     sizes = torch.tensor(lengths, dtype=torch.int32)
@@ -56,6 +56,7 @@ def step(lengths: list[int], new: list[int], table: torch.Tensor) -> Step:
         max_seq_len=max(lengths),
         block_table_tensor=table,
         slot_mapping=torch.zeros(sum(new), dtype=torch.int64),
+        **options,
     )
     return StepBuilder.build(object.__new__(StepBuilder), 0, batch)
 
@@ -66,6 +67,8 @@ def test_a_batch_is_decode_steps_and_prompts() -> None:
     assert found.prompts == [Prompt(2, 2, 35, 33), Prompt(3, 35, 44, 25)] and found.most == 40
     only = step([40, 17], [1, 1], torch.zeros(2, 3, dtype=torch.int32))
     assert only.owner.tolist() == [0, 1] and only.prompts == []
+    with pytest.raises(InputError, match="attention that is not causal: suffice's backend has"):
+        step([40], [1], torch.zeros(1, 3, dtype=torch.int32), causal=False)
 
 
 def cache(layout: KVCacheLayout, pages: int, page: int) -> torch.Tensor:

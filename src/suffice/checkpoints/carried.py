@@ -1,8 +1,8 @@
 """A calibration that a model carries in its own configuration: a field of its config.json.
 
 Only thresholds of attention are carried, a few numbers for each head. Codebooks of softmaxes are
-hundreds of times as large and stay in files. Nothing else in the configuration changes, not a
-space: without the field it has the bytes that it had before.
+more than a hundred times as large, and stay in files. Nothing else in the configuration changes,
+not a space: without the field it has the bytes that it had before.
 """
 
 from __future__ import annotations

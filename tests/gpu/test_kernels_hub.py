@@ -1,4 +1,7 @@
-"""The folder for a hub of kernels: transformers loads its attention, and it needs no suffice."""
+"""The folder for a hub of kernels: transformers loads its attention, and it needs no suffice.
+
+Also tests plain_attention.py, which the folder has.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +176,9 @@ def test_a_build_says_what_it_holds(folder: Path) -> None:
 
 
 def test_the_hub_s_own_loader_takes_the_folder(folder: Path) -> None:
-    kernels = pytest.importorskip("kernels", reason="needs pip install kernels")
+    pytest.importorskip("kernels.load", reason="needs pip install kernels")
+    import kernels
+
     loaded = kernels.get_local_kernel(folder)
     assert loaded.__name__ == imported(folder).__name__
     assert loaded.supports_flash_attn and callable(loaded.flash_attn_forward)

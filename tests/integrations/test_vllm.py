@@ -184,7 +184,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(model: Path, technique: str) -> dict[str, Any]:
-    """Let vLLM's engine answer three prompts, of which one is cut; "": by its own attention."""
+    """Let vLLM's engine answer three prompts, one of them in parts; "": by its own attention."""
     environment = {
         **os.environ,
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

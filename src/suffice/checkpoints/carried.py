@@ -77,7 +77,7 @@ def without(raw: bytes) -> bytes:
         json.loads(text)
         members = _members(text)
     except (ValueError, RecursionError, IndexError):
-        return raw  # no model's configuration: whoever reads it says so
+        return raw  # no model's configuration, which its reader says
     names = [name for name, _, _ in members]
     if FIELD not in names:
         return raw

@@ -26,9 +26,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import suffice
 from suffice.errors import InputError
 
+PACKAGE = Path(__file__).parents[1]  # suffice
 NAME, VERSION = "suffice-attention", 1  # of the repository, and of what its functions take
 BACKENDS = ("cuda", "rocm")
 ROOTS = (
@@ -87,7 +87,7 @@ def _source(name: str) -> Path | None:
     first, *rest = name.split(".")
     if first != "suffice":
         return None
-    folder = Path(*suffice.__path__, *rest)
+    folder = PACKAGE.joinpath(*rest)
     choices = folder / "__init__.py", folder.with_name(f"{folder.name}.py")
     return next((path for path in choices if path.is_file()), None)
 
@@ -118,11 +118,11 @@ def write(folder: Path, backends: Iterable[str] = BACKENDS) -> None:
     Raises:
         InputError: The folder exists, or cannot be made.
     """
-    version = suffice.__version__
+    version = importlib.metadata.version("suffice")
     files = {"__init__.py": _TOP.format(version=version)}
     for name, path in modules(ROOTS).items():
         if name != "suffice":
-            inside = path.relative_to(*suffice.__path__)
+            inside = path.relative_to(PACKAGE)
             package = ".".join(("suffice", *inside.parts[:-1]))
             files[inside.as_posix()] = rewritten(path.read_text(encoding="utf-8"), package)
     try:

@@ -15,7 +15,7 @@ import torch
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, PADDING, generate, prompts
-from gpu.rows import DEVICE
+from gpu.device_rows import DEVICE
 from hf_reference import as_cache, load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
@@ -108,8 +108,9 @@ def test_a_cache_is_cropped_and_reordered(models: Callable[[str], Any]) -> None:
     ("options", "message"),
     [
         ({"attention": "tiers"}, "attention 'tiers' on a GPU: must be aet, art, certified, exact"),
-        ({"policy": "snapkv:0.5"}, "a policy on a GPU: must be 'full'"),
-        ({"attention": "art", "audit": 2}, "audit=2 on a GPU: must be left out"),
+        ({"policy": "h2o:0.5"}, "policy 'h2o' on a GPU: must be full, pyramidkv, quest, snapkv"),
+        ({"policy": "streaming:rank_only"}, "policy 'streaming' on a GPU: must evict"),
+        ({"attention": "aet", "policy": "snapkv"}, "policy 'snapkv' with attention 'aet' on a GPU"),
         ({"attention": "art:block=16,order=sketch"}, "must be blocks, newest first"),
     ],
 )

@@ -37,7 +37,7 @@ def sum_units(
     count = tl.load(counts + at) if LISTED else 0
     used = units_of(count, begin, end, UNIT, LISTED)
     if unit < used:
-        peak, total, own, _, _ = sums_of_unit(
+        peak, total, _, own, _, _ = sums_of_unit(
             queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM),
             k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
             unit, used, start_of(mine, head, stride_owner, stride_head), scale, 0,

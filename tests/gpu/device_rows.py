@@ -89,7 +89,7 @@ class Case:
     def run(self, technique: str, page: int = 0, **options: Any) -> tuple[torch.Tensor, Reads]:
         """Return the kernel's output, on the CPU, and what was read."""
         held, requests = self.held(page), len(self.lengths)
-        rules = rules_of(technique, held.heads)
+        rules = options.pop("rules", None) or rules_of(technique, held.heads)
         if rules.kind == "aet" and "sets" not in options:
             options["sets"] = AetSets(rules.parameters, requests, held.heads, DEVICE)
         if rules.kind == "certified" and "sketches" not in options:

@@ -56,6 +56,12 @@ class Boxes:
         self.low.scatter_(2, to, torch.where(there, keys, torch.inf).amin(3))
         self.high.scatter_(2, to, torch.where(there, keys, -torch.inf).amax(3))
 
+    def bytes_read(self, tokens: Tokens) -> torch.Tensor:
+        """Return the bytes of boxes that each token reads for each head, int32 [N, G]."""
+        others = ((tokens.length + BLOCK - 1) // BLOCK - 1).clamp(min=0)
+        each = self.low.element_size() * 2 * self.low.shape[-1]
+        return (each * others)[:, None].expand(-1, self.low.shape[1])
+
     def ranked(self, q: torch.Tensor, tokens: Tokens) -> Blocks:
         """Return the newest block and those that may score highest, for queries [N, H, D]."""
         owner, heads = tokens.owner.long(), self.low.shape[1]

@@ -6,6 +6,7 @@ be recorded once and replayed while texts grow.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,7 +123,7 @@ class DeviceLayer:
 
     def attend(self, q: torch.Tensor, tokens: Tokens, scale: float) -> tuple[torch.Tensor, Reads]:
         """Return the output [N, H, D] of queries q [N, H, D], and what was read."""
-        return attend(
+        found, reads = attend(
             self.rules,
             q,
             Held(self.keys, self.values),
@@ -132,6 +133,9 @@ class DeviceLayer:
             sets=self.sets,
             sketches=self.sketches,
         )
+        if self.boxes is not None and self.boxes.limited:
+            reads = dataclasses.replace(reads, sketched=self.boxes.bytes_read(tokens))
+        return found, reads
 
     def attend_exactly(self, q: torch.Tensor, tokens: Tokens, scale: float) -> Reads:
         """Return the reads of attention to all rows."""

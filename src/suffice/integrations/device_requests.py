@@ -187,7 +187,7 @@ class DeviceRequests:
 
     def store(self, index: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key, value [B, G, T, D] of a layer."""
-        self._held[index].store(key, value, self._ranks)
+        self._held[index].store(key.detach(), value.detach(), self._ranks)
 
     def dense(self, index: int, new: torch.Tensor, *, values: bool = False) -> torch.Tensor:
         """Return all keys, or values, of a layer as [B, G, S, D]; `new` are those of a prompt."""
@@ -217,7 +217,7 @@ class DeviceRequests:
         if known not in self._tokens:
             self._tokens[known] = layer.tokens(self._ranks, window)
         tokens = self._tokens[known]
-        q = query.transpose(1, 2).flatten(0, 1).contiguous()
+        q = query.detach().transpose(1, 2).flatten(0, 1).contiguous()
         found, reads = layer.attend(q, tokens, scale)
         self._count(index, reads)
         if self._audits is not None:
@@ -241,7 +241,7 @@ class DeviceRequests:
         """Note that a layer has ended; after the last one the new rows count."""
         for at, watch in enumerate(self._watches):
             if watch is not None and not self._decodes:
-                q = scale * query[at].float()
+                q = scale * query[at].detach().float()
                 q = q if self.columns.added is None else q[:, self.columns.added[at]]
                 watch.add(index, q, self._texts[at] + q.shape[1])
         if index < self.layers - 1:

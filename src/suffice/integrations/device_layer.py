@@ -69,20 +69,23 @@ class DeviceLayer:
         """Rows of each request that fit."""
         return int(self.keys.shape[2])
 
-    def reserve(self, new: Sequence[int], growth: Growth, limit: int) -> bool:
-        """Make room for `new` rows of each request; return whether memory was allocated.
+    def fits(self, new: Sequence[int]) -> bool:
+        """Return whether `new` rows of each request fit."""
+        return self._needed(new) <= self.capacity
+
+    def reserve(self, new: Sequence[int], growth: Growth, limit: int) -> None:
+        """Make room for `new` rows of each request, which do not fit.
 
         Raises:
             OutOfMemory: There is none; nothing has changed.
         """
-        needed = max(
+        self._resize(next_capacity(growth, self._needed(new), self.capacity, limit))
+
+    def _needed(self, new: Sequence[int]) -> int:
+        return max(
             min(rows + count, ring.budget) if ring and self.turns else rows + count
             for rows, count, ring in zip(self.rows, new, self._rings, strict=True)
         )
-        if needed <= self.capacity:
-            return False
-        self._resize(next_capacity(growth, needed, self.capacity, limit))
-        return True
 
     def _resize(self, capacity: int) -> None:
         used = min(max(self.rows), self.capacity)

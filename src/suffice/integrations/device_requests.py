@@ -55,10 +55,12 @@ class DeviceRequests:
         self.settings = settings
         self.layers = len(settings.windows)
         self.policy = settings.config.policy
+        self.version = 0  # of the memory; graphs of another one read what is not there
         self.reset()
 
     def reset(self) -> None:
         """Drop all requests and free their memory."""
+        self.version += 1
         self.columns = Columns()
         self._held: list[DeviceLayer] = []
         self._texts: list[int] = []  # tokens of each request
@@ -67,6 +69,8 @@ class DeviceRequests:
         self._tokens: dict[tuple[int, int | None], Tokens] = {}  # of this pass, by what they see
         self._watches: list[ObservedThere | None] = []
         self._decodes, self._ended = False, True
+        self._admitted = False  # whether this pass is recorded, or replayed
+        self._places: dict[int, torch.Tensor] = {}  # by columns: the ranks without padding
         self._audits: list[torch.Tensor] | None = None  # of this pass, if it is audited
         self._steps = 0
         self.audit: Audit | None = None
@@ -110,12 +114,20 @@ class DeviceRequests:
             InputError: More rows than the limit, another batch size, several tokens at once with a
                 technique that keeps state, or tokens that continue evicted ones.
         """
+        if self._admitted:  # what is recorded asks for nothing from the host
+            return
         if not self._ended:
             raise InputError(INTERRUPTED)
         batch, count = key.shape[0], key.shape[2]
         self._check_pass(batch, count)
         if not self._held:
             self._open(key)
+        self._admit(batch, count, mask)
+        self._ranks = self._ranked(key.device)
+        if not self._decodes:
+            self._watches = [self._watch(at) for at in self.caches]
+
+    def _admit(self, batch: int, count: int, mask: torch.Tensor | None) -> None:
         self._new = self.columns.add(batch, count, mask)
         self._added, self._tokens = count, {}
         try:
@@ -123,13 +135,30 @@ class DeviceRequests:
         except BaseException:
             self.columns.drop(count)
             raise
+        self._audits = [] if self._decodes and self._audited else None
         self._ended = False
+
+    @property
+    def _audited(self) -> bool:
+        """Whether the next decode step is audited."""
         every = self.settings.config.audit
-        audits = self._decodes and every is not None and self._steps % every == 0
-        self._audits = [] if audits else None
-        self._ranks = self._ranked(key.device)
-        if not self._decodes:
-            self._watches = [self._watch(at) for at in self.caches]
+        return every is not None and self._steps % every == 0
+
+    def can_replay(self, batch: int) -> bool:
+        """Return whether a step of one token of each request needs nothing new from the host."""
+        if batch != len(self._texts) or not self._ended or self._audited:
+            return False
+        fits = max(self._texts) < self.settings.limit
+        return fits and all(layer.fits([1] * batch) for layer in self._held)
+
+    def admit_step(self) -> None:
+        """Begin a step of one token of each request that is recorded or replayed.
+
+        `can_replay` has said so. `end_layer`, or `commit` after a replay, ends it.
+        """
+        self._check_pass(len(self._texts), 1)
+        self._admit(len(self._texts), 1, None)
+        self._ranks, self._admitted = self._ranked(self._text.device), True
 
     def _check_pass(self, batch: int, count: int) -> None:
         self._decodes = self.columns.count > 0 and count <= MAX_TENTATIVE
@@ -174,14 +203,18 @@ class DeviceRequests:
             raise InputError(f"{needed} tokens exceed the context length of {self.settings.limit}")
         for layer in self._held:
             layer.turns = self._decodes
-            layer.reserve(self._new, self.settings.growth, self.settings.limit)
+            if not layer.fits(self._new):
+                layer.reserve(self._new, self.settings.growth, self.settings.limit)
+                self.version += 1
 
     def _ranked(self, device: torch.device) -> torch.Tensor:
         """Return which of its request's new tokens each column has, from 1; 0: padding."""
         added = self.columns.added
         if added is None:
-            place = torch.arange(1, self._added + 1, dtype=torch.int32, device=device)
-            return place.expand(len(self._texts), -1)
+            if self._added not in self._places:  # kept, because graphs read them
+                place = torch.arange(1, self._added + 1, dtype=torch.int32, device=device)
+                self._places[self._added] = place.expand(len(self._texts), -1).contiguous()
+            return self._places[self._added]
         added = added.to(device)
         return added.cumsum(1).to(torch.int32) * added
 
@@ -210,7 +243,9 @@ class DeviceRequests:
         Raises:
             InputError: Apart from padding, the mask is neither causal nor a sliding window.
         """
-        layer, window = self._held[index], self.columns.window(mask)
+        layer, window = self._held[index], self.settings.windows[index]
+        if not self._admitted:
+            window = self.columns.window(mask)
         self._group = query.shape[1] // layer.keys.shape[1]
         # Without a policy all layers hold the same rows.
         known = (index if self.policy.chooses else 0), window
@@ -260,7 +295,7 @@ class DeviceRequests:
         self._texts = [a + b for a, b in zip(self._texts, self._new, strict=True)]
         for layer in self._held:
             layer.commit(self._new)
-        self._ended = True
+        self._ended, self._admitted = True, False
         self._steps += self._decodes
 
     def _choose(self) -> None:
@@ -271,6 +306,7 @@ class DeviceRequests:
                 self.policy.after_prompt(rows, self.settings.windows, watch)  # type: ignore[arg-type]
         self._watches = []
         if self.policy.evicts:
+            self.version += 1
             for layer in self._held:
                 layer.shrink(self.settings.growth, self.settings.limit)
 
@@ -291,7 +327,7 @@ class DeviceRequests:
         if not self._ended:
             self.columns.drop(self._added)
             self._truncate([0] * len(self._texts))
-            self._ended = True
+            self._ended, self._admitted = True, False
 
     def crop(self, columns: int) -> None:
         """Drop the last columns.
@@ -319,6 +355,8 @@ class DeviceRequests:
         """Let request i continue the rows of request `indices[i]`."""
         self._texts = [self._texts[at] for at in indices]
         self.columns.select(indices)
+        self.version += 1
+        self._places = {}
         if self._held:
             self._lengths, self._text = self._lengths[:, indices], self._text[indices]
         for layer, lengths in zip(self._held, self._lengths, strict=True):

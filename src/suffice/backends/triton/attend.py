@@ -196,6 +196,6 @@ def _certified(call: Call, rules: HeadRules, sketches: Sketches) -> tuple[torch.
 def splits_that_fill(call: Call) -> int:
     """Return how many programs for each token and key/value head fill the device."""
     if call.q.device.type != "cuda":
-        return 4
+        return 2
     places = 2 * torch.cuda.get_device_properties(call.q.device).multi_processor_count
     return max(-(-places // call.pairs), 1)

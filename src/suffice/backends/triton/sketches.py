@@ -28,7 +28,7 @@ class Sketches:
     def __init__(
         self, requests: int, heads: int, size: int, rows: int, device: torch.device
     ) -> None:
-        self.chunks = rows // CHUNK  # room
+        self.chunks = max(rows // CHUNK, 1)  # room
         shape = requests, heads, self.chunks
         self.codes = torch.zeros(*shape, CHUNK, size // 2, dtype=torch.uint8, device=device)
         self.scales = torch.zeros(*shape, size, dtype=torch.bfloat16, device=device)
@@ -38,7 +38,7 @@ class Sketches:
 
     def reserve(self, rows: int) -> None:
         """Make room for the chunks of `rows` rows of each request."""
-        more = rows // CHUNK - self.chunks
+        more = max(rows // CHUNK, 1) - self.chunks
         for name in ("codes", "scales", "lows", "residuals"):
             held: torch.Tensor = getattr(self, name)
             shape = *held.shape[:2], more, *held.shape[3:]

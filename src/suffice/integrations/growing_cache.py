@@ -13,8 +13,9 @@ when larger tensors replace them. Spare rows are kept out of the result in one o
 * `padded=False`: attention gets views of the rows in use. Spare rows cost no computation and need
   no mask, but the views are not contiguous from head to head.
 
-Made for CPUs. On an accelerator pass `disable_compile=True` to `generate`: shapes change with each
-growth, and every shape would be compiled again.
+On a GPU `bmc` takes r from the GPU's own rates, measured when the first rows come. Pass
+`disable_compile=True` to `generate`: shapes change with each growth, and every shape would be
+compiled again.
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", sections V and
          V-B (the mask). The paper's -1e9 overflows float16; the type's minimum is used.
@@ -82,6 +83,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take type, device and shape from the first states [B, G, T, D]; allocate no rows."""
         self.dtype, self.device = key_states.dtype, key_states.device
+        if self.device.type == "cuda":
+            from suffice.integrations.device_rates import fitted_to_padding
+
+            self.growth = fitted_to_padding(self.growth, key_states)
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 

@@ -148,7 +148,8 @@ def enable(
         )
     check_model(model)
     check_attention(config)
-    if requests_on(model.device) is not Requests:
+    on_device = requests_on(model.device) is not Requests
+    if on_device:
         from suffice.integrations.device_requests import check_device
 
         check_device(config)
@@ -160,9 +161,18 @@ def enable(
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    growth = machine.fitted_to_kernel(config.growth)
+    growth = fitted_growth(config.growth, model.device if on_device else None)
     rounding = fitted_rounding(config, checkpoint, head_shape(decoder, len(windows)))
     return Enabled(model, ServedSettings(config, windows, growth, rows, rounding), graphs)
+
+
+def fitted_growth(growth: Growth, device: torch.device | None) -> Growth:
+    """Return a growth policy fitted to this machine, or to a GPU, and to suffice's kernels."""
+    if device is None:
+        return machine.fitted_to_kernel(growth)
+    from suffice.integrations.device_rates import fitted_to_device
+
+    return fitted_to_device(growth, device)
 
 
 def requests_on(device: torch.device) -> Any:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "on_a_gpu")
 
 
 class OutOfReach:
-    """The columns of a batch, of which a replay must ask nothing."""
+    """The columns of a batch, which a replay must not ask."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a replay asks for {name}")
@@ -140,5 +140,5 @@ def test_graphs_need_a_gpu(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from suffice.integrations.requests import Requests
 
     monkeypatch.setattr(st, "requests_on", lambda device: Requests)
-    with pytest.raises(InputError, match="graphs=True with MistralForCausalLM on the CPU"):
+    with pytest.raises(InputError, match="graphs=True for a model on the CPU: needs a GPU"):
         st.enable(model, graphs=True)

@@ -33,7 +33,7 @@ class Boxes:
         self.limited = True
 
     def truncate(self, lengths: torch.Tensor) -> None:
-        """Do nothing: the box of the last block is made anew with each row."""
+        """Do nothing: each new row makes the box of its block again."""
 
     def select(self, indices: torch.Tensor) -> None:
         """Let request i go on with the boxes of request `indices[i]`."""

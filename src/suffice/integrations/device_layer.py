@@ -21,13 +21,13 @@ from suffice.backends.triton.sketches import Sketches
 from suffice.backends.triton.store import store
 from suffice.cache import BLOCK, Growth, next_capacity
 from suffice.integrations.device_boxes import Boxes
-from suffice.integrations.growing_cache import grown
+from suffice.integrations.grown import grown
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A request's rows of which the first `sinks` stay, and a new one takes the oldest other's
-    place once there are `budget`."""
+    """How a request's rows go round: the first `sinks` stay, and once there are `budget` rows, a
+    new one takes the place of the oldest other one."""
 
     sinks: int
     budget: int

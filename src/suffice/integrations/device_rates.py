@@ -21,7 +21,7 @@ from suffice.backends.triton.call import Held, Tokens
 from suffice.backends.triton.rules import HeadRules
 from suffice.cache import Growth, with_defaults
 from suffice.cache.machine import ELEMENT_BYTES, Machine
-from suffice.integrations.growing_cache import grown
+from suffice.integrations.grown import grown
 
 _SHAPE = (8, 32, 2048, 128)  # requests, heads, rows, size: 128 MiB of keys, more than a GPU's cache
 _SMALL = (1, 2, 64, 16)  # for Triton's interpreter

@@ -179,7 +179,7 @@ class DeviceRequests:
         self._text = torch.zeros(batch, dtype=torch.int32, device=device)
         self._lengths = torch.zeros(self.layers, batch, dtype=torch.int32, device=device)
         self._counts = torch.zeros(4, self.layers, heads, dtype=torch.int64, device=device)
-        # The largest `missing`, and the number and the sum of those that are known.
+        # The largest `missing`, how many are known, and their sum.
         self._bounds = torch.zeros(3, dtype=torch.float64, device=device)
         boxed = "boxes" in self.policy.keeps
         self._held = [

@@ -44,8 +44,9 @@ except ImportError as error:
     raise missing(error) from None
 
 from suffice.cache import GROWTHS, Growth, next_capacity, with_defaults
-from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.errors import InputError, unknown
 from suffice.integrations.checks import given_cache
+from suffice.integrations.grown import grown
 
 # Sliding layers keep all rows here; the model's own sliding mask picks the window.
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -173,25 +174,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             # Both or neither: after a failure the layer is unchanged
             keys, values = (grown(rows, self.length, capacity) for rows in (self.keys, self.values))
             self.keys, self.values = keys, values
-
-
-def grown(rows: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    """Return rows [B, G, C, D] with another capacity: the first `used` of them, and zeros.
-
-    Raises:
-        OutOfMemory: There is no memory for them.
-    """
-    shape = (*rows.shape[:2], capacity, rows.shape[3])
-    try:
-        made = rows.new_empty(shape)
-    except RuntimeError as error:
-        size = rows.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
-        raise OutOfMemory(
-            f"no memory for {capacity} rows of keys or values ({size} bytes in one layer)"
-        ) from error
-    made[:, :, :used] = rows[:, :, :used]
-    made[:, :, used:] = 0
-    return made
 
 
 class GrowingCache(Cache):  # type: ignore[misc]

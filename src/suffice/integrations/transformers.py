@@ -148,22 +148,27 @@ def enable(
         )
     check_model(model)
     check_attention(config)
-    on_device = requests_on(model.device) is not Requests
-    if on_device:
-        from suffice.integrations.device_requests import check_device
-
-        check_device(config)
-    elif graphs:
-        raise InputError(f"graphs=True with {type(model).__name__} on the CPU: needs a GPU")
+    device = None if requests_on(model.device) is Requests else model.device
+    _check_device(config, device, graphs)
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")
     decoder = model.config.get_text_config(decoder=True)
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    growth = fitted_growth(config.growth, model.device if on_device else None)
+    growth = fitted_growth(config.growth, device)
     rounding = fitted_rounding(config, checkpoint, head_shape(decoder, len(windows)))
     return Enabled(model, ServedSettings(config, windows, growth, rows, rounding), graphs)
+
+
+def _check_device(config: Config, device: torch.device | None, graphs: bool) -> None:
+    if device is None:
+        if graphs:
+            raise InputError("graphs=True for a model on the CPU: needs a GPU")
+        return
+    from suffice.integrations.device_requests import check_device
+
+    check_device(config)
 
 
 def fitted_growth(growth: Growth, device: torch.device | None) -> Growth:

@@ -20,11 +20,11 @@ from suffice.backends.triton.sums import (
     joined,
     load_sums,
     queries_of,
+    seen_by,
     start_of,
     store_output,
     store_sums,
     sums_of_unit,
-    units_of,
 )
 
 # Fields of the integers [N, G, FIELDS] that programs share; all begin as 0.
@@ -87,35 +87,31 @@ def read_until_stop(
     """
     split, at = tl.program_id(0), tl.program_id(1)
     mine = tl.load(owner + at // heads)
-    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
-    count = tl.load(counts + at) if LISTED else 0
-    used = units_of(count, begin, end, UNIT, LISTED)
+    begin, end, count, used = seen_by(at, heads, counts, first, length, UNIT, LISTED)
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     ints = shared + at * shared_size
-    r = tl.arange(0, ROWS)
-    one, least = tl.load(limits + at % heads), 0.0
+    r, one, least = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0
     if FILTERS:
         least = tl.load(top + at * ROWS + r) + tl.load(floors + at % heads)
     wave = split * 0
     while (wave * splits < used) & (tl.load(ints + _STOPPED, volatile=True) == 0):
-        unit = wave * splits + split
+        unit, place = wave * splits + split, at * units + wave * splits + split
         peak, total, kept, own, of_keys, of_values = sums_of_unit(
             queries, k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
             unit, used, start, scale, least, stride_page, stride_row,
             GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, MARKED, FILTERS,
         )  # fmt: skip
         if unit < used:
-            place = at * units + unit
             store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
             if FILTERS:
                 tl.store(kepts + place * ROWS + r, kept, mask=r < GROUP, cache_modifier=".cg")
-            tl.store(keys + at * units + unit, of_keys, cache_modifier=".cg")
-            tl.store(values + at * units + unit, of_values, cache_modifier=".cg")
+            tl.store(keys + place, of_keys, cache_modifier=".cg")
+            tl.store(values + place, of_values, cache_modifier=".cg")
             tl.atomic_add(ints + _FETCHED, of_keys + of_values, sem="relaxed")
         tl.debug_barrier()  # all of the program's stores come before its arrival
         ended = tl.atomic_add(ints + _WAVES + wave, 1, sem="acq_rel") == splits - 1
-        joins = False
+        joins = ended
         if ended:
             joins = tl.atomic_add(ints + _PENDING, 1, sem="acq_rel") == 0
         while joins:

@@ -147,11 +147,17 @@ def start_of(owner, head, stride_owner, stride_head):
 
 
 @triton.jit
-def units_of(count, first, length, UNIT: tl.constexpr, LISTED: tl.constexpr):
-    """Return how many units a token has."""
+def seen_by(
+    at, heads, counts, first, length, UNIT: tl.constexpr, LISTED: tl.constexpr
+):  # fmt: skip
+    """Return the rows [begin, end) that a token sees, its blocks in a list, and its units."""
+    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
+    count = 0
+    used = (end + UNIT - 1) // UNIT - begin // UNIT
     if LISTED:
-        return (count * 16 + UNIT - 1) // UNIT
-    return (length + UNIT - 1) // UNIT - first // UNIT
+        count = tl.load(counts + at)
+        used = (count * 16 + UNIT - 1) // UNIT
+    return begin, end, count, used
 
 
 @triton.jit

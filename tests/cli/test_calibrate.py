@@ -227,6 +227,27 @@ def test_it_is_written_next_to_the_model(cli: Cli, model: Path, tmp_path: Path) 
     assert ran.code == 0, ran.err
 
 
+def test_thresholds_are_kept_in_the_configuration(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """One technique's after another's; those of the model as it was are replaced."""
+    path = model / "config.json"
+    (tmp_path / "text.txt").write_text(TEXT)
+    before = json.loads(path.read_text())
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "60"]
+    asked += ["--limit", "1", "--budget", "30%", "--into-config", "--attention"]
+    for technique in ("art:block=16", "aet:values=0.01"):
+        ran = cli("calibrate", *asked, technique)
+        assert (ran.code, ran.out.strip()) == (0, str(path)), ran.err
+    use = f"-m {model} --attention aet:calibrated"
+    assert ran.err.splitlines()[-1] == f'next: suffice run {use} "your prompt"'
+    assert cli("run", *use.split(), "-n", "2", "hello").code == 0
+    stored = json.loads(path.read_text())
+    assert list(stored.pop("suffice_calibration")["attention"]) == ["art", "aet"]
+    assert stored == before and not (model / "suffice-calibration.json").exists()
+    path.write_text(path.read_text().replace("1e-06", "1e-05"))
+    assert cli("calibrate", *asked, "aet:values=0.01").code == 0
+    assert list(json.loads(path.read_text())["suffice_calibration"]["attention"]) == ["aet"]
+
+
 def test_a_context_beyond_the_calibrated_one_is_warned_of_once(
     cli: Cli, model: Path, calibrated: Path
 ) -> None:
@@ -287,6 +308,13 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
     ran = cli("calibrate", *asked, "--window", "1", "-o", str(tmp_path / "found.json"))
     assert ran.code == 2 and "--window=1: must be at least 2" in ran.err
     assert not (tmp_path / "found.json").exists()
+    for flags, message in (
+        ([], "--into-config: needs --budget: only thresholds of attention are kept"),
+        (["--budget", "1%", "-o", "f.json"], "--into-config contradicts -o f.json: give only one"),
+        (["--budget", "1%", "-m", "some/model"], "--into-config: some/model must be a folder with"),
+    ):
+        ran = cli("calibrate", *asked, "--into-config", *flags)
+        assert ran.code == 2 and message in ran.err, ran.err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ part with the text that it comes from.
     attention       by technique: its options, and its thresholds by layer and key/value head: a
                     number, a list if there are several, null for heads that must stay exact
 
-Parts that this version does not know are left alone.
+Parts that this version does not know are left alone. A model's own configuration may carry the
+part on attention, in its field FIELD: see `suffice.checkpoints.carried`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from suffice.errors import InputError
 from suffice.paths import write_whole
 
 SCHEMA = 2
+FIELD = "suffice_calibration"  # of a model's config.json
 NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # no softmaxes calibrated
 
 
@@ -94,13 +96,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     Raises:
         InputError: The file cannot be read, is no calibration, or has another schema.
     """
-    stored, found = _parsed(path)
-    if found is None:
-        schema = stored["schema"]
-        raise InputError(
-            f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate again"
-        )
-    return found
+    return known(str(path), _loaded(path))
 
 
 def parts(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -109,23 +105,45 @@ def parts(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read, or is no calibration.
     """
-    return _parsed(path)[0]
+    stored: dict[str, Any] = _loaded(path)
+    _parsed(str(path), stored)
+    return stored
 
 
-def _parsed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Calibration | None]:
-    """Return a file's content and its calibration, which is None for another schema."""
+def known(where: str, stored: Any) -> Calibration:
+    """Return the calibration that a file or a field, called `where` in errors, has stored.
+
+    Raises:
+        InputError: It is no calibration, or has another schema.
+    """
+    found = _parsed(where, stored)
+    if found is None:
+        schema = stored["schema"]
+        raise InputError(
+            f"calibration {where}: has schema {schema!r}; {SCHEMA} is known: calibrate again"
+        )
+    return found
+
+
+def _loaded(path: str | os.PathLike[str]) -> Any:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"calibration {path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
+    except (ValueError, RecursionError):
+        raise _none(str(path)) from None
+
+
+def _parsed(where: str, stored: Any) -> Calibration | None:
+    """Return the calibration of a content, None for another schema."""
     try:
-        stored: dict[str, Any] = json.loads(text)
-        known = stored["schema"] == SCHEMA
-        return stored, _read(Path(path).name, stored) if known else None
+        return _read(Path(where).name, stored) if stored["schema"] == SCHEMA else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
+        raise _none(where) from None
+
+
+def _none(where: str) -> InputError:
+    return InputError(f"calibration {where}: is no JSON of `suffice calibrate`")
 
 
 def _read(name: str, stored: dict[str, Any]) -> Calibration:

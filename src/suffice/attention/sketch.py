@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 from numpy.linalg import norm
 
@@ -43,7 +42,9 @@ def sketch(keys: np.ndarray) -> Sketch:
 
 def _bfloat16(x: np.ndarray) -> np.ndarray:
     """Return x rounded to bfloat16, as float32."""
-    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    from ml_dtypes import bfloat16  # here alone: kernels for GPUs need none of it
+
+    return x.astype(bfloat16).astype(np.float32)
 
 
 def estimate(chunk: Sketch, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from suffice.checkpoints.carried import without
 from suffice.errors import InputError, shown
 from suffice.pull import resolve
 
@@ -49,6 +50,23 @@ def locate(model: str | Path) -> Path:
     )
 
 
+def configured(model: str) -> Path | None:
+    """Return the folder of a model's config.json if it is on this machine: nothing is downloaded.
+
+    Raises:
+        InputError: A known name of a model that has not been pulled, or no name at all.
+    """
+    path = Path(resolve(model)).expanduser()
+    if path.is_dir():
+        return path if (path / "config.json").is_file() else None
+    if path.exists() or not _HUB_ID.fullmatch(model):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
 def is_quantized(path: Path) -> bool:
     """Return whether a model's path, as `locate` returns it, is a file of `suffice quantize`."""
     return path.suffix == _SUFFIX
@@ -58,7 +76,8 @@ def fingerprint(path: Path) -> str:
     """Return a hash that distinguishes models, and versions of a model's files.
 
     It covers a folder's configuration and weights, or a .gguf file. Of files of weights it reads
-    only the size and a MiB at each end, where their index lies.
+    only the size and a MiB at each end, where their index lies. Of the configuration it leaves out
+    a calibration that is carried there: that is of a model with this hash, and does not change it.
 
     Raises:
         InputError: A file cannot be read.
@@ -69,7 +88,7 @@ def fingerprint(path: Path) -> str:
     found = hashlib.sha256()
     try:
         for file in plain:
-            found.update(file.read_bytes())
+            found.update(without(file.read_bytes()))
         for file in weights:
             size = file.stat().st_size
             found.update(size.to_bytes(8, "little"))

@@ -43,6 +43,13 @@ class CalibrateFlags:
         "so that perplexity rises by at most this, such as 0.5%; without it: codebooks of exaq "
         "and exaq_km.",
     )
+    into_config: bool = flag(
+        False,
+        "--into-config",
+        "Keep the thresholds of --budget in the config.json of the model's folder, which then "
+        "carries them; not in a file.",
+        environment=False,
+    )
     data_dir: str | None = DATA_DIR()
     window: int | None = flag(
         None, "--window", "Tokens per window; default: 1024, or 2048 with --budget."
@@ -53,7 +60,7 @@ class CalibrateFlags:
 def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
     """Calibrate and write the file; Ctrl-C leaves an earlier file unchanged.
 
-    If the file is of the same model, its other parts are kept.
+    If what is there already is of the same model, its other parts are kept.
 
     Raises:
         InputError: A text, flag or model that cannot be used, or a file that cannot be written.
@@ -67,22 +74,11 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
     model.check_drafts("calibrate")
     model = _asked(model, budget)
     model.check_audit("calibrate audits by itself")
-    if flags.output is not None and not flags.output.parent.is_dir():
-        raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
-    adapter = model.options.merge_adapter
-    if flags.output is None and adapter is not None:
-        raise InputError(
-            f"--merge-adapter={adapter}: a calibration with it needs a file of its own: give -o; "
-            "the one next to the model is of the model alone"
-        )
-    from suffice.attention.calibration import default_path, write
-    from suffice.checkpoints.files import locate
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
 
+    kept = _kept(flags, model)
     text = load_text(flags.text, flags.data_dir)
-    default = default_path(locate(model.model))
-    output = flags.output or default
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     windows = _windows(llm, text, flags)
@@ -93,7 +89,7 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
     name = ""
-    before = partial(_before, output, identity["hash"], named=flags.output is not None)
+    before = partial(kept.before, identity["hash"])
     before()  # refuses another file before the work
     if budget is None:
         part = _softmax(llm, windows) | told
@@ -105,11 +101,100 @@ def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
         stored = before() | {"model": identity}
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
         said = _said_of_thresholds(name, part, windows)
-    write(output, stored)
-    print(output)
-    given = "" if output == default else f" --calibration {shlex.quote(str(output))}"
+    kept.save(stored)
+    print(kept.path)
+    given = "" if kept.found else f" --calibration {shlex.quote(str(kept.path))}"
     for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
         print(line, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Where a calibration is kept: in a file, or `carried` by the model in its config.json.
+
+    `named`: the user gave the path. `found`: runs of the model find it without its path.
+    """
+
+    path: Path
+    named: bool = False
+    found: bool = True
+    carried: bool = False
+
+    def before(self, model_hash: str) -> dict[str, Any]:
+        """Return the parts of an existing calibration of the same model and schema.
+
+        One that is found with the model is replaced if the model has changed; a file that the user
+        named is not.
+
+        Raises:
+            InputError: What is there is no calibration, or one of another model, that would be
+                lost.
+        """
+        from suffice.attention.calibration import SCHEMA, parts
+        from suffice.checkpoints.carried import carried, stored_in
+
+        if self.carried:
+            carried(self.path.parent)
+            stored = stored_in(self.path.parent) or {}
+        else:
+            stored = parts(self.path) if self.path.exists() else {}
+        if stored.get("schema") != SCHEMA:
+            return {}
+        own = stored["model"]
+        if own["hash"] == model_hash:
+            return dict(stored)
+        if self.named:
+            raise InputError(
+                f"calibration {self.path}: is of {own['name']} with hash {own['hash']}, not of "
+                f"this model, which has hash {model_hash}: give another -o, or remove it"
+            )
+        return {}
+
+    def save(self, stored: dict[str, Any]) -> None:
+        """Write a calibration; see `calibration.write` and `carried.carry`."""
+        from suffice.attention.calibration import write
+        from suffice.checkpoints.carried import carry
+
+        if self.carried:
+            carry(self.path.parent, stored)
+        else:
+            write(self.path, stored)
+
+
+def _kept(flags: CalibrateFlags, model: ModelFlags) -> _Kept:
+    """Return where the flags ask a calibration to be kept.
+
+    Raises:
+        InputError: There is no such place, or not for what is calibrated.
+    """
+    from suffice.attention.calibration import default_path
+    from suffice.checkpoints.files import locate
+
+    adapter, output = model.options.merge_adapter, flags.output
+    if output is not None and not output.parent.is_dir():
+        raise InputError(f"-o {output}: there is no folder {output.parent}")
+    if output is None and adapter is not None:
+        raise InputError(
+            f"--merge-adapter={adapter}: a calibration with it needs a file of its own: give -o; "
+            "the one next to the model is of the model alone"
+        )
+    if not flags.into_config:
+        default = default_path(locate(model.model))
+        return _Kept(output or default, output is not None, output in (None, default))
+    if output is not None:
+        raise InputError(f"--into-config contradicts -o {output}: give only one")
+    if flags.budget is None:
+        raise InputError(
+            "--into-config: needs --budget: only thresholds of attention are kept in config.json; "
+            "codebooks of softmaxes are large, and stay in a file"
+        )
+    folder = Path(model.model)
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"--into-config: {model.model} must be a folder with a config.json: of a file, or a "
+            "hub's repository, leave it out"
+        )
+    return _Kept(folder / "config.json", carried=True)
 
 
 def _said_of_softmax(windows: Windows) -> list[str]:
@@ -244,30 +329,6 @@ def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
     assert flags.window is not None
     plan = PerplexityPlan(flags.window, flags.limit)
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
-
-
-def _before(path: Path, model_hash: str, *, named: bool) -> dict[str, Any]:
-    """Return the parts of an existing calibration of the same model and schema.
-
-    A file next to the model is replaced if the model has changed; one that the user `named` is not.
-
-    Raises:
-        InputError: The file is no calibration, or one of another model that would be lost.
-    """
-    from suffice.attention.calibration import SCHEMA, parts
-
-    stored = parts(path) if path.exists() else {}
-    if stored.get("schema") != SCHEMA:
-        return {}
-    own = stored["model"]
-    if own["hash"] == model_hash:
-        return stored
-    if named:
-        raise InputError(
-            f"calibration {path}: is of {own['name']} with hash {own['hash']}, not of this model, "
-            f"which has hash {model_hash}: give another -o, or remove it"
-        )
-    return {}
 
 
 def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:

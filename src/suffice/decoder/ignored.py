@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from suffice.attention.calibration import FIELD
 from suffice.errors import SufficeWarning, brief
 
-# Fields that transformers writes or takes: ignored without a word.
+# Fields that transformers writes or takes, and one for techniques: ignored without a word.
 _TRANSFORMERS = """
     _attn_implementation _attn_implementation_autoset _commit_hash _from_model_config
     _name_or_path activation_dropout architectures assistant_confidence_threshold
@@ -40,7 +41,7 @@ _TRANSFORMERS = """
     transformers_version trust_remote_code typical_p use_cache use_model_defaults use_mtp
     watermarking_config
 """
-SILENT = frozenset(_TRANSFORMERS.split())
+SILENT = frozenset([*_TRANSFORMERS.split(), FIELD])
 # Fields that other programs leave: ignored, and told.
 _LEFT_BEHIND = re.compile(
     "|".join(
@@ -62,6 +63,7 @@ _LEFT_BEHIND = re.compile(
             r"_?(attn|experts)_implementation.*",
             r"use_(kernels|sdpa|xformers|.*efficient_attention)",
             r"(cache|device_map|tensor_parallel|vllm|world_size)(_.*)?",
+            r"suffice_attention",  # `suffice.integrations.plain_attention`
             r"(compression|quantization)_config|quantization",  # of weights that are stored whole
             # text and labels
             r".*_token(_ids?)?",

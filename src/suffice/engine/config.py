@@ -340,11 +340,16 @@ def _default(option: str) -> Any:
 
 
 def _stored_with(model: str) -> Calibration | None:
-    """Read the calibration that is stored next to a model, if there is one."""
+    """Read the calibration in a file next to a model, or else the one that it carries, if any."""
     from suffice.attention import calibration
+    from suffice.checkpoints.carried import carried
+    from suffice.checkpoints.files import configured
 
     try:
         path = calibration.default_path(Path(resolve(model)).expanduser())
-    except InputError:  # no such model, hence no file next to it; loading it raises the error
+        folder = configured(model)
+    except InputError:  # no such model, hence none of its files; loading it raises the error
         return None
-    return calibration.read(path) if path.is_file() else None
+    if path.is_file():
+        return calibration.read(path)
+    return None if folder is None else carried(folder)

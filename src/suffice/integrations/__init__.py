@@ -1,4 +1,7 @@
-"""suffice inside other libraries: transformers' models, caches and linear layers; Ray Data."""
+"""suffice inside other libraries: transformers' models, caches and layers; vLLM; Ray Data."""
+
+# Attention features of some families of transformers that suffice's kernels lack.
+UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
 
 
 def missing(error: ImportError, extra: str = "transformers") -> ImportError:

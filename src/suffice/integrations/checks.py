@@ -13,10 +13,9 @@ from suffice.attention import ATTENTIONS, in_python
 from suffice.checkpoints.files import fingerprint, locate
 from suffice.engine.config import Config
 from suffice.errors import InputError
+from suffice.integrations import UNKNOWN
 from suffice.policy import POLICIES
 
-# Attention features of some families that the native kernel lacks.
-_UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
 # Options of generate that run drafts with the prompt, or split the prompt.
 _NOT_WHOLE = (
     "assistant_model",
@@ -156,7 +155,7 @@ def check_asked(module: torch.nn.Module, options: dict[str, Any]) -> None:
         InputError: It is not plain causal attention.
     """
     name = type(module).__name__
-    for wish in _UNKNOWN:
+    for wish in UNKNOWN:
         if options.get(wish) not in (None, False):
             raise InputError(f"{name} asks for {wish}: an enabled model has none")
     if options.get("is_causal", getattr(module, "is_causal", True)) is False:

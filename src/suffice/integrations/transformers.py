@@ -119,9 +119,10 @@ def enable(
 
     Techniques are given by name ("art:change=1e-3") or as objects. `growth` is the growth policy of
     the cache, `limit` the most tokens of a request (None: the model's context length). A coded
-    softmax and a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must
-    be made from `checkpoint`: the folder, hub id or .gguf file of the model. This is needed only if
-    transformers has not recorded it (of a .gguf file it records the folder). With `tiers` and a
+    softmax and a calibrated attention need a `calibration`, a file of `suffice calibrate`; None:
+    the one next to the model, or the thresholds in its config.json. It must be made from
+    `checkpoint`: the folder, hub id or .gguf file of the model. This is needed only if transformers
+    has not recorded it (of a .gguf file it records the folder). With `tiers` and a
     `checkpoint` that is given, the rounding of keys in 4 bits is fitted to the model, as the engine
     does: it loads the model once more for that. Without one it is not fitted, so
     `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. Every `audit`-th
@@ -133,7 +134,7 @@ def enable(
             support; the model is then unchanged.
     """
     config = Config.create(
-        getattr(model, "name_or_path", "") or type(model).__name__,
+        str(checkpoint or getattr(model, "name_or_path", "") or type(model).__name__),
         attention=attention,
         policy=policy,
         growth=growth,

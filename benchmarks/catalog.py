@@ -63,6 +63,7 @@ SCRIPTS = (
     Script("growth.varied", "Table III: a batch of prompts of different lengths", "15 minutes"),
     Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
     Script("growth.shares", "what a step consists of: cache update, attention", "10 minutes"),
+    Script("gpu.run", "the kernels for GPUs, part by part", "a minute a part, on a GPU"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on tasks", "30 minutes"),
     Script("quant.drift", "codebooks of activations, offline and online", "5 minutes"),

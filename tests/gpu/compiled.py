@@ -17,6 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from suffice.backends.triton.aet import always_read, learn_masses
 from suffice.backends.triton.call import shape_of, tile_of
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
@@ -28,11 +29,12 @@ TARGETS = {
     "sm_120": GPUTarget("cuda", 120, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to")
-FLOATS += ("masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to", "kepts")
+FLOATS += ("bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS += ("limits", "floors", "masses", "local_masses", "last_peaks", "last_totals")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
-INTS += ("known_before", "begins", "ends")
-NUMBERS = ("scale", "floor", "one", "two")
+INTS += ("known_before", "begins", "ends", "made", "lengths", "kept")
+NUMBERS = ("scale", "two")
 
 
 def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
@@ -41,12 +43,15 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
     stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
-    of_aet = {"UNIT": 16, "TILE": 16, "RULE": AET, "MARKED": True, "FILTERS": True}
+    of_aet = {"UNIT": 16, "TILE": 16, "num_warps": 4, "RULE": AET, "MARKED": True, "FILTERS": True}
+    of_sets = {"MOST": 4, "LOCALS": 2, "LISTED": 8}
     return [
         ("exact", sum_units, rows),
         ("joined", join_units, {**part, "UNIT": 256, "LISTED": False}),
         ("art", read_until_stop, {**stops, "RULE": ART, "PROBE": 32}),
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
+        ("always", always_read, {**of_sets, "num_warps": 4}),
+        ("learn", learn_masses, {**of_sets, "GROUP": 4, "ROWS": 16, "num_warps": 4}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]
@@ -60,10 +65,12 @@ def type_of(name: str, values: dict[str, Any]) -> str:
         return "*fp32"
     if name in INTS:
         return "*i32"
+    if name == "marks" or (name == "blocks" and values.get("MARKED")):
+        return "*i8"
     if name in ("codes", "scales", "lows", "residuals"):
         return {"codes": "*u8", "residuals": "*fp32"}.get(name, "*bf16")
     if name == "blocks":
-        return "*i8" if values.get("MARKED") else "*i32"
+        return "*i32"
     return "fp32" if name in NUMBERS else "*bf16" if name in ("q", "k", "v", "out") else "i32"
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gpu.rows import DEVICE, Case, listed
+from gpu.device_rows import DEVICE, Case, listed, rules_of
 from oracle import assert_matches, max_error
 from pairs import pairwise
 from suffice.attention import ATTENTIONS
 from suffice.attention.aet import Known
-from suffice.backends.triton.aet_sets import AetSet
+from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
+from suffice.backends.triton.call import Call
 from suffice.errors import InputError
 
 ART = "art:change=1.2,angle=1,patience=2,block=32"
@@ -111,26 +113,37 @@ def test_a_list_of_all_blocks_is_everything() -> None:
     assert reads.keys.tolist() == [[70, 70], [40, 40]]
 
 
-def test_the_sets_of_aet_are_the_reference_s_for_many_tokens() -> None:
-    parameters = ATTENTIONS.build(AET).rule().parameters  # type: ignore[union-attr]
+@pytest.mark.parametrize("options", ["globals=32,locals=20", "globals=16,locals=8,sinks=40"])
+def test_the_sets_of_aet_are_the_reference_s_for_many_tokens(options: str) -> None:
+    technique: Any = ATTENTIONS.build(f"aet:{options}")
     heads, lengths = 2, [3, 4, 20, 21, 70, 71, 72, 73, 100, 117, 118, 140, 141, 300, 301, 320, 321]
     reference, rng = [Known() for _ in range(heads)], np.random.default_rng(0)
-    ours = AetSet(parameters, heads, DEVICE)
-    technique = ATTENTIONS.build(AET)
+    ours = AetSets(technique.rule().parameters, 1, heads, DEVICE)
+    whole = Case.random((max(lengths),), heads=heads, group=1)
     for length in lengths:
-        always = ours.always(length)
-        expected = [technique.always(each, length) for each in reference]  # type: ignore[attr-defined]
-        assert always.tolist() == expected
-        masses = rng.random(always.shape).round(2).astype(np.float32)
-        ours.learn(torch.from_numpy(masses).to(DEVICE))
-        for state, blocks, own in zip(reference, expected, masses, strict=True):
-            technique.learn(state, dict(zip(blocks, own.tolist(), strict=True)))  # type: ignore[attr-defined]
+        case = dataclasses.replace(whole, lengths=[length])
+        call = Call(case.q.to(DEVICE), case.held(), case.tokens, 1.0)
+        always, marks = ours.always(call)
+        count = int(always.counts[0, 0])
+        expected = [technique.always(each, length) for each in reference]
+        found = always.blocks[0, :, :count].tolist()
+        # Of the global blocks the order differs: a new one takes the place of the lightest.
+        assert [sorted(each) for each in found] == [sorted(each) for each in expected]
+        assert [each.nonzero().flatten().tolist() for each in marks[0]] == list(map(sorted, found))
+        masses = rng.random((heads, len(expected[0]))).round(2).astype(np.float32)
+        given = torch.zeros(heads, always.blocks.shape[-1], call.rows)
+        for head, (state, blocks) in enumerate(zip(reference, expected, strict=True)):
+            own = dict(zip(blocks, masses[head].tolist(), strict=True))
+            technique.learn(state, own)
+            given[head, :count, 0] = torch.tensor([own[block] for block in found[head]])
+        sums = dataclasses.replace(call.none(), peaks=call.zeros(call.rows, dtype=torch.float32))
+        sums.totals.fill_(1)
+        ours.learn(call, always, torch.zeros_like(given).to(DEVICE), given.to(DEVICE), sums)
 
 
 def test_aet_learns_from_token_to_token() -> None:
-    rule, technique = ATTENTIONS.build(AET).rule(), ATTENTIONS.build(AET)
-    assert rule is not None
-    sets = [AetSet(rule.parameters, 2, DEVICE) for _ in range(2)]
+    technique = ATTENTIONS.build(AET)
+    sets = AetSets(rules_of(AET, 2).parameters, 2, 2, DEVICE)
     states = [[technique.new_state() for _ in range(2)] for _ in range(2)]  # type: ignore[attr-defined]
     whole = Case.random((190, 120))
     for step in range(3):
@@ -198,4 +211,4 @@ def test_heads_and_types_must_fit() -> None:
         (case.q.half(), "keys are torch.float32"),
     ):
         with pytest.raises(InputError, match=message):
-            attend(None, q, case.held(), case.tokens, scale=1.0)
+            attend(rules_of("exact", 2), q, case.held(), case.tokens, scale=1.0)

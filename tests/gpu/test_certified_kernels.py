@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpu.rows import DEVICE, Case
-from suffice.attention.sketch import CHUNK, sketch
+from gpu.device_rows import DEVICE, Case
+from suffice.attention.sketch import CHUNK, complete_chunks, sketch
 from suffice.backends.triton.call import LOG2_E, Call
 from suffice.backends.triton.sketches import Sketches, estimated
 
@@ -17,7 +17,7 @@ from suffice.backends.triton.sketches import Sketches, estimated
 def sketched(case: Case, page: int = 0) -> Sketches:
     heads, size = case.k.shape[1], case.k.shape[-1]
     made = Sketches(len(case.lengths), heads, size, max(case.lengths), DEVICE)
-    made.extend(case.held(page), list(case.lengths))
+    made.extend(case.held(page), case.tokens.length, max(case.lengths))
     return made
 
 
@@ -56,8 +56,11 @@ def test_sketches_grow_with_the_text() -> None:
     case = uneven((200, 130))
     whole = sketched(case)
     made = Sketches(2, 2, 64, 200, DEVICE)
+    before = 0
     for lengths in ([63, 10], [64, 130], [200, 130]):
-        made.extend(case.held(), lengths)
+        rows = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+        made.extend(case.held(), rows, max(lengths) - before)
+        before = min(lengths)
     for name in ("codes", "scales", "lows", "residuals"):
         assert torch.equal(getattr(made, name), getattr(whole, name))
 
@@ -65,11 +68,10 @@ def test_sketches_grow_with_the_text() -> None:
 def within_bounds(case: Case, made: Sketches) -> bool:
     """Return whether no block's mass is above its bound, as float64 says."""
     call = Call(case.q.to(DEVICE), case.held(), case.tokens, case.scale * LOG2_E)
-    windows = [(0, length // CHUNK) for length in case.lengths]
-    found = estimated(call, made, windows, bounded=True)
+    found = estimated(call, made, bounded=True)
     group, heads = call.group, call.heads
     for at, length in enumerate(case.lengths):
-        rows = length // CHUNK * CHUNK
+        rows = complete_chunks(0, length)[1] * CHUNK
         q = case.q[at].double().view(heads, group, -1) * case.scale
         scores = (q @ case.k[at, :, :rows].double().mT) * LOG2_E
         masses = scores.exp2().view(heads, group, -1, 16).sum(-1).log2()

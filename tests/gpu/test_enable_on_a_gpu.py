@@ -15,7 +15,7 @@ import torch
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, PADDING, generate, prompts
-from gpu.rows import DEVICE
+from gpu.device_rows import DEVICE
 from hf_reference import as_cache, load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
@@ -35,11 +35,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(st, "requests_on", lambda device: DeviceRequests)
 
 
-@pytest.fixture(scope="module")
-def models(checkpoints: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda family: load(checkpoints(family), torch.float32).to(DEVICE)
-
-
 def tokens_of(model: Any, **options: Any) -> torch.Tensor:
     return generate(model, max_new_tokens=TOKENS, **options)
 
@@ -54,9 +49,9 @@ def tokens_of(model: Any, **options: Any) -> torch.Tensor:
     ],
 )
 def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
-    family: str, attention: str, models: Callable[[str], Any]
+    family: str, attention: str, model_of: Callable[[str], Any]
 ) -> None:
-    model = models(family)
+    model = model_of(family)
     expected = tokens_of(model)
     with st.enable(model, attention=attention) as enabled:
         assert torch.equal(tokens_of(model), expected)
@@ -66,7 +61,7 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
 
 @pytest.mark.parametrize("attention", LOSSY)
 def test_with_thresholds_the_tokens_are_those_of_the_engine(attention: str, tmp_path: Path) -> None:
-    folder = tiny.make(tmp_path, "llama", tokenizer=True)
+    folder = tiny.shallow(tmp_path)
     prompt, count = prompts(1)["input_ids"], 5
     llm = LLM(folder, dtype="float32", threads=1, attention=attention)
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
@@ -82,9 +77,9 @@ def test_with_thresholds_the_tokens_are_those_of_the_engine(attention: str, tmp_
 
 
 def test_a_padded_request_gives_the_tokens_that_it_gives_alone(
-    models: Callable[[str], Any],
+    model_of: Callable[[str], Any],
 ) -> None:
-    model = models("llama")
+    model = model_of("llama")
     with st.enable(model, attention=LOSSY[1]):
         together = tokens_of(model)
         for row, padding in enumerate(PADDING[:2]):
@@ -93,8 +88,8 @@ def test_a_padded_request_gives_the_tokens_that_it_gives_alone(
             assert torch.equal(together[row, padding:], alone[0])
 
 
-def test_a_cache_is_cropped_and_reordered(models: Callable[[str], Any]) -> None:
-    model = models("llama")
+def test_a_cache_is_cropped_and_reordered(model_of: Callable[[str], Any]) -> None:
+    model = model_of("llama")
     prompt = prompts(1)["input_ids"].to(DEVICE)
     options = {"max_new_tokens": TOKENS, "do_sample": False}
     for given in ({"num_beams": 2}, {"prompt_lookup_num_tokens": 2}):
@@ -108,20 +103,21 @@ def test_a_cache_is_cropped_and_reordered(models: Callable[[str], Any]) -> None:
     ("options", "message"),
     [
         ({"attention": "tiers"}, "attention 'tiers' on a GPU: must be aet, art, certified, exact"),
-        ({"policy": "snapkv:0.5"}, "a policy on a GPU: must be 'full'"),
-        ({"attention": "art", "audit": 2}, "audit=2 on a GPU: must be left out"),
+        ({"policy": "h2o:0.5"}, "policy 'h2o' on a GPU: must be full, pyramidkv, quest, snapkv"),
+        ({"policy": "streaming:rank_only"}, "policy 'streaming' on a GPU: must evict"),
+        ({"attention": "aet", "policy": "snapkv"}, "policy 'snapkv' with attention 'aet' on a GPU"),
         ({"attention": "art:block=16,order=sketch"}, "must be blocks, newest first"),
     ],
 )
 def test_what_is_refused(
-    options: dict[str, Any], message: str, models: Callable[[str], Any]
+    options: dict[str, Any], message: str, model_of: Callable[[str], Any]
 ) -> None:
     with pytest.raises(InputError, match=message):
-        st.enable(models("llama"), **options)
+        st.enable(model_of("llama"), **options)
 
 
-def test_several_tokens_at_once_cannot_be_undone(models: Callable[[str], Any]) -> None:
-    model = models("llama")
+def test_several_tokens_at_once_cannot_be_undone(model_of: Callable[[str], Any]) -> None:
+    model = model_of("llama")
     with st.enable(model, attention=LOSSY[0]) as enabled:
         cache = enabled.new_cache()
         ids = prompts(1)["input_ids"].to(DEVICE)

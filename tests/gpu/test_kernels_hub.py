@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, modeling_fl
 from transformers.integrations import hub_kernels
 
 from batches import GREEDY, PADDING, generate, prompts
-from gpu.rows import DEVICE
+from gpu.device_rows import DEVICE
 from hf_reference import load
 from suffice.integrations import kernels_hub
 

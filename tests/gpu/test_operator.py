@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 
-from gpu.rows import DEVICE, Case
+from gpu.device_rows import DEVICE, Case
 from suffice.backends.triton.operator import decode_attention
 from suffice.errors import InputError
 

@@ -21,6 +21,7 @@ from pairs import pairwise
 from suffice.cache.bmc import BMC
 from suffice.errors import InputError, OutOfMemory
 from suffice.integrations.growing_cache import GrowingCache, GrowingLayer, reused_masks
+from suffice.integrations.grown import grown
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -360,3 +361,11 @@ def test_crop_takes_rows_away_only(count: int) -> None:
     layer.update(rows(1, 2, 3, 8), rows(1, 2, 3, 8))
     with pytest.raises(InputError, match=rf"^crop\({count}\): give a number from -3 to 0$"):
         layer.crop(count)
+
+
+@pytest.mark.parametrize("capacity", [3, 7])
+def test_grown_rows_are_those_in_use_and_zeros(capacity: int) -> None:
+    rows = torch.randn(2, 1, 5, 4)
+    found = grown(rows, 3, capacity)
+    assert torch.equal(found[:, :, :3], rows[:, :, :3]) and not found[:, :, 3:].any()
+    assert found.shape == (2, 1, capacity, 4) and found.is_contiguous()

@@ -2,31 +2,33 @@
 
 Keys and values of a layer are two tensors with as many rows as the growth policy says, and each
 request's rows lie at their start, without padding. Decode steps run the kernels of
-`suffice.backends.triton`. Rows of a step count at once: refused drafts are cropped.
+`suffice.backends.triton`. Rows of a step count at once: refused drafts are cropped. After a prompt
+the policy chooses.
+
+The host knows how many rows there are, and asks the device for nothing in a decode step without
+padding.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from suffice.attention import ATTENTIONS
-from suffice.attention.rule import READ_ALL, AttentionRule
-from suffice.backends.triton.aet_sets import AetSet
-from suffice.backends.triton.attend import KINDS, attend, check_rule
-from suffice.backends.triton.call import Held, Tokens
-from suffice.backends.triton.sketches import Sketches
-from suffice.cache import next_capacity
+from suffice.attention.rule import READ_ALL
+from suffice.backends.triton.audit import audited
+from suffice.backends.triton.call import Reads, Tokens
+from suffice.backends.triton.rules import LIMITS, HeadRules, check_rule
 from suffice.cache.kv import MAX_TENTATIVE
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.integrations.growing_cache import grown
+from suffice.integrations.device_layer import DeviceLayer
+from suffice.integrations.device_policy import ObservedThere, RequestRows, check_policy
 from suffice.integrations.masks import Columns
 from suffice.integrations.requests import INTERRUPTED, ServedSettings
-from suffice.policy.full import Full
-from suffice.trace import Trace
+from suffice.trace import Audit, BoundSums, Trace
 
 
 def check_device(config: Config) -> None:
@@ -37,31 +39,13 @@ def check_device(config: Config) -> None:
     """
     name = ATTENTIONS.name_of(config.technique)
     rule = config.technique.rule() or READ_ALL
-    if rule.kind not in KINDS:
-        raise InputError(f"attention '{name}' on a GPU: must be {', '.join(_names())}")
+    if rule.kind not in LIMITS:
+        known = sorted({"exact", *LIMITS} - {"read_all"})
+        raise InputError(f"attention '{name}' on a GPU: must be {', '.join(known)}")
     check_rule(rule)
-    if not isinstance(config.policy, Full):
-        raise InputError("a policy on a GPU: must be 'full'")
+    check_policy(config.policy, "read_all" if rule.exact else rule.kind)
     if config.softmax.coded:
         raise InputError("a coded softmax on a GPU: must be 'exact'")
-    if config.audit is not None:
-        raise InputError(f"audit={config.audit} on a GPU: must be left out")
-    if config.calibration is not None:
-        raise InputError("a calibration on a GPU: must be left out")
-
-
-def _names() -> list[str]:
-    return sorted({"exact", *(kind for kind in KINDS if kind != "read_all")})
-
-
-@dataclass
-class _Layer:
-    """One layer's keys and values [B, G, C, D], and what its technique keeps."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    sets: list[AetSet] = field(default_factory=list)
-    sketches: Sketches | None = None
 
 
 class DeviceRequests:
@@ -70,31 +54,36 @@ class DeviceRequests:
     def __init__(self, settings: ServedSettings) -> None:
         self.settings = settings
         self.layers = len(settings.windows)
-        self._rule: AttentionRule = settings.config.technique.rule() or READ_ALL
+        self.policy = settings.config.policy
+        self.version = 0  # of the memory; graphs of another one read what is not there
         self.reset()
 
     def reset(self) -> None:
         """Drop all requests and free their memory."""
+        self.version += 1
         self.columns = Columns()
-        self._held: list[_Layer] = []
-        self._lengths: list[int] = []
-        self._new: list[int] = []  # tokens of this pass
+        self._held: list[DeviceLayer] = []
+        self._texts: list[int] = []  # tokens of each request
+        self._new: list[int] = []  # of this pass
         self._added = 0  # columns of this pass
-        self._place: torch.Tensor | None = None  # bool [B, T]: those with a token; None: all
-        self._tokens: dict[int | None, Tokens] = {}  # of this pass, by what they see
+        self._tokens: dict[tuple[int, int | None], Tokens] = {}  # of this pass, by what they see
+        self._watches: list[ObservedThere | None] = []
         self._decodes, self._ended = False, True
-        self._counts = self._missing = torch.zeros(0)
+        self._admitted = False  # whether this pass is recorded, or replayed
+        self._places: dict[int, torch.Tensor] = {}  # by columns: the ranks without padding
+        self._audits: list[torch.Tensor] | None = None  # of this pass, if it is audited
         self._steps = 0
+        self.audit: Audit | None = None
 
     @property
     def caches(self) -> range:
         """The numbers of the requests."""
-        return range(len(self._lengths))
+        return range(len(self._texts))
 
     @property
     def bytes(self) -> int:
         """Bytes of memory for all requests."""
-        return sum(x.nbytes for layer in self._held for x in (layer.keys, layer.values))
+        return sum(layer.bytes for layer in self._held)
 
     @property
     def attends(self) -> bool:
@@ -106,85 +95,132 @@ class DeviceRequests:
         """Reads of the decode steps so far; None before the first pass. Waits for the device."""
         if not self._held:
             return None
-        keys = self._held[0].keys
-        trace = Trace(self.layers, keys.shape[1])
-        trace.steps, trace.missing = self._steps, float(self._missing)
-        trace.rows[:3] = self._counts.cpu().numpy()
-        trace.kv_bytes_read = int(trace.rows[:2].sum()) * keys.shape[-1] * keys.element_size()
+        keys, technique = self._held[0].keys, self.settings.config.technique
+        trace = Trace(self.layers, keys.shape[1], self._group)
+        trace.steps, trace.estimates = self._steps, technique.estimates
+        trace.rows[:3], trace.rows[4] = self._counts[:3].cpu(), self._counts[3].cpu()
+        bounds = [float(each) for each in self._bounds]
+        trace.missing, trace.bounds = bounds[0], BoundSums(int(bounds[1]), bounds[2])
+        trace.sketch_bytes_read = int(trace.rows[4].sum())
+        rows = int(trace.rows[:2].sum()) * keys.shape[-1] * keys.element_size()
+        trace.kv_bytes_read = rows + trace.sketch_bytes_read
+        trace.audit = None if self.audit is None else self.audit.copy()
         return trace
 
     def begin(self, key: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Make room for a pass over T new columns; see `Requests.begin`.
 
         Raises:
-            InputError: More rows than the limit, another batch size, or several tokens at once
-                with a technique that keeps state.
+            InputError: More rows than the limit, another batch size, several tokens at once with a
+                technique that keeps state, or tokens that continue evicted ones.
         """
+        if self._admitted:  # what is recorded asks for nothing from the host
+            return
         if not self._ended:
             raise InputError(INTERRUPTED)
-        batch, heads, count, size = key.shape
+        batch, count = key.shape[0], key.shape[2]
+        self._check_pass(batch, count)
+        if not self._held:
+            self._open(key)
+        self._admit(batch, count, mask)
+        self._ranks = self._ranked(key.device)
+        if not self._decodes:
+            self._watches = [self._watch(at) for at in self.caches]
+
+    def _admit(self, batch: int, count: int, mask: torch.Tensor | None) -> None:
+        self._new = self.columns.add(batch, count, mask)
+        self._added, self._tokens = count, {}
+        try:
+            self._reserve()
+        except BaseException:
+            self.columns.drop(count)
+            raise
+        self._audits = [] if self._decodes and self._audited else None
+        self._ended = False
+
+    @property
+    def _audited(self) -> bool:
+        """Whether the next decode step is audited."""
+        every = self.settings.config.audit
+        return every is not None and self._steps % every == 0
+
+    def can_replay(self, batch: int) -> bool:
+        """Return whether a step of one token of each request needs nothing new from the host."""
+        if batch != len(self._texts) or not self._ended or self._audited:
+            return False
+        fits = max(self._texts) < self.settings.limit
+        return fits and all(layer.fits([1] * batch) for layer in self._held)
+
+    def admit_step(self) -> None:
+        """Begin a step of one token of each request that is recorded or replayed.
+
+        `can_replay` has said so. `end_layer`, or `commit` after a replay, ends it.
+        """
+        self._check_pass(len(self._texts), 1)
+        self._admit(len(self._texts), 1, None)
+        self._ranks, self._admitted = self._ranked(self._text.device), True
+
+    def _check_pass(self, batch: int, count: int) -> None:
         self._decodes = self.columns.count > 0 and count <= MAX_TENTATIVE
+        if self.columns.count and (not self._decodes or (count > 1 and self.policy.one_by_one)):
+            self.settings.config.check_session()
         if self._decodes and count > 1 and not self.settings.config.technique.stateless:
             raise InputError(
                 f"{count} tokens in a step with attention 'aet', whose state cannot be undone on a "
                 "GPU: give one at a time, or another attention"
             )
-        if self._lengths and batch != len(self._lengths):
-            raise InputError(f"a batch of {batch}: the cache holds {len(self._lengths)} requests")
-        if not self._held:
-            self._open(batch, heads, size, key)
-        self._new = self.columns.add(batch, count, mask)
-        self._added, self._tokens = count, {}
-        added = self.columns.added
-        self._place = None if added is None else added.to(key.device)
-        needed = max(a + b for a, b in zip(self._lengths, self._new, strict=True))
-        try:
-            self._reserve(needed)
-        except BaseException:
-            self.columns.drop(count)
-            raise
-        self._ended = False
+        if self._texts and batch != len(self._texts):
+            raise InputError(f"a batch of {batch}: the cache holds {len(self._texts)} requests")
 
-    def _open(self, batch: int, heads: int, size: int, key: torch.Tensor) -> None:
-        self._lengths = [0] * batch
-        self._counts = torch.zeros(3, self.layers, heads, dtype=torch.int64, device=key.device)
-        self._missing = torch.zeros((), device=key.device)
-        for _ in range(self.layers):
-            empty = key.new_empty(batch, heads, 0, size)
-            layer = _Layer(empty, empty.clone())
-            if self._rule.kind == "aet":
-                layer.sets = [
-                    AetSet(self._rule.parameters, heads, key.device) for _ in range(batch)
-                ]
-            if self.settings.config.technique.sketched:
-                layer.sketches = Sketches(batch, heads, size, 0, key.device)
-            self._held.append(layer)
+    def _open(self, key: torch.Tensor) -> None:
+        batch, heads, _, _ = key.shape
+        config, device = self.settings.config, key.device
+        self._texts, self._group = [0] * batch, 1
+        self._text = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._lengths = torch.zeros(self.layers, batch, dtype=torch.int32, device=device)
+        self._counts = torch.zeros(4, self.layers, heads, dtype=torch.int64, device=device)
+        # The largest `missing`, how many are known, and their sum.
+        self._bounds = torch.zeros(3, dtype=torch.float64, device=device)
+        boxed = "boxes" in self.policy.keeps
+        self._held = [
+            DeviceLayer(key, HeadRules.of(rules, device), lengths, boxed=boxed)
+            for rules, lengths in zip(config.rules(self.layers, heads), self._lengths, strict=True)
+        ]
+        for request in range(batch):
+            self.policy.prepare(self._rows_of(request), self.settings.windows)  # type: ignore[arg-type]
 
-    def _reserve(self, needed: int) -> None:
-        capacity, limit = self._held[-1].keys.shape[2], self.settings.limit  # it grows last
-        if needed > limit:
-            raise InputError(f"{needed} tokens exceed the context length of {limit}")
-        if needed <= capacity:
-            return
-        capacity = next_capacity(self.settings.growth, needed, capacity, limit)
-        used = max(self._lengths)
+    def _rows_of(self, request: int) -> RequestRows:
+        return RequestRows(self._held, self.settings.windows, request, self._texts[request])
+
+    def _watch(self, request: int) -> ObservedThere | None:
+        # Scores are multiplied by 1: the policy gets queries with their scale.
+        given = self.policy.watch(self._rows_of(request), self.settings.windows, 1.0)  # type: ignore[arg-type]
+        return None if given is None else ObservedThere(given.rows, 1.0)  # type: ignore[attr-defined]
+
+    def _reserve(self) -> None:
+        needed = max(a + b for a, b in zip(self._texts, self._new, strict=True))
+        if needed > self.settings.limit:
+            raise InputError(f"{needed} tokens exceed the context length of {self.settings.limit}")
         for layer in self._held:
-            if layer.sketches is not None:
-                layer.sketches.reserve(capacity)
-            layer.keys, layer.values = (
-                grown(rows, used, capacity) for rows in (layer.keys, layer.values)
-            )
+            layer.turns = self._decodes
+            if not layer.fits(self._new):
+                layer.reserve(self._new, self.settings.growth, self.settings.limit)
+                self.version += 1
+
+    def _ranked(self, device: torch.device) -> torch.Tensor:
+        """Return which of its request's new tokens each column has, from 1; 0: padding."""
+        added = self.columns.added
+        if added is None:
+            if self._added not in self._places:  # kept, because graphs read them
+                place = torch.arange(1, self._added + 1, dtype=torch.int32, device=device)
+                self._places[self._added] = place.expand(len(self._texts), -1).contiguous()
+            return self._places[self._added]
+        added = added.to(device)
+        return added.cumsum(1).to(torch.int32) * added
 
     def store(self, index: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key, value [B, G, T, D] of a layer."""
-        layer, added, start = self._held[index], self._place, self._lengths[0]
-        for held, new in ((layer.keys, key), (layer.values, value)):
-            if added is None and len(set(self._lengths)) == 1:
-                held[:, :, start : start + new.shape[2]] = new
-                continue
-            for at, (first, count) in enumerate(zip(self._lengths, self._new, strict=True)):
-                rows = new[at] if added is None else new[at][:, added[at]]
-                held[at, :, first : first + count] = rows
+        self._held[index].store(key.detach(), value.detach(), self._ranks)
 
     def dense(self, index: int, new: torch.Tensor, *, values: bool = False) -> torch.Tensor:
         """Return all keys, or values, of a layer as [B, G, S, D]; `new` are those of a prompt."""
@@ -194,7 +230,7 @@ class DeviceRequests:
         held = layer.values if values else layer.keys
         batch, heads, _, size = new.shape
         dense = new.new_zeros(batch, heads, self.columns.count, size)
-        for at, (start, count) in enumerate(zip(self._lengths, self._new, strict=True)):
+        for at, (start, count) in enumerate(zip(layer.rows, self._new, strict=True)):
             place = self.columns.held[at].to(new.device)
             dense[at][:, place] = held[at, :, : start + count]
         return dense
@@ -207,56 +243,81 @@ class DeviceRequests:
         Raises:
             InputError: Apart from padding, the mask is neither causal nor a sliding window.
         """
-        layer, window = self._held[index], self.columns.window(mask)
-        if window not in self._tokens:
-            self._tokens[window] = self._tokens_within(window, query.device)
-        tokens, added = self._tokens[window], self._place
-        rows = query.transpose(1, 2)
-        q = rows.flatten(0, 1) if added is None else rows[added]
-        held = Held(layer.keys, layer.values)
-        options: dict[str, Any] = {}
-        if layer.sets:
-            pairs = zip(layer.sets, self._new, strict=True)
-            options["sets"] = [each for each, count in pairs for _ in range(count)]
-        if layer.sketches is not None:
-            ends = [a + b for a, b in zip(self._lengths, self._new, strict=True)]
-            layer.sketches.extend(held, ends)
-            options["sketches"] = layer.sketches
-        found, reads = attend(self._rule, q.contiguous(), held, tokens, scale=scale, **options)
-        every = tokens.length[:, None].expand_as(reads.keys)
-        counts = torch.stack([each.sum(0) for each in (reads.keys, reads.values, every)])
-        self._counts[:, index] += counts
-        if reads.missing is not None:
-            self._missing = torch.maximum(self._missing, reads.missing.max())
-        if added is None:
-            return found.view(*rows.shape)
-        output = rows.new_zeros(rows.shape)
-        output[added] = found
-        return output
+        layer, window = self._held[index], self.settings.windows[index]
+        if not self._admitted:
+            window = self.columns.window(mask)
+        self._group = query.shape[1] // layer.keys.shape[1]
+        # Without a policy all layers hold the same rows.
+        known = (index if self.policy.chooses else 0), window
+        if known not in self._tokens:
+            self._tokens[known] = layer.tokens(self._ranks, window)
+        tokens = self._tokens[known]
+        q = query.detach().transpose(1, 2).flatten(0, 1).contiguous()
+        found, reads = layer.attend(q, tokens, scale)
+        self._count(index, reads)
+        if self._audits is not None:
+            exact = layer.attend_exactly(q, tokens, scale)
+            self._audits.append(audited(reads, exact, self._group))
+        return found.view(query.shape[0], query.shape[2], *found.shape[1:])
 
-    def _tokens_within(self, window: int | None, device: torch.device) -> Tokens:
-        """Return the tokens of this pass, which see the last `window` rows, or all."""
-        owners: list[int] = []
-        firsts: list[int] = []
-        lengths: list[int] = []
-        for at, (start, count) in enumerate(zip(self._lengths, self._new, strict=True)):
-            own = range(start + 1, start + count + 1)
-            owners += [at] * count
-            lengths += own
-            firsts += [max(length - window, 0) if window else 0 for length in own]
-        owner, first, length = (
-            torch.tensor(each, dtype=torch.int32, device=device)
-            for each in (owners, firsts, lengths)
-        )
-        return Tokens(owner, first, length, firsts, lengths)
+    def _count(self, index: int, reads: Reads) -> None:
+        seen = torch.where(self._ranks > 0, self._text[:, None] + self._ranks, 0).view(-1, 1)
+        every = seen.expand_as(reads.keys)
+        sketched = torch.zeros_like(every) if reads.sketched is None else reads.sketched
+        counts = torch.stack((reads.keys, reads.values, every, sketched))
+        self._counts[:, index] += counts.sum(1)
+        if reads.missing is not None:
+            known = (seen > 0).expand_as(reads.missing)
+            missing = torch.where(known, reads.missing, 0).double()
+            self._bounds[0] = torch.maximum(self._bounds[0], missing.max())
+            self._bounds[1:] += torch.stack((known.sum().double(), missing.sum()))
 
     def end_layer(self, index: int, query: torch.Tensor, scale: float) -> None:
         """Note that a layer has ended; after the last one the new rows count."""
+        for at, watch in enumerate(self._watches):
+            if watch is not None and not self._decodes:
+                q = scale * query[at].detach().float()
+                q = q if self.columns.added is None else q[:, self.columns.added[at]]
+                watch.add(index, q, self._texts[at] + q.shape[1])
         if index < self.layers - 1:
             return
-        self._lengths = [a + b for a, b in zip(self._lengths, self._new, strict=True)]
-        self._new, self._ended = [0] * len(self._lengths), True
+        new = self._ranks.amax(1)
+        self._lengths += new
+        self._text += new
+        self.commit()
+        if not self._decodes:
+            self._choose()
+        if self._audits:
+            self._add_audit(torch.stack(self._audits, 1))
+
+    def commit(self) -> None:
+        """Count the rows of a pass whose lengths have been advanced."""
+        self._texts = [a + b for a, b in zip(self._texts, self._new, strict=True)]
+        for layer in self._held:
+            layer.commit(self._new)
+        self._ended, self._admitted = True, False
         self._steps += self._decodes
+
+    def _choose(self) -> None:
+        """Let the policy choose after a prompt."""
+        for at, (watch, new) in enumerate(zip(self._watches, self._new, strict=True)):
+            if new:
+                rows = self._rows_of(at)
+                self.policy.after_prompt(rows, self.settings.windows, watch)  # type: ignore[arg-type]
+        self._watches = []
+        if self.policy.evicts:
+            self.version += 1
+            for layer in self._held:
+                layer.shrink(self.settings.growth, self.settings.limit)
+
+    def _add_audit(self, found: torch.Tensor) -> None:
+        """Note the figures [5, L, N, H] of an audited step; waits for the device."""
+        figures: np.ndarray = found.cpu().numpy()
+        if self.columns.added is not None:
+            figures = figures[:, :, self.columns.added.flatten().numpy()]
+        if self.audit is None:
+            self.audit = Audit(self.layers, figures.shape[-1])
+        self.audit.add(figures)
 
     def settle(self) -> None:
         """Do nothing: rows count once their pass has ended."""
@@ -265,29 +326,38 @@ class DeviceRequests:
         """Forget the rows of a pass that failed."""
         if not self._ended:
             self.columns.drop(self._added)
-            self._new, self._ended = [0] * len(self._lengths), True
+            self._truncate([0] * len(self._texts))
+            self._ended, self._admitted = True, False
 
     def crop(self, columns: int) -> None:
         """Drop the last columns.
 
         Raises:
-            InputError: A technique keeps state, which cannot be undone.
+            InputError: A technique keeps state, which cannot be undone; or a policy has evicted.
         """
-        if columns and not self.settings.config.technique.stateless:
+        config = self.settings.config
+        if columns and not config.technique.stateless:
             raise InputError("crop: attention 'aet' keeps a state that cannot be undone on a GPU")
+        if columns and config.policy.evicts:
+            raise InputError("crop: a policy that evicts cannot be undone on a GPU")
         lost = self.columns.lost(columns)
         self.columns.drop(columns)
-        self._lengths = [a - b for a, b in zip(self._lengths, lost, strict=True)]
+        self._texts = [a - b for a, b in zip(self._texts, lost, strict=True)]
+        self._truncate(lost)
+
+    def _truncate(self, lost: Sequence[int]) -> None:
+        if self._held:
+            self._text.copy_(torch.tensor(self._texts, dtype=torch.int32))
         for layer in self._held:
-            if layer.sketches is not None:
-                layer.sketches.truncate(self._lengths)
+            layer.truncate(lost)
 
     def select(self, indices: list[int]) -> None:
         """Let request i continue the rows of request `indices[i]`."""
-        for layer in self._held:
-            layer.keys, layer.values = layer.keys[indices], layer.values[indices]
-            layer.sets = [layer.sets[at].copy() for at in indices] if layer.sets else []
-            if layer.sketches is not None:
-                layer.sketches.select(indices)
-        self._lengths = [self._lengths[at] for at in indices]
+        self._texts = [self._texts[at] for at in indices]
         self.columns.select(indices)
+        self.version += 1
+        self._places = {}
+        if self._held:
+            self._lengths, self._text = self._lengths[:, indices], self._text[indices]
+        for layer, lengths in zip(self._held, self._lengths, strict=True):
+            layer.select(indices, lengths)

@@ -13,8 +13,9 @@ when larger tensors replace them. Spare rows are kept out of the result in one o
 * `padded=False`: attention gets views of the rows in use. Spare rows cost no computation and need
   no mask, but the views are not contiguous from head to head.
 
-Made for CPUs. On an accelerator pass `disable_compile=True` to `generate`: shapes change with each
-growth, and every shape would be compiled again.
+On a GPU `bmc` takes r from the GPU's own rates, measured when the first rows come. Pass
+`disable_compile=True` to `generate`: shapes change with each growth, and every shape would be
+compiled again.
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", sections V and
          V-B (the mask). The paper's -1e9 overflows float16; the type's minimum is used.
@@ -43,8 +44,9 @@ except ImportError as error:
     raise missing(error) from None
 
 from suffice.cache import GROWTHS, Growth, next_capacity, with_defaults
-from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.errors import InputError, unknown
 from suffice.integrations.checks import given_cache
+from suffice.integrations.grown import grown
 
 # Sliding layers keep all rows here; the model's own sliding mask picks the window.
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -82,6 +84,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take type, device and shape from the first states [B, G, T, D]; allocate no rows."""
         self.dtype, self.device = key_states.dtype, key_states.device
+        if self.device.type == "cuda":
+            from suffice.integrations.device_rates import fitted_to_padding
+
+            self.growth = fitted_to_padding(self.growth, key_states)
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 
@@ -168,25 +174,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             # Both or neither: after a failure the layer is unchanged
             keys, values = (grown(rows, self.length, capacity) for rows in (self.keys, self.values))
             self.keys, self.values = keys, values
-
-
-def grown(rows: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    """Return rows [B, G, C, D] with another capacity: the first `used` of them, and zeros.
-
-    Raises:
-        OutOfMemory: There is no memory for them.
-    """
-    shape = (*rows.shape[:2], capacity, rows.shape[3])
-    try:
-        made = rows.new_empty(shape)
-    except RuntimeError as error:
-        size = rows.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
-        raise OutOfMemory(
-            f"no memory for {capacity} rows of keys or values ({size} bytes in one layer)"
-        ) from error
-    made[:, :, :used] = rows[:, :, :used]
-    made[:, :, used:] = 0
-    return made
 
 
 class GrowingCache(Cache):  # type: ignore[misc]

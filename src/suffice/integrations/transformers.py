@@ -113,6 +113,7 @@ def enable(
     checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     audit: int | None = None,
+    graphs: bool = False,
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
@@ -126,7 +127,7 @@ def enable(
     does: it loads the model once more for that. Without one it is not fitted, so
     `tiers` estimates scores less well and reads more: see `Enabled.keys_fitted`. Every `audit`-th
     decode step also computes exact attention, and notes in `trace.audit` how far the technique was
-    from it.
+    from it. With `graphs`, a GPU replays recorded decode steps; see `suffice.integrations.graphs`.
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers does not
@@ -148,19 +149,36 @@ def enable(
         )
     check_model(model)
     check_attention(config)
-    if requests_on(model.device) is not Requests:
-        from suffice.integrations.device_requests import check_device
-
-        check_device(config)
+    device = None if requests_on(model.device) is Requests else model.device
+    _check_device(config, device, graphs)
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")
     decoder = model.config.get_text_config(decoder=True)
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    growth = machine.fitted_to_kernel(config.growth)
+    growth = fitted_growth(config.growth, device)
     rounding = fitted_rounding(config, checkpoint, head_shape(decoder, len(windows)))
-    return Enabled(model, ServedSettings(config, windows, growth, rows, rounding))
+    return Enabled(model, ServedSettings(config, windows, growth, rows, rounding), graphs)
+
+
+def _check_device(config: Config, device: torch.device | None, graphs: bool) -> None:
+    if device is None:
+        if graphs:
+            raise InputError("graphs=True for a model on the CPU: needs a GPU")
+        return
+    from suffice.integrations.device_requests import check_device
+
+    check_device(config)
+
+
+def fitted_growth(growth: Growth, device: torch.device | None) -> Growth:
+    """Return a growth policy fitted to this machine, or to a GPU, and to suffice's kernels."""
+    if device is None:
+        return machine.fitted_to_kernel(growth)
+    from suffice.integrations.device_rates import fitted_to_device
+
+    return fitted_to_device(growth, device)
 
 
 def requests_on(device: torch.device) -> Any:
@@ -195,7 +213,7 @@ def disable(model: Any) -> None:
 class Enabled:
     """A model whose decode steps suffice runs; a context manager that disables it at the end."""
 
-    def __init__(self, model: Any, settings: ServedSettings) -> None:
+    def __init__(self, model: Any, settings: ServedSettings, graphs: bool) -> None:
         """Change the model; everything has been checked before."""
         self.model = model
         self._settings = settings
@@ -203,7 +221,7 @@ class Enabled:
         self._name = f"suffice-{next(_numbers)}"
         parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
         self._before = [(part.config, part.config._attn_implementation) for part in parts]
-        self._generate = vars(model).get("generate")
+        self._own = {name: vars(model).get(name) for name in ("generate", "forward")}
         AttentionInterface.register(self._name, _attention)
         AttentionMaskInterface.register(self._name, sdpa_mask)
         model.config._attn_implementation = self._name
@@ -215,6 +233,10 @@ class Enabled:
             if cache_argument(part.forward)
         ]
         model.generate = self._generating(model.generate)
+        if graphs:
+            from suffice.integrations.graphs import with_graphs
+
+            model.forward = with_graphs(model.forward)
         vars(model)["_suffice"] = self
 
     def new_cache(self) -> NativeCache:
@@ -237,9 +259,11 @@ class Enabled:
         """Restore the model. A second call does nothing."""
         if _enabled(self.model) is not self:
             return
-        del vars(self.model)["_suffice"], self.model.generate
-        if self._generate is not None:
-            self.model.generate = self._generate
+        del vars(self.model)["_suffice"]
+        for name, own in self._own.items():
+            vars(self.model).pop(name, None)
+            if own is not None:
+                setattr(self.model, name, own)
         for hook in self._hooks:
             hook.remove()
         for config, attention in self._before:  # outer ones first, since they also set inner ones

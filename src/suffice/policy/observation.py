@@ -32,6 +32,11 @@ class Observed:
         """Return a layer's last queries [H, w, D]; w is smaller if the prompt was shorter."""
         return self._queries[layer]
 
+    def scores(self, cache: KVCache, layer: int, kernel: int, pool: str) -> np.ndarray:
+        """Return the pooled attention of the last queries, [G, S - w]; see `observed_scores`."""
+        q, k = self.queries(layer), cache.keys(layer)
+        return observed_scores(q, k, scale=self.scale, kernel=kernel, pool=pool)
+
 
 def weight_sums(cache: KVCache, layer: int, q: np.ndarray, end: int, scale: float) -> np.ndarray:
     """Return the softmax weights of the first `end` tokens of a layer, float32 [G, end].

@@ -32,7 +32,7 @@ import numpy as np
 from suffice.cache import BLOCK
 from suffice.errors import InputError, unknown
 from suffice.policy.choice import Budgeted, block_order, evict_except, evict_unseen, heaviest
-from suffice.policy.observation import Observed, observed_scores
+from suffice.policy.observation import Observed
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
@@ -99,7 +99,7 @@ class SnapKV(Budgeted):
         """Evict or order rows by the attention of the last tokens."""
         free = [layer for layer, window in enumerate(windows) if window is None]
         for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
-            scores = self._scores(cache, layer, watch)
+            scores = watch.scores(cache, layer, self.kernel, self.pool)
             if not self.rank_only and budget < cache.held(layer):
                 kept = self.select(scores, budget)
                 evict_except(cache, layer, kept)
@@ -109,7 +109,3 @@ class SnapKV(Budgeted):
                 cache.rank(layer, order)
         if not self.rank_only:
             evict_unseen(cache, windows)
-
-    def _scores(self, cache: KVCache, layer: int, watch: Observed) -> np.ndarray:
-        q, k = watch.queries(layer), cache.keys(layer)
-        return observed_scores(q, k, scale=watch.scale, kernel=self.kernel, pool=self.pool)

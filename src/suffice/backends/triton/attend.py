@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch.nn import functional
 
-from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton import stopping
-from suffice.backends.triton.aet_sets import AetSet
-from suffice.backends.triton.call import LOG2_E, Blocks, Call, Held, Reads, Sums, Tokens
-from suffice.backends.triton.sketches import Search, Sketches, estimated, newest, windows_of
+from suffice.backends.triton.aet_sets import AetSets
+from suffice.backends.triton.call import (
+    LOG2_E,
+    Blocks,
+    Call,
+    Filtered,
+    Held,
+    Reads,
+    Sums,
+    Tokens,
+)
+from suffice.backends.triton.rules import HeadRules
+from suffice.backends.triton.sketches import Search, Sketches, estimated, newest
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
 from suffice.cache import BLOCK
@@ -23,64 +28,45 @@ from suffice.errors import InputError
 UNIT = 256  # rows that one program sums up where nothing stops
 SIZES = range(16, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
-KINDS = ("aet", "art", "certified", "read_all")
 
 
 def attend(
-    rule: AttentionRule | None,
+    rules: HeadRules,
     q: torch.Tensor,
     held: Held,
     tokens: Tokens,
     *,
     scale: float,
     blocks: Blocks | None = None,
-    sets: Sequence[AetSet] | None = None,
+    sets: AetSets | None = None,
     sketches: Sketches | None = None,
     splits: int | None = None,
 ) -> tuple[torch.Tensor, Reads]:
     """Return the output of N tokens' queries q [N, H, D], and what was read for it.
 
-    `rule`: the technique's; None reads all rows. `blocks`: those to read, in order; None: all that
-    are seen, newest first. `sets`: the states of `aet`, one for each token, which learn from it.
+    `rules`: the technique's. `blocks`: those to read, in order; None: all that
+    are seen, newest first. `sets`: the requests' states of `aet`, which learn: one token of each.
     `sketches`: of all rows that tokens see, for `certified`.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
 
     Raises:
-        InputError: A rule, a head size or a type that the kernels do not have.
+        InputError: A head size or a type that the kernels do not have.
     """
-    rule = rule or READ_ALL
-    _check(rule, q, held)
+    _check(q, held)
     call = Call(q, held, tokens, scale * LOG2_E)
-    if rule.kind == "aet":
+    if rules.kind == "aet":
         assert sets is not None and blocks is None
-        return _aet(call, rule, sets, splits)
-    if rule.kind == "certified" and not rule.exact:
+        return _aet(call, rules, sets, splits)
+    if rules.kind == "certified":
         assert sketches is not None and blocks is None
-        return _certified(call, rule, sketches)
-    if rule.kind == "read_all" or rule.exact:
+        return _certified(call, rules, sketches)
+    if rules.kind == "read_all":
         return _whole(call, blocks)
-    return _stopping(call, rule, blocks, splits)
+    return _stopping(call, rules, blocks, splits)
 
 
-def check_rule(rule: AttentionRule) -> None:
-    """Refuse a rule that the kernels do not have.
-
-    Raises:
-        InputError: It is another kind, or has parameters that only native code knows.
-    """
-    if rule.kind not in KINDS:
-        raise InputError(f"attention rule '{rule.kind}' on a GPU: must be {', '.join(KINDS)}")
-    if rule.softmax_tables or (rule.value_share and rule.kind == "art"):
-        raise InputError("a coded softmax or a value filter on a GPU: must be left out")
-    if rule.parameters.get("by_rows") or rule.parameters.get("by_sketch"):
-        raise InputError("rows one by one or by sketches on a GPU: must be blocks, newest first")
-    if rule.kind == "certified" and rule.value_share:
-        raise InputError("certified: values above 0 on a GPU: must be 0")
-
-
-def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
-    check_rule(rule)
+def _check(q: torch.Tensor, held: Held) -> None:
     if q.shape[-1] not in SIZES:
         raise InputError(
             f"heads of size {q.shape[-1]}: must be a multiple of {SIZES.step} from {SIZES.start} "
@@ -102,11 +88,11 @@ def _check(rule: AttentionRule, q: torch.Tensor, held: Held) -> None:
 
 
 def _whole(call: Call, listed: Blocks | None) -> tuple[torch.Tensor, Reads]:
-    _add_all(call, call.none(), listed, UNIT)
-    shape = call.count, call.heads
+    sums, shape = call.none(), (call.count, call.heads)
+    _add_all(call, sums, listed, UNIT)
     seen = (call.tokens.length - call.tokens.first)[:, None].expand(shape)
     read = seen if listed is None else call.rows_of(listed)
-    return call.out, Reads(read, read, 2 * read)
+    return call.out, Reads(read, read, 2 * read, sums)
 
 
 def _add_all(
@@ -128,84 +114,73 @@ def _add_all(
 
 
 def _stopping(
-    call: Call, rule: AttentionRule, listed: Blocks | None, splits: int | None
+    call: Call, rules: HeadRules, listed: Blocks | None, splits: int | None
 ) -> tuple[torch.Tensor, Reads]:
-    given = rule.parameters
-    thresholds = given["scale"], given["direction"], int(given["patience"])
-    kind = {"RULE": ART, "PROBE": int(given["probe"]), "FILTERS": False}
+    given, sums = rules.parameters, call.none()
+    rule = {"RULE": ART, "PROBE": int(given["probe"])}
+    limits = rules.limits["scale"], given["direction"], int(given["patience"])
     unit = int(given["check_blocks"]) * BLOCK
-    sums = call.none()
-    return call.out, _until_stop(
-        call, sums, sums.peaks, unit, splits, thresholds, 0.0, kind, listed
-    )
+    found = _until_stop(call, sums, rules, rule, limits, unit, splits, listed)
+    return call.out, found
 
 
 def _until_stop(
     call: Call,
     sums: Sums,
-    top: torch.Tensor,
+    rules: HeadRules,
+    rule: dict[str, int],
+    limits: tuple[torch.Tensor, float, int],
     unit: int,
     splits: int | None,
-    thresholds: tuple[float, float, int],
-    floor: float,
-    kind: dict[str, Any],
     listed: Blocks | None = None,
     marks: torch.Tensor | None = None,
 ) -> Reads:
-    """Read units until the rule stops; store the output and the sums."""
-    units = call.units(unit, listed)
+    """Read units until the rule stops; store the output, and add to the sums."""
+    top, before = sums.peaks.clone(), sums.totals.clone()
+    units, (own, second, patience) = call.units(unit, listed), limits
     splits = min(splits or splits_that_fill(call), units)
     shared = call.zeros(FIELDS + -(-units // splits))
-    of_units = call.of_units(units)
+    peaks, totals, wide = call.of_units(units)
+    kept = call.empty(units, call.rows) if rules.filters else totals
     counts = call.empty(units, dtype=torch.int32), call.empty(units, dtype=torch.int32)
-    probe = torch.zeros_like(sums.sums) if kind["RULE"] == ART else sums.sums
+    probe = torch.zeros_like(sums.sums) if rule["RULE"] == ART else sums.sums
     read_until_stop[(splits, call.pairs)](
-        *call.inputs(listed, marks), *of_units, *counts, shared,
-        sums.peaks, sums.totals, sums.sums, probe, call.zeros(call.rows), top, sums.known, call.out,
-        call.scale, floor, *thresholds, call.heads, units, splits,
+        *call.inputs(listed, marks), peaks, totals, kept, wide, *counts, shared,
+        sums.peaks, sums.totals, sums.sums, probe, call.zeros(call.rows), top,
+        sums.known, call.out, own, rules.floors,
+        call.scale, second, patience, call.heads, units, splits,
         *call.strides(listed, marks), *call.out.stride()[:2], shared.shape[-1],
-        **call.shapes(unit, listed), **kind, MARKED=marks is not None,
+        **call.shapes(unit, listed), **rule, FILTERS=rules.filters, MARKED=marks is not None,
     )  # fmt: skip
     found = shared[:, :FIELDS].view(call.count, call.heads, FIELDS)
-    fields = stopping.KEYS, stopping.VALUES, stopping.FETCHED
-    return Reads(*(found[..., field] for field in fields))
+    fields = stopping.KEYS, stopping.VALUES, stopping.FETCHED, stopping.UNITS
+    keys, values, fetched, used = (found[..., field] for field in fields)
+    filtered = Filtered(top, before, kept, peaks, used) if rules.filters else None
+    known = sums.known
+    return Reads(known + keys, known + values, 2 * known + fetched, sums, filtered=filtered)
 
 
 def _aet(
-    call: Call, rule: AttentionRule, sets: Sequence[AetSet], splits: int | None
+    call: Call, rules: HeadRules, sets: AetSets, splits: int | None
 ) -> tuple[torch.Tensor, Reads]:
-    own = [each.always(length) for each, length in zip(sets, call.tokens.lengths, strict=True)]
-    always = _padded(own)
+    always, marks = sets.always(call)
     sums = dataclasses.replace(call.none(), known=call.rows_of(always))
     peaks, totals = _add_all(call, sums, always, BLOCK)
-    marks = call.zeros(call.units(BLOCK, None), dtype=torch.int8).view(call.count, call.heads, -1)
-    there = torch.arange(always.blocks.shape[-1], device=call.q.device) < always.counts[..., None]
-    marks.scatter_reduce_(2, always.blocks.long(), there.to(torch.int8), "amax")
-    floor = math.log2(rule.value_share) if rule.value_share else 0.0
-    kind = {"RULE": AET, "PROBE": 16, "FILTERS": rule.value_share > 0}
-    thresholds = rule.parameters["key_share"], 0.0, 0
-    top = sums.peaks.clone()
-    more = _until_stop(call, sums, top, BLOCK, splits, thresholds, floor, kind, marks=marks)
-    shares = totals * (peaks - sums.peaks[:, None]).exp2() / sums.totals[:, None]
-    masses = shares[..., : call.group].sum(-1).view(call.count, call.heads, -1)
-    for at, (each, blocks) in enumerate(zip(sets, own, strict=True)):
-        each.learn(masses[at, :, : blocks.shape[1]])
-    known = sums.known
-    return call.out, Reads(known + more.keys, known + more.values, 2 * known + more.fetched)
+    rule, limits = {"RULE": AET, "PROBE": 16}, (rules.limits["key_share"], 0.0, 0)
+    found = _until_stop(call, sums, rules, rule, limits, BLOCK, splits, marks=marks)
+    sets.learn(call, always, peaks, totals, sums)
+    return call.out, found
 
 
-def _certified(call: Call, rule: AttentionRule, sketches: Sketches) -> tuple[torch.Tensor, Reads]:
+def _certified(call: Call, rules: HeadRules, sketches: Sketches) -> tuple[torch.Tensor, Reads]:
     """Read the rows without a sketch, then the heaviest blocks until the rest is within `missing`.
 
     They are chosen by estimates; if what was read weighs less than that, more are read.
     """
-    firsts, lengths, given = call.tokens.firsts, call.tokens.lengths, rule.parameters
-    windows = windows_of(firsts, lengths)
-    first = newest(call, firsts, lengths, windows)
-    sums = call.none()
+    first, sums = newest(call), call.none()
     _add_all(call, sums, first, UNIT)
-    found = estimated(call, sketches, windows, bool(given["bounded"]))
-    search = Search.of(found, sums, call.group, given["missing"])
+    found = estimated(call, sketches, bool(rules.parameters["bounded"]))
+    search = Search.of(found, sums, call.group, rules.limits["missing"].repeat(call.count))
     begin = torch.zeros(call.pairs, dtype=torch.int64, device=call.q.device)
     known, read = search.known(sums), call.rows_of(first)
     for grows in (True, False):
@@ -214,20 +189,13 @@ def _certified(call: Call, rule: AttentionRule, sketches: Sketches) -> tuple[tor
         _add_all(call, sums, more, UNIT)
         known, read, begin = search.known(sums), read + call.rows_of(more), end
     missing = search.missing(known, end).view(call.count, call.heads)
-    return call.out, Reads(read, read, 2 * read, missing)
-
-
-def _padded(own: Sequence[torch.Tensor]) -> Blocks:
-    """Return lists [G, M] of several tokens as one."""
-    most = max(each.shape[1] for each in own)
-    blocks = torch.stack([functional.pad(each, (0, most - each.shape[1])) for each in own])
-    counts = torch.tensor([each.shape[1] for each in own], dtype=torch.int32, device=blocks.device)
-    return Blocks(blocks, counts[:, None].expand(blocks.shape[:2]).contiguous())
+    sketched = sketches.bytes_read(call).expand_as(read)
+    return call.out, Reads(read, read, 2 * read, sums, sketched, missing)
 
 
 def splits_that_fill(call: Call) -> int:
     """Return how many programs for each token and key/value head fill the device."""
     if call.q.device.type != "cuda":
-        return 4
+        return 2
     places = 2 * torch.cuda.get_device_properties(call.q.device).multi_processor_count
     return max(-(-places // call.pairs), 1)

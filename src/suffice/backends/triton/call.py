@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -60,14 +60,14 @@ class Held:
 class Tokens:
     """Which rows each of N tokens sees: [first, length) of request `owner`, int32 [N] each.
 
-    `firsts` and `lengths` are the same numbers, known without asking the device.
+    A token of no rows has an output of 0. `most`: rows that a token may see at most. Shapes depend
+    on it and not on `length`, so that a step can be recorded once and replayed as texts grow.
     """
 
     owner: torch.Tensor
     first: torch.Tensor
     length: torch.Tensor
-    firsts: list[int]
-    lengths: list[int]
+    most: int
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,45 @@ class Sums:
     known: torch.Tensor
 
 
+class Filtered(NamedTuple):
+    """Weights of rows whose values were read, where some are not.
+
+    Those of all rows that are always read: `peaks` and `totals` [N G, ROWS]; and `kept` [N G,
+    units, ROWS], in units of 2^`unit_peaks`, of the first `used` int32 [N, G] units.
+    """
+
+    peaks: torch.Tensor
+    totals: torch.Tensor
+    kept: torch.Tensor
+    unit_peaks: torch.Tensor
+    used: torch.Tensor
+
+    def total(self, sums: Sums) -> torch.Tensor:
+        """Return their sum [N G, ROWS], in the units of `sums`."""
+        place = torch.arange(self.kept.shape[1], device=self.kept.device)
+        there = (place < self.used.flatten()[:, None])[..., None]
+        kept = self.kept * (self.unit_peaks - sums.peaks[:, None]).exp2()
+        return self.totals * (self.peaks - sums.peaks).exp2() + torch.where(there, kept, 0).sum(1)
+
+
 @dataclass(frozen=True)
 class Reads:
     """What was read for each token and key/value head, int32 [N, G].
 
     `keys` and `values`: rows that the output is made of. `fetched`: keys and values that came from
-    memory, those included that were read beyond a stop which nobody had seen yet. `missing` float32
-    [N, G]: the largest share of a head's softmax that may be unread; None: nothing is known.
+    memory, those included that were read beyond a stop which nobody had seen yet. `sketched`:
+    bytes of sketches. `missing` float32 [N, G]: the largest share of a head's softmax that may be
+    unread. None: there are none, or nothing is known. `sums`: what the output was made of;
+    `filtered`: how much of it has a value, None if all.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     fetched: torch.Tensor
+    sums: Sums
+    sketched: torch.Tensor | None = None
     missing: torch.Tensor | None = None
+    filtered: Filtered | None = None
 
 
 @dataclass
@@ -126,7 +152,7 @@ class Call:
         self.group = self.query_heads // self.heads
         self.part = shape_of(self.size, self.group)
         self.rows, self.dim = self.part["ROWS"], self.part["DIM"]
-        self.out = torch.empty_like(self.q)
+        self.out = torch.zeros_like(self.q)
         self.pairs = self.count * self.heads
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -164,18 +190,20 @@ class Call:
 
     def shapes(self, unit: int, listed: Blocks | None) -> dict[str, Any]:
         """Return the compile-time values."""
+        tile = tile_of(self.size, unit)
         return {
             **self.part,
+            "num_warps": 4 if tile == BLOCK else self.part["num_warps"],
             "UNIT": unit,
-            "TILE": tile_of(self.size, unit),
+            "TILE": tile,
             "PAGE": self.held.page,
             "LISTED": listed is not None,
         }
 
     def units(self, unit: int, listed: Blocks | None) -> int:
         """Return the largest number of units of a token and key/value head."""
-        rows = max(self.tokens.lengths) if listed is None else listed.blocks.shape[-1] * BLOCK
-        return -(-rows // unit) + (listed is None)  # a window may begin and end within units
+        rows = self.tokens.most if listed is None else listed.blocks.shape[-1] * BLOCK
+        return -(-rows // unit)
 
     def rows_of(self, listed: Blocks) -> torch.Tensor:
         """Return how many rows of lists each token sees, int32 [N, G]."""
@@ -192,4 +220,5 @@ class Call:
         """Return the sums of no rows."""
         totals = self.zeros(self.rows, dtype=torch.float32)
         sums = self.zeros(self.rows, self.dim, dtype=torch.float32)
-        return Sums(totals - torch.inf, totals, sums, self.zeros().view(self.count, self.heads))
+        known = self.zeros().view(self.count, self.heads)
+        return Sums(totals - torch.inf, totals, sums, known)

@@ -15,6 +15,7 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton.attend import attend
 from suffice.backends.triton.call import Held, Tokens
+from suffice.backends.triton.rules import HeadRules
 from suffice.errors import InputError
 
 # A copy of this package under another name, as hubs of kernels load it, has operators of its own.
@@ -40,6 +41,11 @@ def rule_named(technique: str) -> AttentionRule:
         raise InputError(f"attention '{technique}' of decode_attention: give its thresholds")
     rule: AttentionRule = made.rule() or READ_ALL
     return rule
+
+
+@functools.cache
+def _rules(technique: str, heads: int, device: torch.device) -> HeadRules:
+    return HeadRules.of([rule_named(technique)] * heads, device)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::decode_attention", mutates_args=())
@@ -84,9 +90,9 @@ def decode_attention(
         raise InputError("decode_attention on 'cpu': must be a GPU, or set TRITON_INTERPRET=1")
     held = Held(keys, values, table)
     room = held.keys.shape[2] if table is None else table.shape[1] * held.page
-    count = len(q)
-    tokens = Tokens(owner, first, length, [0] * count, [most or room] * count)
-    out, reads = attend(rule_named(technique), q, held, tokens, scale=scale)
+    tokens = Tokens(owner, first, length, most or room)
+    rules = _rules(technique, held.heads, q.device)
+    out, reads = attend(rules, q, held, tokens, scale=scale)
     return out, torch.stack((reads.keys, reads.values, reads.fetched))
 
 

@@ -35,20 +35,20 @@ def _coded(keys):
 
 @triton.jit
 def sketch_chunks(
-    k, table, codes, scales, lows, residuals, begins, ends,
+    k, table, codes, scales, lows, residuals, made, lengths,
     heads, chunks,
     stride_owner, stride_page, stride_row, stride_head, table_owner,
     D: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Sketch chunks [begins, ends) of each request. Grid: the most of them, B * G.
+    """Sketch the chunks of the first `lengths` rows but for `made`. Grid: the most of them, B * G.
 
     Into codes uint8 [B, G, chunks, 64, D / 2], scales and lows [B, G, chunks, D], residuals [B, G,
     chunks, 4].
     """
     at = tl.program_id(1)
     owner, head = at // heads, at % heads
-    chunk = tl.load(begins + owner) + tl.program_id(0)
-    if chunk < tl.load(ends + owner):
+    chunk = tl.load(made + owner) + tl.program_id(0)
+    if chunk < tl.load(lengths + owner) // _CHUNK:
         row, d = tl.arange(0, _CHUNK), tl.arange(0, HALF)
         rows, there = chunk * _CHUNK + row, row >= 0
         where = start_of(owner, head, stride_owner, stride_head)

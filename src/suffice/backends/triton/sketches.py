@@ -5,19 +5,20 @@ Nothing here asks the device for a number: selections are tensors.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import triton
 
-from suffice.attention.sketch import CHUNK, complete_chunks
+from suffice.attention.sketch import CHUNK, LAG
 from suffice.backends.triton.call import Blocks, Call, Held, Sums
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.cache import BLOCK
 
 _PER_CHUNK = CHUNK // BLOCK
+# Blocks without a sketch, at most: the rows of an unfinished chunk on either side, and the lag.
+_NEWEST = 2 * _PER_CHUNK + LAG // BLOCK + 1
 _SUM_ERROR = 1e-5  # relative error of float32 sums, as in `suffice.attention.certified_reference`
 
 
@@ -27,50 +28,52 @@ class Sketches:
     def __init__(
         self, requests: int, heads: int, size: int, rows: int, device: torch.device
     ) -> None:
-        self.chunks = rows // CHUNK  # room
+        self.chunks = max(rows // CHUNK, 1)  # room
         shape = requests, heads, self.chunks
         self.codes = torch.zeros(*shape, CHUNK, size // 2, dtype=torch.uint8, device=device)
         self.scales = torch.zeros(*shape, size, dtype=torch.bfloat16, device=device)
         self.lows = torch.zeros_like(self.scales)
         self.residuals = torch.zeros(*shape, _PER_CHUNK, device=device)
-        self._made = [0] * requests
+        self._made = torch.zeros(requests, dtype=torch.int32, device=device)  # chunks
 
     def reserve(self, rows: int) -> None:
         """Make room for the chunks of `rows` rows of each request."""
-        more = rows // CHUNK - self.chunks
+        more = max(rows // CHUNK, 1) - self.chunks
         for name in ("codes", "scales", "lows", "residuals"):
             held: torch.Tensor = getattr(self, name)
             shape = *held.shape[:2], more, *held.shape[3:]
             setattr(self, name, torch.cat((held, held.new_zeros(shape)), 2))
         self.chunks += more
 
-    def truncate(self, lengths: list[int]) -> None:
-        """Forget the chunks beyond the first rows of each request."""
-        self._made = [min(a, b // CHUNK) for a, b in zip(self._made, lengths, strict=True)]
+    def truncate(self, lengths: torch.Tensor) -> None:
+        """Forget the chunks beyond the first rows [B] of each request."""
+        self._made = torch.minimum(self._made, lengths // CHUNK)
 
-    def select(self, indices: list[int]) -> None:
+    def select(self, indices: torch.Tensor) -> None:
         """Let request i go on with the sketches of request `indices[i]`."""
-        for name in ("codes", "scales", "lows", "residuals"):
+        for name in ("codes", "scales", "lows", "residuals", "_made"):
             setattr(self, name, getattr(self, name)[indices])
-        self._made = [self._made[at] for at in indices]
 
-    def extend(self, held: Held, lengths: list[int]) -> None:
-        """Sketch the complete chunks among the first rows of each request."""
-        ends = [length // CHUNK for length in lengths]
-        most = max(end - made for end, made in zip(ends, self._made, strict=True))
-        if most <= 0:
-            return
-        device, (requests, heads, _, _, half) = self.codes.device, self.codes.shape
-        begin, end = (
-            torch.tensor(each, dtype=torch.int32, device=device) for each in (self._made, ends)
-        )
-        table = begin if held.table is None else held.table
-        sketch_chunks[(most, requests * heads)](
-            held.keys, table, self.codes, self.scales, self.lows, self.residuals, begin, end,
-            heads, self.chunks, *held.strides, 0 if held.table is None else table.stride(0),
+    def extend(self, held: Held, lengths: torch.Tensor, new: int) -> None:
+        """Sketch the complete chunks among the first rows [B] of each request.
+
+        At most `new` rows have come since the last time.
+        """
+        requests, heads, _, _, half = self.codes.shape
+        table = self._made if held.table is None else held.table
+        sketch_chunks[(-(-new // CHUNK), requests * heads)](
+            held.keys, table, self.codes, self.scales, self.lows, self.residuals, self._made,
+            lengths, heads, self.chunks, *held.strides,
+            0 if held.table is None else table.stride(0),
             D=2 * half, HALF=triton.next_power_of_2(half), PAGE=held.page,
         )  # fmt: skip
-        self._made = ends
+        torch.floor_divide(lengths, CHUNK, out=self._made)
+
+    def bytes_read(self, call: Call) -> torch.Tensor:
+        """Return the bytes of sketches that each token reads for a key/value head, int32 [N, 1]."""
+        begin, end = windows_of(call.tokens.first, call.tokens.length)
+        each = CHUNK * call.size // 2 + 4 * call.size + 4 * _PER_CHUNK
+        return ((end - begin).clamp(min=0) * each)[:, None]
 
 
 class Estimates(NamedTuple):
@@ -81,14 +84,9 @@ class Estimates(NamedTuple):
     bounds: torch.Tensor
 
 
-def estimated(
-    call: Call, sketches: Sketches, windows: list[tuple[int, int]], bounded: bool
-) -> Estimates:
-    """Return the estimates for each token, whose sketch has the chunks `windows` [begin, end)."""
-    begin, end = (
-        torch.tensor(each, dtype=torch.int32, device=call.q.device)
-        for each in zip(*windows, strict=True)
-    )
+def estimated(call: Call, sketches: Sketches, bounded: bool) -> Estimates:
+    """Return the estimates for each token."""
+    begin, end = windows_of(call.tokens.first, call.tokens.length)
     half = sketches.codes.shape[-1]
     shape = call.rows, _PER_CHUNK * sketches.chunks
     masses, bounds = call.empty(*shape), call.empty(*shape)
@@ -108,17 +106,17 @@ class Search:
 
     All tensors are of N G pairs. `order` [N G, blocks]: heaviest first; `masses` and `rest` [N G,
     R, blocks (+ 1)]: estimates in that order, and the most that the blocks from each place on can
-    have, both in units of 2^`peak`.
+    have, both in units of 2^`peak`. `eps` [N G].
     """
 
     order: torch.Tensor
     masses: torch.Tensor
     rest: torch.Tensor
     peak: torch.Tensor
-    eps: float
+    eps: torch.Tensor
 
     @classmethod
-    def of(cls, found: Estimates, known: Sums, group: int, eps: float) -> Search:
+    def of(cls, found: Estimates, known: Sums, group: int, eps: torch.Tensor) -> Search:
         """Return the search after the newest rows, whose sums are known, were read."""
         peak = torch.maximum(found.masses.amax(-1), known.peaks[:, :group])
         masses, bounds = ((each - peak[..., None]).exp2() for each in found)
@@ -144,7 +142,7 @@ class Search:
             held = held + torch.nn.functional.pad(self.masses.cumsum(-1), (1, 0))
         rest = self.rest + _SUM_ERROR * (self.rest[..., :1] + known[..., None])
         rest = torch.where(self.rest > 0, rest, self.rest)  # where nothing is left, nothing is
-        within = (rest <= self.eps * (held + rest)).all(1)
+        within = (rest <= self.eps[:, None, None] * (held + rest)).all(1)
         place = torch.arange(within.shape[-1], device=within.device)
         within = within & (place >= first[:, None])
         return within.int().argmax(-1)
@@ -153,7 +151,7 @@ class Search:
         """Return the largest share of a head's softmax that may be unread [N G]."""
         at = chosen[:, None, None].expand(*known.shape, 1)
         rest = self.rest.gather(-1, at)[..., 0]
-        return (rest / (known + rest)).amax(-1)
+        return (rest / (known + rest).clamp(min=1e-30)).amax(-1)
 
     def between(self, call: Call, first: torch.Tensor, last: torch.Tensor) -> Blocks:
         """Return the blocks at the places [first, last) of the order."""
@@ -164,31 +162,26 @@ class Search:
         return Blocks(blocks.view(*shape, count), (last - first).int().view(shape))
 
 
-def windows_of(firsts: list[int], lengths: list[int]) -> list[tuple[int, int]]:
-    """Return the chunks [begin, end) whose sketch each token uses."""
-    return [complete_chunks(*each) for each in zip(firsts, lengths, strict=True)]
-
-
-def newest(
-    call: Call, firsts: list[int], lengths: list[int], windows: list[tuple[int, int]]
-) -> Blocks:
+def newest(call: Call) -> Blocks:
     """Return the blocks without a sketch, which each token reads first."""
-    own = []
-    for first, length, (begin, end) in zip(firsts, lengths, windows, strict=True):
-        covered = range(begin * _PER_CHUNK, end * _PER_CHUNK)
-        every = range(first // BLOCK, math.ceil(length / BLOCK))
-        own.append([block for block in every if block not in covered])
-    most = max(map(len, own))
-    padded = [[*each, *[0] * (most - len(each))] for each in own]
-    blocks, counts = (
-        torch.tensor(each, dtype=torch.int32, device=call.q.device)
-        for each in (padded, list(map(len, own)))
-    )
+    tokens = call.tokens
+    begin, end = (each * _PER_CHUNK for each in windows_of(tokens.first, tokens.length))
+    start, stop = tokens.first // BLOCK, (tokens.length + BLOCK - 1) // BLOCK
+    before = torch.where(begin < end, begin - start, 0)  # the sketched blocks
+    skipped = torch.where(begin < end, end - begin, 0)
+    place = torch.arange(_NEWEST, dtype=torch.int32, device=call.q.device)
+    blocks = start[:, None] + place + torch.where(place < before[:, None], 0, skipped[:, None])
+    counts = stop - start - skipped
     shape = call.count, call.heads
     return Blocks(
-        blocks[:, None].expand(*shape, most).contiguous(),
+        blocks[:, None].expand(*shape, _NEWEST).contiguous(),
         counts[:, None].expand(shape).contiguous(),
     )
+
+
+def windows_of(first: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the chunks [begin, end) whose sketch each token uses, as `complete_chunks` does."""
+    return (first + CHUNK - 1) // CHUNK, (length - LAG).clamp(min=0) // CHUNK
 
 
 def _in_buckets(shares: torch.Tensor) -> torch.Tensor:

@@ -20,15 +20,15 @@ from suffice.backends.triton.sums import (
     joined,
     load_sums,
     queries_of,
+    seen_by,
     start_of,
     store_output,
     store_sums,
     sums_of_unit,
-    units_of,
 )
 
 # Fields of the integers [N, G, FIELDS] that programs share; all begin as 0.
-STOPPED, PENDING, TURN, KEYS, VALUES, FETCHED, WAVES = range(7)
+STOPPED, PENDING, TURN, KEYS, VALUES, FETCHED, UNITS, WAVES = range(8)
 FIELDS = WAVES  # those of the waves, the numbers of programs that ended each, follow
 
 # Rules
@@ -36,7 +36,8 @@ ART, AET = range(2)
 
 _STOPPED, _PENDING, _TURN = tl.constexpr(STOPPED), tl.constexpr(PENDING), tl.constexpr(TURN)
 _KEYS, _VALUES, _FETCHED = tl.constexpr(KEYS), tl.constexpr(VALUES), tl.constexpr(FETCHED)
-_WAVES, _ART, _AET = tl.constexpr(WAVES), tl.constexpr(ART), tl.constexpr(AET)
+_UNITS, _WAVES = tl.constexpr(UNITS), tl.constexpr(WAVES)
+_ART, _AET = tl.constexpr(ART), tl.constexpr(AET)
 
 
 @triton.jit
@@ -66,10 +67,10 @@ def aet_has_enough(total, peak, top, known, length, share):
 @triton.jit
 def read_until_stop(
     q, k, v, table, blocks, counts, owner, first, length,
-    peaks, totals, sums, keys, values,
+    peaks, totals, kepts, sums, keys, values,
     shared, peak_run, total_run, sum_run, probe_run, steady_run, top, known_before,
-    out,
-    scale, floor, one, two, patience, heads, units, splits,
+    out, limits, floors,
+    scale, two, patience, heads, units, splits,
     q_token, q_head, stride_owner, stride_page, stride_row, stride_head, table_owner, list_head,
     out_token, out_head, shared_size,
     RULE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
@@ -81,40 +82,43 @@ def read_until_stop(
     `peaks`, `totals` [N, G, units, ROWS], `sums` [N, G, units, ROWS, DIM] and the rows read, `keys`
     and `values` [N, G, units], are of single units; `*_run` of those joined so far, which begin as
     the sums of `known_before` [N, G] rows. With FILTERS, values of keys that every head scores
-    below `top` + `floor` are not read. `one` and `two` are the rule's thresholds.
+    below `top` + `floors` [G] are not read, and `kepts` [N, G, units, ROWS] gets the weights of
+    those that are. `limits` [G] and `two` are the rule's thresholds.
     """
     split, at = tl.program_id(0), tl.program_id(1)
     mine = tl.load(owner + at // heads)
-    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
-    count = tl.load(counts + at) if LISTED else 0
-    used = units_of(count, begin, end, UNIT, LISTED)
+    begin, end, count, used = seen_by(at, heads, counts, first, length, UNIT, LISTED)
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     ints = shared + at * shared_size
-    highest = tl.load(top + at * ROWS + tl.arange(0, ROWS))
+    r, one, least = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0
+    if FILTERS:
+        least = tl.load(top + at * ROWS + r) + tl.load(floors + at % heads)
     wave = split * 0
     while (wave * splits < used) & (tl.load(ints + _STOPPED, volatile=True) == 0):
-        unit = wave * splits + split
-        peak, total, own, of_keys, of_values = sums_of_unit(
+        unit, place = wave * splits + split, at * units + wave * splits + split
+        peak, total, kept, own, of_keys, of_values = sums_of_unit(
             queries, k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
-            unit, used, start, scale, highest + floor, stride_page, stride_row,
+            unit, used, start, scale, least, stride_page, stride_row,
             GROUP, ROWS, D, DIM, UNIT, TILE, PAGE, LISTED, MARKED, FILTERS,
         )  # fmt: skip
         if unit < used:
-            place = at * units + unit
             store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
-            tl.store(keys + at * units + unit, of_keys, cache_modifier=".cg")
-            tl.store(values + at * units + unit, of_values, cache_modifier=".cg")
+            if FILTERS:
+                tl.store(kepts + place * ROWS + r, kept, mask=r < GROUP, cache_modifier=".cg")
+            tl.store(keys + place, of_keys, cache_modifier=".cg")
+            tl.store(values + place, of_values, cache_modifier=".cg")
             tl.atomic_add(ints + _FETCHED, of_keys + of_values, sem="relaxed")
         tl.debug_barrier()  # all of the program's stores come before its arrival
         ended = tl.atomic_add(ints + _WAVES + wave, 1, sem="acq_rel") == splits - 1
-        joins = False
+        joins = ended
         if ended:
             joins = tl.atomic_add(ints + _PENDING, 1, sem="acq_rel") == 0
         while joins:
             _join_wave(
-                peaks, totals, sums, keys, values, ints, peak_run, total_run, sum_run, probe_run,
-                steady_run, highest, known_before, out, at, heads, used, units, splits,
+                peaks, totals, sums, keys, values, ints,
+                peak_run, total_run, sum_run, probe_run, steady_run, top,
+                known_before, out, at, heads, used, units, splits,
                 end - begin, one, two, patience, out_token, out_head,
                 RULE, GROUP, ROWS, D, DIM, PROBE,
             )  # fmt: skip
@@ -125,8 +129,9 @@ def read_until_stop(
 
 @triton.jit
 def _join_wave(
-    peaks, totals, sums, keys, values, ints, peak_run, total_run, sum_run, probe_run,
-    steady_run, highest, known_before, out, at, heads, used, units, splits,
+    peaks, totals, sums, keys, values, ints,
+    peak_run, total_run, sum_run, probe_run, steady_run, top,
+    known_before, out, at, heads, used, units, splits,
     length, one, two, patience, out_token, out_head,
     RULE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
     DIM: tl.constexpr, PROBE: tl.constexpr,
@@ -140,7 +145,9 @@ def _join_wave(
     peak, total, sum_ = load_sums(peak_run, total_run, sum_run, at, GROUP, ROWS, DIM)
     known = tl.load(known_before + at) + tl.load(ints + _KEYS, cache_modifier=".cg")
     of_keys, of_values = 0, 0
-    probe, steady = sum_, tl.zeros([ROWS], tl.int32)
+    probe, steady, highest = sum_, tl.zeros([ROWS], tl.int32), total
+    if RULE == _AET:
+        highest = tl.load(top + to)
     if RULE == _ART:
         probe = tl.load(probe_run + wide, cache_modifier=".cg")
         steady = tl.load(steady_run + to, cache_modifier=".cg")
@@ -167,6 +174,7 @@ def _join_wave(
     tl.store(ints + _TURN, turn + 1)
     if unit > before:
         store_sums(peak_run, total_run, sum_run, at, peak, total, sum_, GROUP, ROWS, DIM)
+        tl.store(ints + _UNITS, unit)
         if RULE == _ART:
             tl.store(probe_run + wide, probe)
             tl.store(steady_run + to, steady)

@@ -68,17 +68,20 @@ def scores_of(q, k, where, seen, scale, d, D: tl.constexpr):
 
 
 @triton.jit
-def added(peak, total, sums, scores, values):
+def added(peak, total, kept, sums, scores, values, wanted, FILTERS: tl.constexpr):
     """Return the sums with a tile's rows: their peak, weights and weighted values [TILE, DIM].
 
-    Sums are in units of 2^peak [ROWS].
+    Sums are in units of 2^peak [ROWS]. `kept` is the weight of the rows whose values are `wanted`,
+    known only with FILTERS.
     """
     grown = tl.maximum(peak, tl.max(scores, axis=1))
     base = tl.where(grown == float("-inf"), 0.0, grown)
     weights = tl.exp2(scores - base[:, None])
     less = tl.exp2(peak - base)
+    if FILTERS:
+        kept = kept * less + tl.sum(tl.where(wanted[None, :], weights, 0.0), axis=1)
     products = product(weights.to(values.dtype), values)
-    return grown, total * less + tl.sum(weights, axis=1), sums * less[:, None] + products
+    return grown, total * less + tl.sum(weights, axis=1), kept, sums * less[:, None] + products
 
 
 @triton.jit
@@ -98,14 +101,14 @@ def sums_of_unit(
     UNIT: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, LISTED: tl.constexpr,
     MARKED: tl.constexpr, FILTERS: tl.constexpr,
 ):  # fmt: skip
-    """Return peaks, totals [ROWS] and sums [ROWS, DIM] of a unit, and its keys and values read.
+    """Return peaks, totals, kept weights [ROWS], sums [ROWS, DIM], keys and values of a unit.
 
     Of unit `used` and later ones there are no rows. With FILTERS, values of keys that every head
     scores below `least` [ROWS] are not read.
     """
     r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
     peak = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    total, kept = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     keys, values = 0, 0
     for tile in range(UNIT // TILE if unit < used else 0):
@@ -120,10 +123,10 @@ def sums_of_unit(
             wanted = seen & (tl.max(heavy.to(tl.int32), axis=0) == 1)
         place = v + where[:, None] + d[None, :]
         read = tl.load(place, mask=wanted[:, None] & (d < D)[None, :], other=0)
-        peak, total, sums = added(peak, total, sums, scores, read)
+        peak, total, kept, sums = added(peak, total, kept, sums, scores, read, wanted, FILTERS)
         keys += tl.sum(seen.to(tl.int32), axis=0)
         values += tl.sum(wanted.to(tl.int32), axis=0)
-    return peak, total, sums, keys, values
+    return peak, total, kept, sums, keys, values
 
 
 @triton.jit
@@ -144,11 +147,17 @@ def start_of(owner, head, stride_owner, stride_head):
 
 
 @triton.jit
-def units_of(count, first, length, UNIT: tl.constexpr, LISTED: tl.constexpr):
-    """Return how many units a token has."""
+def seen_by(
+    at, heads, counts, first, length, UNIT: tl.constexpr, LISTED: tl.constexpr
+):  # fmt: skip
+    """Return the rows [begin, end) that a token sees, its blocks in a list, and its units."""
+    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
+    count = 0
+    used = (end + UNIT - 1) // UNIT - begin // UNIT
     if LISTED:
-        return (count * 16 + UNIT - 1) // UNIT
-    return (length - 1) // UNIT - first // UNIT + 1
+        count = tl.load(counts + at)
+        used = (count * 16 + UNIT - 1) // UNIT
+    return begin, end, count, used
 
 
 @triton.jit

@@ -9,11 +9,11 @@ from suffice.backends.triton.sums import (
     joined,
     load_sums,
     queries_of,
+    seen_by,
     start_of,
     store_output,
     store_sums,
     sums_of_unit,
-    units_of,
 )
 
 
@@ -33,11 +33,9 @@ def sum_units(
     unit, at = tl.program_id(0), tl.program_id(1)
     token, head = at // heads, at % heads
     mine = tl.load(owner + token)
-    begin, end = tl.load(first + token), tl.load(length + token)
-    count = tl.load(counts + at) if LISTED else 0
-    used = units_of(count, begin, end, UNIT, LISTED)
+    begin, end, count, used = seen_by(at, heads, counts, first, length, UNIT, LISTED)
     if unit < used:
-        peak, total, own, _, _ = sums_of_unit(
+        peak, total, _, own, _, _ = sums_of_unit(
             queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM),
             k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
             unit, used, start_of(mine, head, stride_owner, stride_head), scale, 0,
@@ -60,10 +58,9 @@ def join_units(
     They are added to the sums of `*_to`, in which the result is stored.
     """
     at = tl.program_id(0)
-    count = tl.load(counts + at) if LISTED else 0
-    begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
+    _, _, _, used = seen_by(at, heads, counts, first, length, UNIT, LISTED)
     peak, total, own = load_sums(peak_to, total_to, sum_to, at, GROUP, ROWS, DIM)
-    for unit in range(units_of(count, begin, end, UNIT, LISTED)):
+    for unit in range(used):
         place = at * units + unit
         more_peak, more_total, more = load_sums(peaks, totals, sums, place, GROUP, ROWS, DIM)
         peak, total, own = joined(peak, total, own, more_peak, more_total, more)

@@ -11,9 +11,10 @@ import torch
 
 from suffice.attention import ATTENTIONS
 from suffice.attention.traversal import Attended
-from suffice.backends.triton.aet_sets import AetSet
+from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
 from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
+from suffice.backends.triton.rules import HeadRules
 from suffice.backends.triton.sketches import Sketches
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,7 +66,7 @@ class Case:
             for each in (self.firsts, self.lengths)
         )
         owner = torch.arange(len(self.lengths), dtype=torch.int32, device=DEVICE)
-        return Tokens(owner, first, length, list(self.firsts), list(self.lengths))
+        return Tokens(owner, first, length, self.k.shape[2])
 
     def held(self, page: int = 0, seed: int = 0) -> Held:
         """Return keys and values as tensors; with a `page`, in pages of that many rows."""
@@ -87,17 +88,16 @@ class Case:
 
     def run(self, technique: str, page: int = 0, **options: Any) -> tuple[torch.Tensor, Reads]:
         """Return the kernel's output, on the CPU, and what was read."""
-        rule = ATTENTIONS.build(technique).rule()
-        held = self.held(page)
-        if technique.startswith("aet") and "sets" not in options:
-            options["sets"] = [AetSet(rule.parameters, held.heads, DEVICE) for _ in self.lengths]
-        if technique.startswith("certified") and "sketches" not in options:
-            options["sketches"] = made = Sketches(
-                len(self.lengths), held.heads, self.q.shape[-1], max(self.lengths), DEVICE
-            )
-            made.extend(held, list(self.lengths))
+        held, requests = self.held(page), len(self.lengths)
+        rules = options.pop("rules", None) or rules_of(technique, held.heads)
+        if rules.kind == "aet" and "sets" not in options:
+            options["sets"] = AetSets(rules.parameters, requests, held.heads, DEVICE)
+        if rules.kind == "certified" and "sketches" not in options:
+            rows, size = self.k.shape[2:]
+            options["sketches"] = made = Sketches(requests, held.heads, size, rows, DEVICE)
+            made.extend(held, self.tokens.length, rows)
         found, reads = attend(
-            rule, self.q.to(DEVICE), held, self.tokens, scale=self.scale, **options
+            rules, self.q.to(DEVICE), held, self.tokens, scale=self.scale, **options
         )
         return found.cpu(), reads
 
@@ -111,6 +111,11 @@ class Case:
             parts = (each.float().numpy().astype(dtype) for each in rows)
             found.append(own.reference(*parts, scale=self.scale, visible=seen, **given))
         return found
+
+
+def rules_of(technique: str, heads: int) -> HeadRules:
+    """Return a technique's rules for some key/value heads."""
+    return HeadRules.of([ATTENTIONS.build(technique).rule()] * heads, DEVICE)
 
 
 def listed(orders: Sequence[Sequence[Sequence[int]]]) -> Blocks:

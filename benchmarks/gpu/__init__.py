@@ -1,0 +1,1 @@
+"""Benchmarks of the kernels for GPUs, part by part."""

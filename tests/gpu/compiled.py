@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from suffice.backends.triton.call import shape_of, tile_of
+from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
@@ -30,8 +31,9 @@ TARGETS = {
 }
 FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to")
 FLOATS += ("masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS += ("scores", "unit_peaks", "borders", "weights")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
-INTS += ("known_before", "begins", "ends")
+INTS += ("known_before", "begins", "ends", "moves", "reads")
 NUMBERS = ("scale", "floor", "one", "two")
 
 
@@ -41,12 +43,17 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
     stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
+    summed = {"PAGE": 16, "LISTED": False, "SUMMED": True, "CODES": 16}
     of_aet = {"UNIT": 16, "TILE": 16, "RULE": AET, "MARKED": True, "FILTERS": True}
     return [
         ("exact", sum_units, rows),
         ("joined", join_units, {**part, "UNIT": 256, "LISTED": False}),
         ("art", read_until_stop, {**stops, "RULE": ART, "PROBE": 32}),
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
+        ("scores", score_units, {**rows}),
+        ("moved", move_sums, {"D": size, "DIM": part["DIM"], "PAGE": 16, "num_warps": 4}),
+        ("begun", begin_sums, {**part, "UNIT": 256, **summed}),
+        ("coded", sum_codes, {**rows, **summed, "TAILED": True}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]
@@ -60,6 +67,8 @@ def type_of(name: str, values: dict[str, Any]) -> str:
         return "*fp32"
     if name in INTS:
         return "*i32"
+    if name == "own_sums":
+        return "*fp64"
     if name in ("codes", "scales", "lows", "residuals"):
         return {"codes": "*u8", "residuals": "*fp32"}.get(name, "*bf16")
     if name == "blocks":

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from suffice.attention import ATTENTIONS
+from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton.aet_sets import AetSet
 from suffice.backends.triton.attend import KINDS, attend, check_rule
 from suffice.backends.triton.call import Held, Tokens
+from suffice.backends.triton.coded import Tables, ValueSums
 from suffice.backends.triton.sketches import Sketches
 from suffice.cache import next_capacity
 from suffice.cache.kv import MAX_TENTATIVE
@@ -35,19 +36,23 @@ def check_device(config: Config) -> None:
     Raises:
         InputError: A technique or an option without a kernel for GPUs.
     """
-    name = ATTENTIONS.name_of(config.technique)
+    name, softmax = ATTENTIONS.name_of(config.technique), SOFTMAXES.name_of(config.softmax)
     rule = config.technique.rule() or READ_ALL
     if rule.kind not in KINDS:
         raise InputError(f"attention '{name}' on a GPU: must be {', '.join(_names())}")
     check_rule(rule)
     if not isinstance(config.policy, Full):
         raise InputError("a policy on a GPU: must be 'full'")
-    if config.softmax.coded:
-        raise InputError("a coded softmax on a GPU: must be 'exact'")
+    if config.softmax.coded and rule.kind != "read_all":
+        raise InputError(
+            f"softmax '{softmax}' with attention '{name}' on a GPU: the attention must be 'exact'"
+        )
+    if config.softmax.prefill:
+        raise InputError(f"softmax={softmax}:prefill=true on a GPU: must be left out")
     if config.audit is not None:
         raise InputError(f"audit={config.audit} on a GPU: must be left out")
-    if config.calibration is not None:
-        raise InputError("a calibration on a GPU: must be left out")
+    if config.attention.calibrated:
+        raise InputError(f"attention={name}:calibrated on a GPU: must be left out")
 
 
 def _names() -> list[str]:
@@ -62,6 +67,8 @@ class _Layer:
     values: torch.Tensor
     sets: list[AetSet] = field(default_factory=list)
     sketches: Sketches | None = None
+    tables: Tables | None = None
+    value_sums: ValueSums | None = None
 
 
 class DeviceRequests:
@@ -159,6 +166,9 @@ class DeviceRequests:
             if self.settings.config.technique.sketched:
                 layer.sketches = Sketches(batch, heads, size, 0, key.device)
             self._held.append(layer)
+        for layer, levels in zip(self._held, self.settings.config.levels(), strict=False):
+            layer.tables = Tables.of(levels, key.device)
+            layer.value_sums = ValueSums(batch, heads, size, key.device)
 
     def _reserve(self, needed: int) -> None:
         capacity, limit = self._held[-1].keys.shape[2], self.settings.limit  # it grows last
@@ -214,7 +224,7 @@ class DeviceRequests:
         rows = query.transpose(1, 2)
         q = rows.flatten(0, 1) if added is None else rows[added]
         held = Held(layer.keys, layer.values)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"tables": layer.tables, "value_sums": layer.value_sums}
         if layer.sets:
             pairs = zip(layer.sets, self._new, strict=True)
             options["sets"] = [each for each, count in pairs for _ in range(count)]
@@ -281,6 +291,9 @@ class DeviceRequests:
         for layer in self._held:
             if layer.sketches is not None:
                 layer.sketches.truncate(self._lengths)
+            if layer.value_sums is not None:
+                lengths = torch.tensor(self._lengths, dtype=torch.int32, device=layer.keys.device)
+                layer.value_sums.truncate(Held(layer.keys, layer.values), lengths)
 
     def select(self, indices: list[int]) -> None:
         """Let request i continue the rows of request `indices[i]`."""
@@ -289,5 +302,7 @@ class DeviceRequests:
             layer.sets = [layer.sets[at].copy() for at in indices] if layer.sets else []
             if layer.sketches is not None:
                 layer.sketches.select(indices)
+            if layer.value_sums is not None:
+                layer.value_sums.select(torch.tensor(indices, device=layer.keys.device))
         self._lengths = [self._lengths[at] for at in indices]
         self.columns.select(indices)

@@ -13,14 +13,14 @@ from torch.nn import functional
 from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton import stopping
 from suffice.backends.triton.aet_sets import AetSet
-from suffice.backends.triton.call import LOG2_E, Blocks, Call, Held, Reads, Sums, Tokens
+from suffice.backends.triton.call import LOG2_E, UNIT, Blocks, Call, Held, Reads, Sums, Tokens
+from suffice.backends.triton.coded import Tables, ValueSums, attend_coded
 from suffice.backends.triton.sketches import Search, Sketches, estimated, newest, windows_of
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
 from suffice.cache import BLOCK
 from suffice.errors import InputError
 
-UNIT = 256  # rows that one program sums up where nothing stops
 SIZES = range(16, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 KINDS = ("aet", "art", "certified", "read_all")
@@ -36,13 +36,16 @@ def attend(
     blocks: Blocks | None = None,
     sets: Sequence[AetSet] | None = None,
     sketches: Sketches | None = None,
+    tables: Tables | None = None,
+    value_sums: ValueSums | None = None,
     splits: int | None = None,
 ) -> tuple[torch.Tensor, Reads]:
     """Return the output of N tokens' queries q [N, H, D], and what was read for it.
 
     `rule`: the technique's; None reads all rows. `blocks`: those to read, in order; None: all that
     are seen, newest first. `sets`: the states of `aet`, one for each token, which learn from it.
-    `sketches`: of all rows that tokens see, for `certified`.
+    `sketches`: of all rows that tokens see, for `certified`. `tables`: of a coded softmax, for
+    attention to all rows; `value_sums`: those that save it most values, which go on.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
 
@@ -52,6 +55,9 @@ def attend(
     rule = rule or READ_ALL
     _check(rule, q, held)
     call = Call(q, held, tokens, scale * LOG2_E)
+    if tables is not None:
+        assert rule.kind == "read_all"
+        return attend_coded(call, tables, value_sums, blocks)
     if rule.kind == "aet":
         assert sets is not None and blocks is None
         return _aet(call, rule, sets, splits)

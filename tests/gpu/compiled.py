@@ -19,6 +19,7 @@ from triton.compiler import ASTSource
 
 from suffice.backends.triton.aet import always_read, learn_masses
 from suffice.backends.triton.call import shape_of, tile_of
+from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
@@ -34,6 +35,8 @@ FLOATS += ("bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
 FLOATS += ("limits", "floors", "masses", "local_masses", "last_peaks", "last_totals")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
 INTS += ("known_before", "begins", "ends", "made", "lengths", "kept")
+FLOATS += ("scores", "unit_peaks", "borders", "weights")
+INTS += ("moves", "reads")
 NUMBERS = ("scale", "two")
 
 
@@ -45,6 +48,7 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
     of_aet = {"UNIT": 16, "TILE": 16, "num_warps": 4, "RULE": AET, "MARKED": True, "FILTERS": True}
     of_sets = {"MOST": 4, "LOCALS": 2, "LISTED": 8}
+    summed = {"PAGE": 16, "LISTED": False, "SUMMED": True, "CODES": 16}
     return [
         ("exact", sum_units, rows),
         ("joined", join_units, {**part, "UNIT": 256, "LISTED": False}),
@@ -52,6 +56,10 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
         ("always", always_read, {**of_sets, "num_warps": 4}),
         ("learn", learn_masses, {**of_sets, "GROUP": 4, "ROWS": 16, "num_warps": 4}),
+        ("scores", score_units, {**rows}),
+        ("moved", move_sums, {"D": size, "DIM": part["DIM"], "PAGE": 16, "num_warps": 4}),
+        ("begun", begin_sums, {**part, "UNIT": 256, **summed}),
+        ("coded", sum_codes, {**rows, **summed, "TAILED": True}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]
@@ -67,6 +75,8 @@ def type_of(name: str, values: dict[str, Any]) -> str:
         return "*i32"
     if name == "marks" or (name == "blocks" and values.get("MARKED")):
         return "*i8"
+    if name == "own_sums":
+        return "*fp64"
     if name in ("codes", "scales", "lows", "residuals"):
         return {"codes": "*u8", "residuals": "*fp32"}.get(name, "*bf16")
     if name == "blocks":

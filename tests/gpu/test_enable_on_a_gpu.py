@@ -9,17 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, PADDING, generate, prompts
+from calibrating import write_levels
 from gpu.device_rows import DEVICE
 from hf_reference import as_cache, load
 from suffice import LLM, SamplingParams
+from suffice.attention import calibration
 from suffice.errors import InputError
 from suffice.integrations.device_requests import DeviceRequests
+from suffice.integrations.requests import Requests
 
 TOKENS = 3
 LOSSY = [
@@ -59,21 +63,36 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     assert trace is not None and trace.steps == TOKENS - 1 and trace.key_rows_read > 0
 
 
-@pytest.mark.parametrize("attention", LOSSY)
-def test_with_thresholds_the_tokens_are_those_of_the_engine(attention: str, tmp_path: Path) -> None:
-    folder = tiny.shallow(tmp_path)
-    prompt, count = prompts(1)["input_ids"], 5
-    llm = LLM(folder, dtype="float32", threads=1, attention=attention)
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        *(("llama", {"attention": attention}) for attention in LOSSY),
+        ("llama", {"softmax": "exaq:2"}),
+        ("mistral", {"softmax": "exaq_km:3,tail=flush"}),  # has a window
+    ],
+)
+def test_with_thresholds_the_tokens_are_those_of_the_engine(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tiny.shallow(tmp_path, family)
+    if "softmax" in options:
+        write_levels(tmp_path / "levels.json", folder, family, layers=2, heads=4)
+        options = {**options, "calibration": tmp_path / "levels.json"}
+    prompt, count = prompts(1)["input_ids"], 5 if "attention" in options else TOKENS
+    llm = LLM(folder, dtype="float32", threads=1, **options)
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
     [output] = llm.generate({"prompt_token_ids": prompt[0].tolist()}, params)
     model = load(folder, torch.float32).to(DEVICE)
-    with st.enable(model, attention=attention) as enabled:
+    with st.enable(model, **options) as enabled:
         found = generate(model, 1, max_new_tokens=count)
     assert found[0, prompt.shape[1] :].tolist() == list(output.outputs[0].token_ids)
     trace, theirs = enabled.trace, llm.runner.trace
     assert trace is not None and trace.rows_held == theirs.rows_held
-    if not attention.startswith("certified"):  # queries are rounded otherwise
-        assert (trace.rows[:2] == theirs.rows[:2]).all()
+    if options.get("attention") == LOSSY[2]:
+        return  # queries of `certified` are rounded otherwise
+    assert (trace.rows[1] == theirs.rows[1]).all()
+    # A window's keys are read from the beginning of a tile on the CPU.
+    assert family == "mistral" or (trace.rows[0] == theirs.rows[0]).all()
 
 
 def test_a_padded_request_gives_the_tokens_that_it_gives_alone(
@@ -99,6 +118,37 @@ def test_a_cache_is_cropped_and_reordered(model_of: Callable[[str], Any]) -> Non
         assert enabled.trace is not None and enabled.trace.steps > 0
 
 
+def rewritten(model: Any, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Return logits of steps between which tokens are dropped and requests change places."""
+    ids = prompts(2)["input_ids"].to(model.device)
+    found = []
+    with torch.no_grad(), st.enable(model, **options) as enabled:
+        cache = enabled.new_cache()
+        model(ids, **as_cache(cache))
+        for change in (lambda: cache.crop(-2), lambda: cache.reorder_cache(torch.tensor([1, 0]))):
+            model(ids[:, :3], **as_cache(cache))
+            change()
+            found.append(model(ids[:, 9:10], **as_cache(cache)).logits.cpu())
+    return found
+
+
+@pytest.mark.parametrize("options", [{"softmax": "exaq:2"}])
+def test_what_a_technique_keeps_is_cropped_and_reordered_as_on_the_cpu(
+    options: dict[str, Any],
+    checkpoints: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = checkpoints("llama")
+    if "softmax" in options:
+        write_levels(tmp_path / "levels.json", folder, "llama", layers=3, heads=4)
+        options = {**options, "calibration": tmp_path / "levels.json"}
+    ours = rewritten(load(folder, torch.float32).to(DEVICE), options)
+    monkeypatch.setattr(st, "requests_on", lambda device: Requests)
+    for found, expected in zip(ours, rewritten(load(folder, torch.float32), options), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -107,11 +157,20 @@ def test_a_cache_is_cropped_and_reordered(model_of: Callable[[str], Any]) -> Non
         ({"policy": "streaming:rank_only"}, "policy 'streaming' on a GPU: must evict"),
         ({"attention": "aet", "policy": "snapkv"}, "policy 'snapkv' with attention 'aet' on a GPU"),
         ({"attention": "art:block=16,order=sketch"}, "must be blocks, newest first"),
+        (
+            {"softmax": "exaq", "attention": "art"},
+            "softmax 'exaq' with attention 'art' on a GPU: the attention must be 'exact'",
+        ),
+        ({"softmax": "exaq_km:3,prefill=true"}, "softmax=exaq_km:prefill=true on a GPU: must be"),
     ],
 )
 def test_what_is_refused(
     options: dict[str, Any], message: str, model_of: Callable[[str], Any]
 ) -> None:
+    if "softmax" in options:
+        layer = calibration.LayerInputs(2.0, -20.0)
+        found = calibration.Calibration("c", "m", "ab12", 4, (layer,), {}, {})
+        options = {**options, "calibration": found}
     with pytest.raises(InputError, match=message):
         st.enable(model_of("llama"), **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 import suffice.integrations.transformers as st
+import tiny
 from batches import generate
+from calibrating import write_levels
 from gpu.device_rows import DEVICE, Case
 from hf_reference import as_cache
 from suffice.attention import ATTENTIONS
@@ -146,6 +149,21 @@ def test_audits_find_what_they_find_on_the_cpu(
     assert trace.audit.tokens == native.audit.tokens == 2
     np.testing.assert_allclose(trace.audit.sums, native.audit.sums, rtol=1e-3, atol=1e-5)
     assert trace.audit.most[0].max() > 0.01
+
+
+@pytest.mark.parametrize("policy", ["full", "snapkv:0.5,window=8", "streaming:budget=61"])
+def test_codes_weigh_what_a_policy_left(
+    policy: str, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny.make(tmp_path, "llama", num_hidden_layers=2)
+    write_levels(tmp_path / "levels.json", folder, "llama", layers=2, heads=4)
+    options = {"calibration": tmp_path / "levels.json", "checkpoint": folder, "audit": 1}
+    (tokens, native), (found, trace) = runs(
+        model, monkeypatch, softmax="exaq:2", policy=policy, **options
+    )
+    assert torch.equal(found, tokens)
+    np.testing.assert_allclose(trace.audit.sums[1], native.audit.sums[1], rtol=1e-3)
+    assert np.isnan(trace.audit.sums[0]).all() and trace.audit.most[1].max() > 0.01
 
 
 def test_a_bound_is_audited() -> None:

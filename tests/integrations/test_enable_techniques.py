@@ -15,10 +15,9 @@ import torch
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
+from calibrating import write_levels
 from hf_reference import as_cache
 from suffice import LLM, SamplingParams
-from suffice.attention import calibration
-from suffice.checkpoints.files import fingerprint
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.fitted import fitted_rounding
@@ -67,38 +66,10 @@ def calibrated(
 ) -> Callable[[str], Path]:
     """Calibrations with another sigma in each layer and another codebook in each head."""
 
-    def get(family: str, **changes: Any) -> Path:
-        layers, heads = (7 if family == "gemma3" else 3), 4
-        book = {
-            str(bits): [
-                [
-                    {
-                        "borders": [-3 - 0.5 * layer + 2 * i / 2**bits for i in range(1, 2**bits)],
-                        "weights": [
-                            (0.6 + 0.1 * head) * ((i + 1) / 2**bits) ** (2 + layer % 2)
-                            for i in range(2**bits)
-                        ],
-                    }
-                    for head in range(heads)
-                ]
-                for layer in range(layers)
-            ]
-            for bits in (2, 3, 4)
-        }
-        stored = {
-            "model": {"name": family, "hash": fingerprint(checkpoints(family)), "heads": heads}
-            | changes,
-            "softmax": {
-                "layers": [{"sigma": 1.5 + 0.2 * i, "least": -30.0} for i in range(layers)],
-                "codebooks": book,
-                "clips": {
-                    tail: {str(bits): [[-6.0] * heads] * layers for bits in (2, 3, 4)}
-                    for tail in ("clip", "flush")
-                },
-            },
-        }
+    def get(family: str) -> Path:
+        layers = 7 if family == "gemma3" else 3
         path = tmp_path_factory.mktemp("calibration") / f"{family}.json"
-        calibration.write(path, stored)
+        write_levels(path, checkpoints(family), family, layers, heads=4)
         return path
 
     return get

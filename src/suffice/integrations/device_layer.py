@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from suffice.attention.levels import Levels
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
 from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
+from suffice.backends.triton.coded import Tables, ValueSums
 from suffice.backends.triton.rules import HeadRules
 from suffice.backends.triton.sketches import Sketches
 from suffice.backends.triton.store import store
@@ -53,11 +55,19 @@ class DeviceLayer:
         self.sketches = Sketches(batch, heads, size, 0, device) if sketched else None
         self.sets = AetSets(rules.parameters, batch, heads, device) if known else None
         self.boxes = Boxes(batch, heads, size, device) if boxed else None
+        self.tables: Tables | None = None
+        self.value_sums: ValueSums | None = None
         self.turns = False  # whether this pass goes by the rings: one of a single token
         self._rings: list[Ring | None] = [None] * batch
         self._ring_of = torch.zeros(2, batch, dtype=torch.int32, device=device)
         self._ranked = torch.zeros(batch, dtype=torch.int32, device=device)
         self._order = torch.zeros(batch, heads, 0, dtype=torch.int32, device=device)
+
+    def weigh_by(self, levels: Sequence[Levels]) -> None:
+        """Weigh keys by the levels [H] of a coded softmax."""
+        batch, heads, _, size = self.keys.shape
+        self.tables = Tables.of(levels, self.keys.device)
+        self.value_sums = ValueSums(batch, heads, size, self.keys.device)
 
     @property
     def bytes(self) -> int:
@@ -135,6 +145,8 @@ class DeviceLayer:
             blocks=self._blocks(q, tokens),
             sets=self.sets,
             sketches=self.sketches,
+            tables=self.tables,
+            value_sums=self.value_sums,
         )
         if self.boxes is not None and self.boxes.limited:
             reads = dataclasses.replace(reads, sketched=self.boxes.bytes_read(tokens))
@@ -165,12 +177,14 @@ class DeviceLayer:
         for each in (self.sketches, self.boxes):
             if each is not None:
                 each.truncate(self.lengths)
+        if self.value_sums is not None:
+            self.value_sums.truncate(Held(self.keys, self.values), self.lengths)
 
     def select(self, indices: list[int], lengths: torch.Tensor) -> None:
         """Let request i go on with the rows of request `indices[i]`; `lengths` are the new ones."""
         at = torch.tensor(indices, device=self.keys.device)
         self.keys, self.values, self.lengths = self.keys[at], self.values[at], lengths
-        for each in (self.sketches, self.sets, self.boxes):
+        for each in (self.sketches, self.sets, self.boxes, self.value_sums):
             if each is not None:
                 each.select(at)
         self.rows = [self.rows[index] for index in indices]
@@ -187,6 +201,8 @@ class DeviceLayer:
         )
         for rows in (self.keys, self.values):
             rows[request, :, : kept.shape[1]] = rows[request].gather(1, at)
+        if self.value_sums is not None:
+            self.value_sums.forget(request)
         self.rows[request] = kept.shape[1]
         self.lengths[request] = kept.shape[1]
 
@@ -198,6 +214,7 @@ class DeviceLayer:
 
     def turn(self, request: int, ring: Ring) -> None:
         """Let a request's rows go round."""
+        self.value_sums = None  # which cannot follow rows that are replaced
         self._rings[request] = ring
         self._ring_of[0, request], self._ring_of[1, request] = ring.sinks, ring.budget
 

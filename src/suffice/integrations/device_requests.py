@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from suffice.attention import ATTENTIONS
+from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.rule import READ_ALL
 from suffice.backends.triton.audit import audited
 from suffice.backends.triton.call import Reads, Tokens
@@ -37,15 +37,19 @@ def check_device(config: Config) -> None:
     Raises:
         InputError: A technique or an option without a kernel for GPUs.
     """
-    name = ATTENTIONS.name_of(config.technique)
+    name, softmax = ATTENTIONS.name_of(config.technique), SOFTMAXES.name_of(config.softmax)
     rule = config.technique.rule() or READ_ALL
     if rule.kind not in LIMITS:
         known = sorted({"exact", *LIMITS} - {"read_all"})
         raise InputError(f"attention '{name}' on a GPU: must be {', '.join(known)}")
     check_rule(rule)
     check_policy(config.policy, "read_all" if rule.exact else rule.kind)
-    if config.softmax.coded:
-        raise InputError("a coded softmax on a GPU: must be 'exact'")
+    if config.softmax.coded and not (rule.exact or rule.kind == "read_all"):
+        raise InputError(
+            f"softmax '{softmax}' with attention '{name}' on a GPU: the attention must be 'exact'"
+        )
+    if config.softmax.prefill:
+        raise InputError(f"softmax={softmax}:prefill=true on a GPU: must be left out")
 
 
 class DeviceRequests:
@@ -186,6 +190,8 @@ class DeviceRequests:
             DeviceLayer(key, HeadRules.of(rules, device), lengths, boxed=boxed)
             for rules, lengths in zip(config.rules(self.layers, heads), self._lengths, strict=True)
         ]
+        for layer, levels in zip(self._held, config.levels(), strict=False):
+            layer.weigh_by(levels)
         for request in range(batch):
             self.policy.prepare(self._rows_of(request), self.settings.windows)  # type: ignore[arg-type]
 
@@ -257,7 +263,8 @@ class DeviceRequests:
         self._count(index, reads)
         if self._audits is not None:
             exact = layer.attend_exactly(q, tokens, scale)
-            self._audits.append(audited(reads, exact, self._group))
+            coded = layer.tables is not None
+            self._audits.append(audited(reads, exact, self._group, coded=coded))
         return found.view(query.shape[0], query.shape[2], *found.shape[1:])
 
     def _count(self, index: int, reads: Reads) -> None:

@@ -10,6 +10,7 @@ from suffice.backends.triton import stopping
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.call import (
     LOG2_E,
+    UNIT,
     Blocks,
     Call,
     Filtered,
@@ -18,6 +19,7 @@ from suffice.backends.triton.call import (
     Sums,
     Tokens,
 )
+from suffice.backends.triton.coded import Tables, ValueSums, attend_coded
 from suffice.backends.triton.rules import HeadRules
 from suffice.backends.triton.sketches import Search, Sketches, estimated, newest
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
@@ -25,7 +27,6 @@ from suffice.backends.triton.whole import join_units, sum_units
 from suffice.cache import BLOCK
 from suffice.errors import InputError
 
-UNIT = 256  # rows that one program sums up where nothing stops
 SIZES = range(16, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -40,13 +41,16 @@ def attend(
     blocks: Blocks | None = None,
     sets: AetSets | None = None,
     sketches: Sketches | None = None,
+    tables: Tables | None = None,
+    value_sums: ValueSums | None = None,
     splits: int | None = None,
 ) -> tuple[torch.Tensor, Reads]:
     """Return the output of N tokens' queries q [N, H, D], and what was read for it.
 
     `rules`: the technique's. `blocks`: those to read, in order; None: all that
     are seen, newest first. `sets`: the requests' states of `aet`, which learn: one token of each.
-    `sketches`: of all rows that tokens see, for `certified`.
+    `sketches`: of all rows that tokens see, for `certified`. `tables`: of a coded softmax, for
+    attention to all rows; `value_sums`: those that save it most values, which go on.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
 
@@ -55,6 +59,9 @@ def attend(
     """
     _check(q, held)
     call = Call(q, held, tokens, scale * LOG2_E)
+    if tables is not None:
+        assert rules.kind == "read_all"
+        return attend_coded(call, tables, value_sums, blocks)
     if rules.kind == "aet":
         assert sets is not None and blocks is None
         return _aet(call, rules, sets, splits)

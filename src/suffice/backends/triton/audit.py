@@ -7,11 +7,12 @@ import torch
 from suffice.backends.triton.call import Reads
 
 
-def audited(found: Reads, exact: Reads, group: int) -> torch.Tensor:
+def audited(found: Reads, exact: Reads, group: int, *, coded: bool = False) -> torch.Tensor:
     """Return what `suffice.trace.Audit.add` takes of N tokens, float32 [5, N, H].
 
     `found` and `exact` are the reads of a technique and of attention to all rows, by the same
-    queries; `group` query heads share a key/value head.
+    queries; `group` query heads share a key/value head. If weights are `coded`, what is missing is
+    not defined.
     """
     own, all_ = found.sums, exact.sums
     kept = own.totals if found.filtered is None else found.filtered.total(own)
@@ -19,9 +20,9 @@ def audited(found: Reads, exact: Reads, group: int) -> torch.Tensor:
     output, wanted = (each.sums / each.totals[..., None] for each in (own, all_))
     length = wanted.norm(dim=-1)
     error = torch.where(length > 0, (output - wanted).norm(dim=-1) / length, 0)
-    bound = torch.full_like(missing, torch.nan)
+    unknown = torch.full_like(missing, torch.nan)
+    missing, bound = (unknown if coded else missing), unknown
     if found.missing is not None:
         bound = found.missing.reshape(-1, 1).expand_as(missing)
-    unknown = torch.full_like(missing, torch.nan)
     figures = torch.stack((missing, error, bound, unknown, unknown))[..., :group]
     return figures.reshape(5, found.keys.shape[0], -1)

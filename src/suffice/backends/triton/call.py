@@ -12,6 +12,7 @@ import triton
 from suffice.cache import BLOCK
 
 LOG2_E = math.log2(math.e)
+UNIT = 256  # rows that one program sums up where nothing stops
 
 
 def shape_of(size: int, group: int) -> dict[str, int]:

@@ -7,7 +7,7 @@
 A second run goes on where the first stopped: --minutes says when that is. Results are by device.
 Nothing is downloaded: --models has SmolLM2-135M and Gemma 3 270M as folders of transformers or as
 GGUF files, whose weights become bfloat16; --data has WikiText-2's test set. Parts that need neither
-are exact, decode and growth.
+are exact, softmax and growth.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> str:
 
 def every_part() -> dict[str, Part]:
     """Return the parts by name."""
-    from benchmarks.gpu import decode, exact, growth, quality, techniques
+    from benchmarks.gpu import decode, exact, growth, quality, softmax, techniques
 
-    swept = techniques.SWEPT
-    every = exact.PART, techniques.PART, swept, decode.PART, growth.PART, quality.PART
+    modules = exact, techniques, decode, growth, softmax, quality
+    every = [*(module.PART for module in modules), techniques.SWEPT]
     return {part.name: part for part in every}
 
 

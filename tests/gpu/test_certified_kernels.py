@@ -11,7 +11,7 @@ import torch
 from gpu.device_rows import DEVICE, Case
 from suffice.attention.sketch import CHUNK, complete_chunks, sketch
 from suffice.backends.triton.call import LOG2_E, Call
-from suffice.backends.triton.sketches import Sketches, estimated
+from suffice.backends.triton.sketches import Sketches, estimated, windows_of
 
 
 def sketched(case: Case, page: int = 0) -> Sketches:
@@ -63,6 +63,23 @@ def test_sketches_grow_with_the_text() -> None:
         before = min(lengths)
     for name in ("codes", "scales", "lows", "residuals"):
         assert torch.equal(getattr(made, name), getattr(whole, name))
+
+
+def test_sketches_of_dropped_rows_are_forgotten() -> None:
+    case, other = uneven((130,)), uneven((130,), seed=1)
+    made = sketched(case)
+    other.k[:, :, :60] = case.k[:, :, :60]
+    made.truncate(torch.tensor([60], dtype=torch.int32, device=DEVICE))
+    made.extend(other.held(), other.tokens.length, 70)
+    assert torch.equal(made.codes, sketched(other).codes)
+
+
+def test_which_rows_have_a_sketch_depends_on_no_step() -> None:
+    ends = [(first, length) for length in range(300) for first in (0, 1, 63, 64, 130, 250)]
+    found = windows_of(*(torch.tensor(each) for each in zip(*ends, strict=True)))
+    for (first, length), begin, end in zip(ends, *(each.tolist() for each in found), strict=True):
+        expected = complete_chunks(first, length)
+        assert (begin, end) == expected or (begin >= end and expected == (0, 0))
 
 
 def within_bounds(case: Case, made: Sketches) -> bool:

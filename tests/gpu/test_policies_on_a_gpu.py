@@ -128,8 +128,8 @@ def test_boxes_select_what_quest_does() -> None:
     boxes = Boxes(2, 2, 32, DEVICE)
     boxes.reserve(160)
     lengths = case.tokens.length
-    for part in (lengths - 1, lengths):
-        boxes.extend(case.held(), part, 150 if part is not lengths else 1)
+    for before, new in ((9, 150), (1, 8), (0, 1)):  # 8 rows that end a block, and begin another
+        boxes.extend(case.held(), lengths - before, new)
     for request in range(2):
         boxes.limit(request, 4)
     found = boxes.ranked(case.q.to(DEVICE), case.tokens)
@@ -173,6 +173,20 @@ def test_a_bound_is_audited() -> None:
     assert (missing <= bound + 1e-5).all() and (missing > 0).any() and (error > 0).any()
     beyond = audited(exact, exact, 2)
     assert (beyond[:2].abs() < 1e-6).all() and beyond[2:].isnan().all()
+
+
+@pytest.mark.parametrize("technique", ["aet:keys=0.7,values=0.2,globals=32,locals=20", ART])
+def test_what_is_missing_is_the_weight_of_the_rows_without_a_value(technique: str) -> None:
+    case = Case.random((300, 190), group=2)
+    found, exact = case.run(technique, splits=5)[1], case.run("exact")[1]
+    missing = audited(found, exact, 2)[0]
+    for at, (length, own) in enumerate(zip(case.lengths, case.reference(technique), strict=True)):
+        q = case.q[at].double().view(2, 2, -1)
+        weights = (case.scale * q @ case.k[at, :, :length].double().mT).softmax(-1)
+        without = torch.from_numpy(~own.values[0])[:, None]
+        expected = (weights * without).sum(-1).flatten()
+        np.testing.assert_allclose(missing[at], expected, atol=1e-5)
+        assert expected.max() > 0.01
 
 
 @pytest.mark.parametrize(

@@ -42,19 +42,22 @@ class Boxes:
         )
 
     def extend(self, held: Held, lengths: torch.Tensor, new: int) -> None:
-        """Make the boxes of the blocks with the last `new` rows, or fewer, of each request."""
+        """Make the boxes of the blocks with the last `new` rows, or fewer, of each request.
+
+        That of a block that is not full yet has rows that are not there. It is not looked at: each
+        token reads its newest block.
+        """
         count = min(-(-new // BLOCK) + 1, self.low.shape[2])
         first = (((lengths + BLOCK - 1) // BLOCK) - count).clamp(min=0)
         blocks = first[:, None] + torch.arange(count, device=lengths.device)
         rows = blocks[..., None] * BLOCK + torch.arange(BLOCK, device=lengths.device)
-        there = (rows < lengths[:, None, None])[:, None, ..., None]
         at = rows.flatten(1).clamp(max=held.keys.shape[2] - 1)[:, None, :, None]
         heads, size = held.keys.shape[1], held.keys.shape[3]
         keys = held.keys.gather(2, at.long().expand(-1, heads, -1, size)).float()
         keys = keys.view(*keys.shape[:2], count, BLOCK, size)
         to = blocks.long()[:, None, :, None].expand(-1, heads, -1, size)
-        self.low.scatter_(2, to, torch.where(there, keys, torch.inf).amin(3))
-        self.high.scatter_(2, to, torch.where(there, keys, -torch.inf).amax(3))
+        self.low.scatter_(2, to, keys.amin(3))
+        self.high.scatter_(2, to, keys.amax(3))
 
     def bytes_read(self, tokens: Tokens) -> torch.Tensor:
         """Return the bytes of boxes that each token reads for each head, int32 [N, G]."""

@@ -18,6 +18,7 @@ from gpu.device_rows import DEVICE, Case
 from hf_reference import as_cache
 from suffice.attention import ATTENTIONS
 from suffice.backends.triton.audit import audited
+from suffice.backends.triton.call import Held
 from suffice.backends.triton.rules import HeadRules
 from suffice.errors import InputError
 from suffice.integrations.device_boxes import Boxes
@@ -129,7 +130,10 @@ def test_boxes_select_what_quest_does() -> None:
     boxes.reserve(160)
     lengths = case.tokens.length
     for before, new in ((9, 150), (1, 8), (0, 1)):  # 8 rows that end a block, and begin another
-        boxes.extend(case.held(), lengths - before, new)
+        held = case.held()
+        there = torch.arange(150, device=DEVICE) < (lengths - before)[:, None]
+        keys = held.keys * there[:, None, :, None]  # later rows are not there yet
+        boxes.extend(Held(keys, held.values), lengths - before, new)
     for request in range(2):
         boxes.limit(request, 4)
     found = boxes.ranked(case.q.to(DEVICE), case.tokens)

@@ -126,6 +126,7 @@ def test_lists_have_newer_blocks_first_in_whole_units(length: int, ranked: int, 
 
 def test_boxes_select_what_quest_does() -> None:
     case = Case.random((150, 40), heads=2, group=3, size=32)
+    case.k[0, :, 141:144] *= 10  # the end of a block
     boxes = Boxes(2, 2, 32, DEVICE)
     boxes.reserve(160)
     lengths = case.tokens.length

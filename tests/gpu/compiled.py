@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from suffice.backends.triton.call import shape_of, tile_of
+from suffice.backends.triton.heavy_tiles import score_tiles, sum_heavy_tiles
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
@@ -29,10 +30,10 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to")
-FLOATS += ("masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS += ("scores", "largest", "masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
 INTS += ("known_before", "begins", "ends")
-NUMBERS = ("scale", "floor", "one", "two")
+NUMBERS = ("scale", "floor", "one", "two", "factor")
 
 
 def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
@@ -40,6 +41,7 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     part = shape_of(size, 4)
     rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
     stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
+    tiles = {**part, "UNIT": 256, "TILE": 64, "PAGE": 16}
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
     of_aet = {"UNIT": 16, "TILE": 16, "RULE": AET, "MARKED": True, "FILTERS": True}
     return [
@@ -47,6 +49,8 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ("joined", join_units, {**part, "UNIT": 256, "LISTED": False}),
         ("art", read_until_stop, {**stops, "RULE": ART, "PROBE": 32}),
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
+        ("skip_softmax: keys", score_tiles, tiles),
+        ("skip_softmax: values", sum_heavy_tiles, {**tiles, "TILES": 256}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]

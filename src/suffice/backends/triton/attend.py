@@ -14,6 +14,7 @@ from suffice.attention.rule import READ_ALL, AttentionRule
 from suffice.backends.triton import stopping
 from suffice.backends.triton.aet_sets import AetSet
 from suffice.backends.triton.call import LOG2_E, Blocks, Call, Held, Reads, Sums, Tokens
+from suffice.backends.triton.heavy_tiles import score_tiles, sum_heavy_tiles
 from suffice.backends.triton.sketches import Search, Sketches, estimated, newest, windows_of
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
@@ -23,7 +24,8 @@ from suffice.errors import InputError
 UNIT = 256  # rows that one program sums up where nothing stops
 SIZES = range(16, 257, 16)  # of heads
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
-KINDS = ("aet", "art", "certified", "read_all")
+KINDS = ("aet", "art", "certified", "read_all", "skip_softmax")
+ALL = 1 << 30  # rows: more than there are
 
 
 def attend(
@@ -60,6 +62,9 @@ def attend(
         return _certified(call, rule, sketches)
     if rule.kind == "read_all" or rule.exact:
         return _whole(call, blocks)
+    if rule.kind == "skip_softmax":
+        assert blocks is None
+        return _skipping(call, rule)
     return _stopping(call, rule, blocks, splits)
 
 
@@ -119,12 +124,43 @@ def _add_all(
         *call.inputs(listed), *of_units, call.scale, call.heads, units,
         *call.strides(listed), **call.shapes(unit, listed),
     )  # fmt: skip
+    _join(call, sums, listed, unit, of_units)
+    return of_units[:2]
+
+
+def _join(
+    call: Call, sums: Sums, listed: Blocks | None, unit: int, of_units: tuple[torch.Tensor, ...]
+) -> None:
+    """Add the sums of units to sums; store the output."""
     join_units[(call.pairs,)](
         *of_units, call.counts(listed), call.tokens.first, call.tokens.length, call.out,
-        sums.peaks, sums.totals, sums.sums, units, *call.out.stride()[:2], call.heads,
-        **call.part, UNIT=unit, LISTED=listed is not None,
+        sums.peaks, sums.totals, sums.sums, of_units[0].shape[1], *call.out.stride()[:2],
+        call.heads, **call.part, UNIT=unit, LISTED=listed is not None,
     )  # fmt: skip
-    return of_units[:2]
+
+
+def _skipping(call: Call, rule: AttentionRule) -> tuple[torch.Tensor, Reads]:
+    """Score all keys; then read the values of the tiles that are not left out."""
+    given = rule.parameters
+    tile, split = int(given["check_blocks"]) * BLOCK, int(given["split"]) or ALL
+    units = call.units(UNIT, None)
+    _, k, v, table, _, _, *of_tokens = call.inputs(None)
+    scores, largest = (call.empty(call.group, units * each) for each in (UNIT, UNIT // tile))
+    shapes = {**call.part, "UNIT": UNIT, "TILE": tile, "PAGE": call.held.page}
+    strides = call.strides(None)[:-1]
+    score_tiles[(units, call.pairs)](
+        call.q, k, table, *of_tokens, scores, largest, call.scale, call.heads, units, *strides,
+        **shapes,
+    )  # fmt: skip
+    of_units, values = call.of_units(units), call.zeros(units)
+    sum_heavy_tiles[(units, call.pairs)](
+        v, table, *of_tokens, scores, largest, *of_units, values, given["factor"], split,
+        call.heads, units, *strides[2:], **shapes, TILES=256,
+    )  # fmt: skip
+    _join(call, call.none(), None, UNIT, of_units)
+    seen = (call.tokens.length - call.tokens.first)[:, None].expand(call.count, call.heads)
+    read = values.sum(-1, dtype=torch.int32).view(seen.shape)
+    return call.out, Reads(seen, read, seen + read)
 
 
 def _stopping(

@@ -30,7 +30,8 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 FLOATS = ("peaks", "totals", "sums", "peak_to", "total_to", "sum_to")
-FLOATS += ("scores", "largest", "masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS += ("masses", "bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
+FLOATS += ("scores", "largest")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
 INTS += ("known_before", "begins", "ends")
 NUMBERS = ("scale", "floor", "one", "two", "factor")

@@ -26,6 +26,7 @@ LOSSY = [
     "aet:keys=0.5,globals=16,locals=8",
     "art:change=0.5,angle=0.5,patience=1,block=16",
     "certified:eps=0.3",
+    "skip_softmax:factor=20,block=16",
 ]
 pytestmark = pytest.mark.usefixtures("one_thread", "on_a_gpu")
 
@@ -51,6 +52,7 @@ def tokens_of(model: Any, **options: Any) -> torch.Tensor:
         ("mistral", "exact"),  # has a window
         ("gemma3", "art:change=0"),
         ("qwen3", "certified:eps=0"),
+        ("llama", "skip_softmax:factor=0"),
     ],
 )
 def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
@@ -107,7 +109,10 @@ def test_a_cache_is_cropped_and_reordered(models: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "tiers"}, "attention 'tiers' on a GPU: must be aet, art, certified, exact"),
+        (
+            {"attention": "tiers"},
+            "attention 'tiers' on a GPU: must be aet, art, certified, exact, skip_softmax",
+        ),
         ({"policy": "snapkv:0.5"}, "a policy on a GPU: must be 'full'"),
         ({"attention": "art", "audit": 2}, "audit=2 on a GPU: must be left out"),
         ({"attention": "art:block=16,order=sketch"}, "must be blocks, newest first"),

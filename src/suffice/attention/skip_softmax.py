@@ -1,7 +1,7 @@
 """BLASST, also called skip softmax: leave out tiles of keys whose weights are all small.
 
-    m~ = max of a tile's scores,  m = max(m, m~)       running maximum, tile after tile, oldest first
-    leave the tile out if e^(m~ - m) < lambda          (Algorithm 1)
+    m~ = max of a tile's scores,  m = max(m, m~)     tile after tile, oldest first  (Algorithm 1)
+    leave the tile out if e^(m~ - m) < lambda
     lambda = factor / keys that the token sees
 
 What is left out has no exponentials, its values are not read, and its weights are not in the sum.
@@ -53,7 +53,7 @@ class SkipSoftmax(Technique):
     and key/value head, see `suffice.attention.by_head`.
     """
 
-    ladders: ClassVar = {"factor": (0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 100.0, 200.0, 400.0)}
+    ladders: ClassVar = {"factor": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 100.0, 200.0)}
 
     factor: float = 16.0
     block: int = 64

@@ -266,9 +266,9 @@ ADDED = [
     "tiers:eps=0.2,skip=0,bounded=true",
     "tiers:eps=0.3,skip=0.0005,bounded=true",
     "tiers:eps=0.4,skip=0.0027,sample=6",
-    "skip_softmax:factor=290,block=16",
+    "skip_softmax:factor=290,block=32",
     "skip_softmax:factor=590",
-    "skip_softmax:factor=290,block=32,split=256",
+    "skip_softmax:factor=290,block=16,split=256",
 ]
 SETTINGS = [*ATTENTIONS.names(), *ADDED]
 

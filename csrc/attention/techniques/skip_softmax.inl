@@ -1,6 +1,6 @@
 // BLASST, also called skip softmax. Leaves out a tile if its largest weight is below `factor` over
 // the number of keys, in units of the largest weight so far, in every head. `split`: rows after
-// which "so far" begins anew; 0: never.
+// which "so far" begins again; 0: never.
 #ifndef SUFFICE_LEVEL
 
 struct SkipSoftmax : TechniqueDefaults {

@@ -11,7 +11,7 @@ Source   Yuan et al., "BLASST: Dynamic Blocked Attention Sparsity via Softmax Th
 Differs  Heads that share keys leave a tile out together, once all of them may, as in the authors'
          kernels for decoding; those take 64 or 128 keys a tile. A text of fewer keys than `factor`,
          for which lambda would be above 1, leaves nothing out, as there. Tiles begin at multiples
-         of `block` from the first row, and with `split` the running maximum begins anew at
+         of `block` from the first row, and with `split` the running maximum begins again at
          multiples of it, on every device; the authors' kernels give each program every n-th tile,
          and n follows from the device. A window counts its own keys only. Prompts run exactly.
 Exact    factor=0.

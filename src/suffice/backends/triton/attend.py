@@ -154,7 +154,7 @@ def _skipping(call: Call, rule: AttentionRule) -> tuple[torch.Tensor, Reads]:
     )  # fmt: skip
     of_units, values = call.of_units(units), call.zeros(units)
     sum_heavy_tiles[(units, call.pairs)](
-        v, table, *of_tokens, scores, largest, *of_units, values, given["factor"], split,
+        v, table, *of_tokens, scores, largest, *of_units, values, float(given["factor"]), split,
         call.heads, units, *strides[2:], **shapes, TILES=256,
     )  # fmt: skip
     _join(call, call.none(), None, UNIT, of_units)

@@ -65,7 +65,7 @@ def sum_heavy_tiles(
 
     And `values` [N, G, units], how many were read: of tiles whose largest weight is at least
     `factor` over the number of keys, in units of the largest weight so far, in some head. "So far"
-    begins anew at multiples of `split` rows. TILES tiles are looked back at together. Grid: units,
+    begins again at multiples of `split` rows. TILES tiles are looked back at together. Grid: units,
     N * G.
     """
     unit, at = tl.program_id(0), tl.program_id(1)

@@ -20,6 +20,8 @@ ATTENTIONS = [
     "certified:eps=0.3,values=0.01",
     "certified:bounded=false,eps=0.3",
     "certified:bounded=false,eps=0.5,values=0.05",
+    "skip_softmax:factor=40",
+    "skip_softmax:factor=40,block=16,split=64",
 ]
 CALIBRATED = ["certified:calibrated=true", "aet:calibrated=true"]
 SOFTMAXES = [
@@ -35,6 +37,7 @@ SOFTMAXES = [
 CODED = [
     "aet:keys=0.8,values=0.1",
     "art:change=0.5,angle=0.5,patience=1,block=16,probe=16,values=0.1",
+    "skip_softmax:factor=40,block=16",
 ]
 POLICIES = [
     "h2o:budget=64",

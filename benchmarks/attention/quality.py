@@ -64,6 +64,8 @@ SETTINGS = (
     "art:change=1e-2,block=16,order=sketch",
     "art:change=1e-2,block=16,values=0.002,order=sketch",
     "art:change=2e-2,block=16,values=0.002,order=sketch",
+    "skip_softmax:factor=3",
+    "skip_softmax",
     "certified:eps=0.05",
     SMALL,
     "certified:bounded=false,eps=0.3,values=0.002",

@@ -19,6 +19,10 @@ bool AttentionRule::looks_after_more() const {
   return std::visit([](const auto& rule) { return rule.kLooksAfterMore; }, technique);
 }
 
+bool AttentionRule::oldest_first() const {
+  return std::visit([](const auto& rule) { return rule.kOldestFirst; }, technique);
+}
+
 bool AttentionRule::needs_sketch() const {
   return std::holds_alternative<Certified>(technique) ? !exact() : by_sketch && !never_stops();
 }

@@ -32,6 +32,9 @@ struct TechniqueDefaults {
   static constexpr bool kGreatestOfAlways = false;
   // The first check comes after at least one block more than those that are always read.
   static constexpr bool kLooksAfterMore = false;
+  // Blocks come oldest first, whatever a policy says of their order, and none is read without being
+  // asked for: once a tile of `check_blocks` is scored, leaves_out may leave it out.
+  static constexpr bool kOldestFirst = false;
   const char* fault() const { return nullptr; }  // what is wrong with the parameters, or null
   bool never_stops() const { return false; }
 };
@@ -52,6 +55,7 @@ struct AttentionRule {
   bool tests_output() const;
   bool greatest_of_always() const;
   bool looks_after_more() const;
+  bool oldest_first() const;
   bool needs_sketch() const;
   bool needs_bases() const;  // of keys and values
   bool exact() const;        // nothing can be left out

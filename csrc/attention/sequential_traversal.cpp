@@ -87,6 +87,7 @@ const std::vector<int32_t>& SequentialTraversal::ranked_blocks() const {
 
 // Whether blocks come in another order than newest first.
 bool SequentialTraversal::ranks() const {
+  if (rule_.oldest_first()) return false;
   return traversal_.max_blocks > 0 || rule_.needs_sketch() || !ranked_blocks().empty();
 }
 
@@ -121,7 +122,7 @@ void SequentialTraversal::list_rest(int begin, int end, const std::vector<int32_
   for (const int32_t block : ranked)
     if (block < end) scratch.block_state[block] = kRanked;
   for (const int32_t block : scratch.order) scratch.block_state[block] = kListed;
-  const int unit = rule_.never_stops() ? end : rule_.check_blocks;
+  const int unit = rule_.never_stops() || rule_.oldest_first() ? end : rule_.check_blocks;
   for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
     for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
       if (scratch.block_state[block] == kUnranked) scratch.order.push_back(block);
@@ -173,7 +174,10 @@ int SequentialTraversal::list(int row, size_t& metadata, Scratch& scratch) {
                               : list_always(row, begin * kPanel, end, scratch.order);
   metadata = list_others(row, begin, end, scratch);
   if (by_rows_) list_rows(visible, length, scratch);
-  return always;
+  if (!rule_.oldest_first()) return always;
+  std::vector<int32_t>& order = scratch.order;
+  if (!std::is_sorted(order.begin(), order.end())) std::sort(order.begin(), order.end());
+  return 0;
 }
 
 void SequentialTraversal::attend_row(int row, Scratch& scratch) {

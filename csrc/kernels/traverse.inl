@@ -41,7 +41,8 @@ bool every_may_stop(const T& rule, const Seen& seen) {
 struct Walk {
   const Visible& visible;
   const AttentionRule& rule;
-  const bool never_stops, tests_output, greatest_of_always, looks_after_more;  // the rule's
+  // The rule's:
+  const bool never_stops, tests_output, greatest_of_always, looks_after_more, oldest_first;
   const int count;
   Running running;
   Seen seen;
@@ -58,6 +59,7 @@ struct Walk {
         tests_output(rule.tests_output()),
         greatest_of_always(rule.greatest_of_always()),
         looks_after_more(rule.looks_after_more()),
+        oldest_first(rule.oldest_first()),
         count(count),
         running(head, queries, count, state, scratch),
         end_row(rows_in_use(&visible, 1)),
@@ -153,6 +155,17 @@ struct Walk {
     if (never_stops) return false;
     return std::visit([&](const auto& technique) { return every_may_stop(technique, seen); },
                       rule.technique);
+  }
+
+  // Whether the rule leaves out a tile that is scored.
+  bool leaves_out_tile(const Tile& tile) {
+    const auto largest = [&](int q) { return greatest_of(tile, running.row(q)); };
+    return std::visit(
+        [&]<class T>(const T& technique) {
+          if constexpr (T::kOldestFirst) return leaves_out(technique, seen, tile.row[0], largest);
+          return false;
+        },
+        rule.technique);
   }
 
   // Position of the next check: multiples of `check_blocks` from row 0, which depend on the keys
@@ -260,9 +273,14 @@ struct Walk {
       const int first = tables ? i + 1 : order.always;  // codes depend on the current peak
       const int end = always ? first : next_check(order, i);
       Tile tile = tile_at(running.head, order.blocks, i, end, order.count, end_row);
-      if (!always && rule.value_share > 0)  // the next values to read are not known yet
+      // The next values to read are not known yet.
+      if (!always && (rule.value_share > 0 || oldest_first))
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       see(scores, tile, i);
+      if (oldest_first && leaves_out_tile(tile)) {
+        i += tile.blocks;
+        continue;
+      }
       if (plain && !always) {
         count_values(rows_of(tile, end_row));
         running.soften_and_add_tile(tile);

@@ -28,6 +28,7 @@ LOSSY = (
     "art:change=0.5,angle=1,patience=2",
     "certified:eps=0.3",
     "certified:eps=0.3,values=0.01",
+    "skip_softmax:factor=400,block=16",
 )
 
 

@@ -18,7 +18,14 @@ from suffice.errors import InputError
 
 PROMPT = {"prompt_token_ids": list(range(3, 203))}
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-THRESHOLDS = [[None, 0.2], [0.2, None], [0.2, 0.2]]  # of the tiny model: 3 layers, 2 heads
+
+
+def thresholds(level: float) -> list[list[float | None]]:
+    """Return a level for some heads of the tiny model, which has 3 layers of 2."""
+    return [[None, level], [level, None], [level, level]]
+
+
+THRESHOLDS = thresholds(0.2)
 
 
 def stored(model: Path, technique: str, options: dict[str, Any], thresholds: Any) -> dict[str, Any]:
@@ -30,19 +37,20 @@ def stored(model: Path, technique: str, options: dict[str, Any], thresholds: Any
 
 
 @pytest.mark.parametrize(
-    ("technique", "options"),
+    ("technique", "options", "level"),
     [
-        ("aet", {"values": 0.0, "globals": 0}),
-        ("art", {"angle": 2, "patience": 1, "block": 16}),
-        ("certified", {}),
-        ("tiers", {"skip": 0.001}),
+        ("aet", {"values": 0.0, "globals": 0}, 0.2),
+        ("art", {"angle": 2, "patience": 1, "block": 16}, 0.2),
+        ("certified", {}, 0.2),
+        ("skip_softmax", {"block": 16}, 190.0),
+        ("tiers", {"skip": 0.001}, 0.2),
     ],
 )
 def test_protected_heads_read_everything_and_others_do_not(
-    technique: str, options: dict[str, Any], checkpoint: Path, tmp_path: Path
+    technique: str, options: dict[str, Any], level: float, checkpoint: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "found.json"
-    write(path, stored(checkpoint, technique, options, THRESHOLDS))
+    write(path, stored(checkpoint, technique, options, thresholds(level)))
     llm = LLM(
         checkpoint,
         dtype="float32",
@@ -51,10 +59,11 @@ def test_protected_heads_read_everything_and_others_do_not(
         calibration=path,
     )
     llm.generate([PROMPT], SAMPLING)
-    keys, _, held, *_ = llm.runner.trace.rows
+    keys, values, held, *_ = llm.runner.trace.rows
     exact = np.array([[each is None for each in layer] for layer in THRESHOLDS])
-    assert (keys == held)[exact].all()
-    assert (keys < held)[~exact].all()
+    assert (keys == held)[exact].all() and (values == held)[exact].all()
+    assert (values < held)[~exact].all()
+    assert (keys < held)[~exact].all() or technique == "skip_softmax"
 
 
 def test_heads_skip_rows_by_their_own_share(checkpoint: Path, tmp_path: Path) -> None:

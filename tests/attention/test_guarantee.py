@@ -24,6 +24,8 @@ def rule(text: str) -> AttentionRule | None:
         ("tiers", "none"),
         ("aet", "none"),
         ("art", "none"),
+        ("skip_softmax", "none"),
+        ("skip_softmax:factor=0", "exact"),
     ],
 )
 def test_what_is_known_of_a_technique(text: str, known: str) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("here")
         (
             "my_rul:MyRule",
             "attention 'my_rul:MyRule': there is no module 'my_rul', here or installed. Did you "
-            "mean 'my_rule'? Known techniques: aet, art, certified, exact, tiers",
+            "mean 'my_rule'? Known techniques: aet, art, certified, exact, skip_softmax, tiers",
         ),
         (
             "my_rule:MyRul:margin=1",
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("here")
         (
             "aett:keys=1",
             "unknown attention 'aett'. Did you mean 'aet'? Known: aet, art, certified, exact, "
-            "tiers",
+            "skip_softmax, tiers",
         ),
         (
             "broken:NoDataclass",
@@ -78,7 +78,7 @@ pytestmark = pytest.mark.usefixtures("here")
         (
             "parts.gone:X",
             "attention 'parts.gone:X': there is no module 'parts.gone', here or installed. Known "
-            "techniques: aet, art, certified, exact, tiers",
+            "techniques: aet, art, certified, exact, skip_softmax, tiers",
         ),
     ],
 )

@@ -39,7 +39,11 @@ LEVELS = {
     "exaq 4 flush": EXAQ(4, tail="flush").layer_levels(2.0, -30.0),
     "exaq_km 2": levels_of((0.002, 0.1, 0.4, 0.9)),
 }
-STOPPING = ("aet:keys=0.8,values=0.1", "art:change=1,angle=0.5,patience=2,block=32,values=0.1")
+STOPPING = (
+    "aet:keys=0.8,values=0.1",
+    "art:change=1,angle=0.5,patience=2,block=32,values=0.1",
+    "skip_softmax:factor=30,block=16",
+)
 
 
 def visible_of(cache: KVCache, count: int, window: int | None) -> np.ndarray:

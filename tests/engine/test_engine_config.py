@@ -34,19 +34,19 @@ KNOWN = (
         (
             {"attention": "exakt"},
             "unknown attention 'exakt'. Did you mean 'exact'? Known: aet, art, certified, "
-            "exact, tiers",
+            "exact, skip_softmax, tiers",
         ),
         ({"attention": "exact:k=1"}, "attention 'exact' has no option 'k'. It has no options"),
         (
             {"attention": 3},
             "attention=3: must be a technique or its name. Known: aet, art, certified, "
-            "exact, tiers",
+            "exact, skip_softmax, tiers",
         ),
         (
             {"attention": Exact},
             f"attention={Exact!r}: must be a technique or its name. "
             "Known: aet, art, certified, "
-            "exact, tiers",
+            "exact, skip_softmax, tiers",
         ),
         (
             {"growth": SamplingParams(n=2)},

@@ -120,6 +120,7 @@ def test_many_rows_are_those_of_requests_alone(
         ("aet:keys=0.7,values=0.1,globals=16", "auto"),
         ("art:change=0.5,angle=0.5,patience=1,block=16,probe=16", "auto"),
         ("certified:eps=0.8,bounded=false", "auto"),
+        ("skip_softmax:factor=80,block=16", "auto"),
         ("tiers:eps=0.8,skip=0.01", "auto"),
         ("tiers:eps=0.8,skip=0.01", "planes"),
     ],

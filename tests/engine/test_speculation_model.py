@@ -91,6 +91,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"policy": "streaming:rank_only=true", "attention": "aet:keys=0.7,values=0.1,globals=16"},
     {"attention": "art:change=0.5,angle=0.5,patience=1,block=16,probe=16"},
     {"attention": "certified:eps=0.8,bounded=false"},
+    {"attention": "skip_softmax:factor=60,block=16"},
 ]
 
 

@@ -38,6 +38,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "certified": {"attention": "certified:eps=0.8"},
     "certified, unbounded": {"attention": "certified:eps=0.8,bounded=false"},
     "tiers": {"attention": "tiers:eps=0.5,skip=0.01"},
+    "skip_softmax": {"attention": "skip_softmax:factor=40,block=16"},
     "quest": {"policy": "quest:budget=48,dense_layers=0"},
     "streaming": {"policy": "streaming:budget=40,sinks=4"},
     "snapkv": {"policy": "snapkv:ratio=0.4,window=8"},

@@ -20,6 +20,7 @@ from triton.compiler import ASTSource
 from suffice.backends.triton.aet import always_read, learn_masses
 from suffice.backends.triton.call import shape_of, tile_of
 from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
+from suffice.backends.triton.heavy_tiles import score_tiles, sum_heavy_tiles
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
 from suffice.backends.triton.whole import join_units, sum_units
@@ -35,7 +36,7 @@ FLOATS += ("bounds", "peak_run", "total_run", "sum_run", "probe_run", "top")
 FLOATS += ("limits", "floors", "masses", "local_masses", "last_peaks", "last_totals")
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
 INTS += ("known_before", "begins", "ends", "made", "lengths", "kept")
-FLOATS += ("scores", "unit_peaks", "borders", "weights")
+FLOATS += ("scores", "unit_peaks", "borders", "weights", "largest", "factors")
 INTS += ("moves", "reads")
 NUMBERS = ("scale", "two")
 
@@ -45,6 +46,7 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     part = shape_of(size, 4)
     rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
     stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
+    tiles = {**part, "UNIT": 256, "TILE": 64, "PAGE": 16}
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
     of_aet = {"UNIT": 16, "TILE": 16, "num_warps": 4, "RULE": AET, "MARKED": True, "FILTERS": True}
     of_sets = {"MOST": 4, "LOCALS": 2, "LISTED": 8}
@@ -60,6 +62,8 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ("moved", move_sums, {"D": size, "DIM": part["DIM"], "PAGE": 16, "num_warps": 4}),
         ("begun", begin_sums, {**part, "UNIT": 256, **summed}),
         ("coded", sum_codes, {**rows, **summed, "TAILED": True}),
+        ("skip_softmax: keys", score_tiles, tiles),
+        ("skip_softmax: values", sum_heavy_tiles, {**tiles, "TILES": 256}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]

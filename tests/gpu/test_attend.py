@@ -21,7 +21,8 @@ from suffice.errors import InputError
 
 ART = "art:change=1.2,angle=1,patience=2,block=32"
 AET = "aet:keys=0.7,values=0.05,globals=32,locals=20"
-TECHNIQUES = ("exact", ART, AET)
+SKIP = "skip_softmax:factor=50,block=16"
+TECHNIQUES = ("exact", ART, AET, SKIP)
 ERRORS = {torch.bfloat16: 2e-2, torch.float16: 3e-3}  # of outputs of standard deviation 1
 
 
@@ -75,7 +76,7 @@ def test_a_long_text(technique: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ERRORS)
-@pytest.mark.parametrize("technique", ["exact", ART])
+@pytest.mark.parametrize("technique", ["exact", ART, SKIP])
 def test_half_types(technique: str, dtype: torch.dtype) -> None:
     equals(Case.random((90,), dtype=dtype), technique)
 
@@ -181,6 +182,7 @@ def test_aet_learns_from_token_to_token() -> None:
         ({"technique": AET.replace("keys=0.7", "keys=0.8")}, AET),
         ({"technique": AET.replace("values=0.05", "values=0.1")}, AET),
         ({"technique": AET.replace("globals=32", "globals=16")}, AET),
+        ({"technique": SKIP.replace("factor=50", "factor=20")}, SKIP),
     ],
 )
 def test_the_comparison_bites(
@@ -206,7 +208,7 @@ def test_the_comparison_bites(
 @pytest.mark.parametrize(
     ("technique", "change", "message"),
     [
-        ("tiers", {}, "attention rule 'tiers' on a GPU: must be aet, art, certified, read_all"),
+        ("tiers", {}, "rule 'tiers' on a GPU: must be aet, art, certified, read_all, skip_softmax"),
         ("art:values=0.1", {}, "a value filter on a GPU"),
         ("art:block=16,order=sketch", {}, "must be blocks, newest first"),
         ("exact", {"size": 72}, "heads of size 72: must be a multiple of 16 from 16 to 256"),

@@ -30,6 +30,7 @@ LOSSY = [
     "aet:keys=0.5,globals=16,locals=8",
     "art:change=0.5,angle=0.5,patience=1,block=16",
     "certified:eps=0.3",
+    "skip_softmax:factor=20,block=16",
 ]
 pytestmark = pytest.mark.usefixtures("one_thread", "on_a_gpu")
 
@@ -50,6 +51,7 @@ def tokens_of(model: Any, **options: Any) -> torch.Tensor:
         ("mistral", "exact"),  # has a window
         ("gemma3", "art:change=0"),
         ("qwen3", "certified:eps=0"),
+        ("llama", "skip_softmax:factor=0"),
     ],
 )
 def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
@@ -152,7 +154,11 @@ def test_what_a_technique_keeps_is_cropped_and_reordered_as_on_the_cpu(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "tiers"}, "attention 'tiers' on a GPU: must be aet, art, certified, exact"),
+        (
+            {"attention": "tiers"},
+            "attention 'tiers' on a GPU: must be aet, art, certified, exact, skip_softmax",
+        ),
+        ({"attention": "skip_softmax", "policy": "quest"}, "policy 'quest' with attention 'skip_s"),
         ({"policy": "h2o:0.5"}, "policy 'h2o' on a GPU: must be full, pyramidkv, quest, snapkv"),
         ({"policy": "streaming:rank_only"}, "policy 'streaming' on a GPU: must evict"),
         ({"attention": "aet", "policy": "snapkv"}, "policy 'snapkv' with attention 'aet' on a GPU"),

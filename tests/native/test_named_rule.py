@@ -10,6 +10,7 @@ from suffice.native import core
 
 AET = {"key_share": 0.9, "sinks": 1, "globals": 4, "locals": 8, "by_rows": False}
 TIERS = {"estimated": 0, "lightest": 0, "bounded": 0, "sample": 0, "delta": 0.01}
+SKIP = {"factor": 1, "split": 0}
 ART = {"scale": 0.1, "direction": 0.1, "patience": 1, "probe": 32}
 
 
@@ -20,7 +21,12 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("technique", "parameters", "value_share", "message"),
     [
-        ("oldest", {}, 0.0, "no technique oldest; known are: read_all aet art certified tiers"),
+        (
+            "oldest",
+            {},
+            0.0,
+            "no technique oldest; known are: read_all aet art certified skip_softmax",
+        ),
         ("aet", without(AET, "globals"), 0.0, "aet needs the parameter globals"),
         ("aet", AET | {"patience": 1}, 0.0, "aet has no parameter patience"),
         ("aet", AET | {"sinks": 1.5}, 0.0, "sinks must be a whole number"),
@@ -37,6 +43,9 @@ def without(parameters: dict[str, float], name: str) -> dict[str, float]:
         ("tiers", TIERS | {"sample": -1}, 0.0, "sample from 0 on, delta between 0 and 1"),
         ("tiers", TIERS | {"delta": 1}, 0.0, "sample from 0 on, delta between 0 and 1"),
         ("tiers", TIERS | {"sample": 8, "bounded": 1}, 0.0, "a certain bound takes no sample"),
+        ("skip_softmax", SKIP | {"factor": -1}, 0.0, "factor must be at least 0"),
+        ("skip_softmax", SKIP | {"split": 24}, 0.0, "split must be a multiple of 16"),
+        ("skip_softmax", SKIP | {"split": -16}, 0.0, "split must be a multiple of 16"),
         ("read_all", {"rows": 1}, 0.0, "read_all has no parameter rows"),
     ],
 )
@@ -54,4 +63,6 @@ def test_the_settings_around_these_are_allowed() -> None:
     assert core.AttentionRule("art", ART | {"scale": 0}, 0.0).exact
     assert core.AttentionRule("certified", {"missing": 0, "bounded": False}, 0.5).exact
     assert core.AttentionRule("tiers", TIERS | {"bounded": 1}, 0.0).exact
+    assert core.AttentionRule("skip_softmax", SKIP | {"factor": 0, "split": 32}, 0.0).exact
+    assert not core.AttentionRule("skip_softmax", SKIP | {"check_blocks": 4}, 0.0).exact
     assert not core.AttentionRule("tiers", TIERS | {"lightest": 0.1, "sample": 8}, 0.0).exact

@@ -56,6 +56,7 @@ def numbers(values: Any) -> np.ndarray:
         ("tiers:eps=0.4,skip=0.01", "full", False, "bfloat16"),
         ("tiers:eps=0.4,skip=0.01", "full", False, "planes"),
         ("exact", "quest:budget=48,dense_layers=1", False, "bfloat16"),
+        ("skip_softmax:factor=30,block=16", "quest:budget=48,dense_layers=1", False, "bfloat16"),
         ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False, "bfloat16"),
     ],
 )

@@ -266,14 +266,14 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self", "attention": "aet"},
             {},
-            "speculator 'self': attention='aet': must be exact, or one of art, certified, tiers "
-            "with a setting that reads fewer rows",
+            "speculator 'self': attention='aet': must be exact, or one of art, certified, "
+            "skip_softmax, tiers with a setting that reads fewer rows",
         ),
         (
             {"method": "self", "attention": "certified:eps=0"},
             {},
             "speculator 'self': attention='certified:eps=0': must be exact, or one of art, "
-            "certified, tiers with a setting that reads fewer rows",
+            "certified, skip_softmax, tiers with a setting that reads fewer rows",
         ),
         (
             {"method": "self", "recent": 0, "quantization": None},
@@ -314,7 +314,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {"method": "self", "attention": "certifid"},
             {},
             "unknown attention 'certifid'. Did you mean 'certified'? Known: aet, art, certified, "
-            "exact, tiers",
+            "exact, skip_softmax, tiers",
         ),
         (
             {"method": "self"},

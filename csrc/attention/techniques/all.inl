@@ -7,12 +7,15 @@
 // defined:
 //
 //   bool may_stop(const T& rule, const Seen& seen, int q)   see kernels/seen.inl
+//   bool leaves_out(const T& rule, const Seen& seen, int row, Largest largest)   with kOldestFirst
 #include "aet.inl"
 #include "art.inl"
 #include "certified.inl"
 #include "read_all.inl"
+#include "skip_softmax.inl"
 #include "tiers.inl"
 
 #ifndef SUFFICE_LEVEL
-using Technique = std::variant<ReadAll, Aet, Art, Certified, Tiers>;  // the first is the default
+// The first is the default.
+using Technique = std::variant<ReadAll, Aet, Art, Certified, SkipSoftmax, Tiers>;
 #endif

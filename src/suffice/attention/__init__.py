@@ -114,9 +114,10 @@ ATTENTIONS = Table(
         "art": "suffice.attention.art:ART",
         "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
+        "skip_softmax": "suffice.attention.skip_softmax:SkipSoftmax",
         "tiers": "suffice.attention.tiers:Tiers",
     },
-    native=frozenset({"aet", "art", "certified", "exact", "tiers"}),
+    native=frozenset({"aet", "art", "certified", "exact", "skip_softmax", "tiers"}),
     outside=("attention", Attention),
 )
 

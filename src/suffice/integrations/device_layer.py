@@ -161,8 +161,8 @@ class DeviceLayer:
         """Return the order of the blocks that a policy chose, None without one."""
         if self.boxes is not None and self.boxes.limited:
             return self.boxes.ranked(q, tokens)
-        if self._order.shape[-1] == 0 or self.rules.kind == "read_all":
-            return None  # no rule can stop before all are read
+        if self._order.shape[-1] == 0 or self.rules.kind != "art":
+            return None  # no rule that stops before all keys are read
         unit = int(self.rules.parameters.get("check_blocks", 1))
         return in_order(tokens, self._order, self._ranked, unit, self.capacity)
 

@@ -32,8 +32,9 @@ def check_policy(policy: Policy, kind: str) -> None:
             "policy 'streaming' on a GPU: must evict, with attention 'exact': its rows lie in no "
             "order"
         )
-    if isinstance(policy, SnapKV | Quest) and kind == "aet":
-        raise InputError(f"policy '{name}' with attention 'aet' on a GPU: must be 'full'")
+    chooses = {"aet": SnapKV | Quest, "skip_softmax": Quest}
+    if kind in chooses and isinstance(policy, chooses[kind]):
+        raise InputError(f"policy '{name}' with attention '{kind}' on a GPU: must be 'full'")
 
 
 class RequestRows:

@@ -22,8 +22,9 @@ from suffice.backends.triton.call import (
 from suffice.backends.triton.coded import Tables, ValueSums, attend_coded
 from suffice.backends.triton.rules import HeadRules
 from suffice.backends.triton.sketches import Search, Sketches, estimated, newest
+from suffice.backends.triton.skipping import attend_skipping
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
-from suffice.backends.triton.whole import join_units, sum_units
+from suffice.backends.triton.whole import sum_units
 from suffice.cache import BLOCK
 from suffice.errors import InputError
 
@@ -68,6 +69,9 @@ def attend(
     if rules.kind == "certified":
         assert sketches is not None and blocks is None
         return _certified(call, rules, sketches)
+    if rules.kind == "skip_softmax":
+        assert blocks is None
+        return attend_skipping(call, rules)
     if rules.kind == "read_all":
         return _whole(call, blocks)
     return _stopping(call, rules, blocks, splits)
@@ -112,11 +116,7 @@ def _add_all(
         *call.inputs(listed), *of_units, call.scale, call.heads, units,
         *call.strides(listed), **call.shapes(unit, listed),
     )  # fmt: skip
-    join_units[(call.pairs,)](
-        *of_units, call.counts(listed), call.tokens.first, call.tokens.length, call.out,
-        sums.peaks, sums.totals, sums.sums, units, *call.out.stride()[:2], call.heads,
-        **call.part, UNIT=unit, LISTED=listed is not None,
-    )  # fmt: skip
+    call.join(of_units, sums, listed, unit)
     return of_units[:2]
 
 

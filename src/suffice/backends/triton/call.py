@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 import triton
 
+from suffice.backends.triton.whole import join_units
 from suffice.cache import BLOCK
 
 LOG2_E = math.log2(math.e)
@@ -205,6 +207,16 @@ class Call:
         """Return the largest number of units of a token and key/value head."""
         rows = self.tokens.most if listed is None else listed.blocks.shape[-1] * BLOCK
         return -(-rows // unit)
+
+    def join(
+        self, of_units: Sequence[torch.Tensor], sums: Sums, listed: Blocks | None, unit: int
+    ) -> None:
+        """Add peaks, totals and sums of units to sums; store the output."""
+        join_units[(self.pairs,)](
+            *of_units, self.counts(listed), self.tokens.first, self.tokens.length, self.out,
+            sums.peaks, sums.totals, sums.sums, of_units[0].shape[1], *self.out.stride()[:2],
+            self.heads, **self.part, UNIT=unit, LISTED=listed is not None,
+        )  # fmt: skip
 
     def rows_of(self, listed: Blocks) -> torch.Tensor:
         """Return how many rows of lists each token sees, int32 [N, G]."""

@@ -12,7 +12,6 @@ import triton
 from suffice.attention.levels import Levels
 from suffice.backends.triton.call import LOG2_E, UNIT, Blocks, Call, Held, Reads, Tokens
 from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
-from suffice.backends.triton.whole import join_units
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,7 @@ def attend_coded(
         tables.weights, *of_units, values, call.heads, units, *rows, at_list,
         **shapes, **kinds, TAILED=tables.tailed,
     )  # fmt: skip
-    join_units[(call.pairs,)](
-        *of_units, counts, first, length, call.out, found.peaks, found.totals, found.sums, units,
-        *call.out.stride()[:2], call.heads, **call.part, UNIT=UNIT, LISTED=listed is not None,
-    )  # fmt: skip
+    call.join(of_units, found, listed, UNIT)
     shape = call.count, call.heads
     seen = (length - first)[:, None].expand(shape) if listed is None else call.rows_of(listed)
     values = values.view(shape)

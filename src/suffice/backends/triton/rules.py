@@ -17,6 +17,7 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "art": ("scale",),
     "certified": ("missing",),
     "read_all": (),
+    "skip_softmax": ("factor",),
 }
 
 

@@ -30,6 +30,7 @@ RANDOM = (
     "art:change=0.05,angle=0.05,patience=2",
     "aet:keys=0.7,values=0.001",
     "certified:eps=0.2",
+    "skip_softmax:factor=30",
 )
 # Attention, and a policy, of enabled models whose prompt is a text.
 REAL = (
@@ -38,6 +39,7 @@ REAL = (
     ("art:change=0.05,angle=0.05,patience=2", "full"),
     ("aet:keys=0.7,values=0.001", "full"),
     ("certified:eps=0.2", "full"),
+    ("skip_softmax:factor=30", "full"),
     *(
         (attention, f"{policy}:{share}")
         for policy in ("snapkv", "pyramidkv")

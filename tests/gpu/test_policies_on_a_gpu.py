@@ -62,6 +62,7 @@ def runs(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[tu
         (ART, "snapkv:rank_only=true,window=8"),
         (ART, "snapkv:0.8,window=20"),
         (ART, "quest:rank_only=true,dense_layers=1"),
+        ("skip_softmax:factor=20,block=16", "snapkv:0.8,window=20"),
     ],
 )
 def test_a_policy_chooses_what_it_chooses_on_the_cpu(
@@ -146,7 +147,10 @@ def test_boxes_select_what_quest_does() -> None:
             assert found.blocks[at, head, :count].tolist() == expected
 
 
-@pytest.mark.parametrize("attention", [ART, "aet:keys=0.5,values=0.2,globals=16,locals=8"])
+@pytest.mark.parametrize(
+    "attention",
+    [ART, "aet:keys=0.5,values=0.2,globals=16,locals=8", "skip_softmax:factor=20,block=16"],
+)
 def test_audits_find_what_they_find_on_the_cpu(
     attention: str, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +204,7 @@ def test_what_is_missing_is_the_weight_of_the_rows_without_a_value(technique: st
         ("art:angle=0.5,patience=1,block=16", "change", (0.0, 0.5)),
         ("aet:values=0.2,globals=16,locals=8", "keys", (2.0, 0.5)),
         ("certified", "eps", (0.0, 0.4)),
+        ("skip_softmax:block=16", "factor", (0.0, 100.0)),
     ],
 )
 def test_heads_have_thresholds_of_their_own(

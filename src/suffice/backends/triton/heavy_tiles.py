@@ -73,7 +73,8 @@ def sum_heavy_tiles(
     begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     share = tl.load(factors + at % heads) / (end - begin)
-    least = tl.where(share <= 1, tl.log2(share), float("-inf"))
+    leaves_out = (share > 0) & (share <= 1)
+    least = tl.where(leaves_out, tl.log2(tl.maximum(share, 1e-30)), float("-inf"))
     r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
     line = (at * GROUP + r).to(tl.int64) * units
     base = begin // UNIT * UNIT
@@ -103,7 +104,7 @@ def sum_heavy_tiles(
                 where = start + offsets_of(rows, seen, place, stride_page, stride_row, PAGE)
                 there = seen[:, None] & (d < D)[None, :]
                 wanted = tl.load(v + where[:, None] + d[None, :], mask=there, other=0)
-                peak, total, own = added(peak, total, own, scored, wanted)
+                peak, total, _, own = added(peak, total, total, own, scored, wanted, seen, False)
                 read += tl.sum(seen.to(tl.int32), axis=0)
         store_sums(peaks, totals, sums, at * units + unit, peak, total, own, GROUP, ROWS, DIM)
         tl.store(values + at * units + unit, read)

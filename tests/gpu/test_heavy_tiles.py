@@ -7,6 +7,7 @@ import torch
 
 from gpu.device_rows import Case
 from gpu.test_attend import equals
+from suffice.backends.triton import skipping
 
 
 def spread(*lengths: int, window: int | None = None) -> Case:
@@ -29,6 +30,14 @@ def test_a_late_tile_looks_back_at_many() -> None:
     equals(case, "skip_softmax:factor=4000,block=16")
     _, reads = case.run("skip_softmax:factor=4000,block=16")
     assert reads.values < 400 and reads.fetched == 4400 + reads.values
+
+
+def test_no_bit_depends_on_how_far_a_program_looks_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, technique = spread(1100), "skip_softmax:factor=200,block=16"
+    found, reads = case.run(technique)
+    monkeypatch.setattr(skipping, "_LOOKED", 4)
+    same, other = case.run(technique)
+    assert torch.equal(found, same) and torch.equal(reads.values, other.values)
 
 
 def test_no_bit_depends_on_the_batch() -> None:

@@ -104,7 +104,8 @@ def test_a_technique_is_that_of_the_model(
     assert not torch.allclose(decoded(), whole, atol=1e-2)
     model.config.suffice_attention = "aet"
     with pytest.raises(
-        ValueError, match="attention 'aet' of decode_attention: must be art or exact"
+        ValueError,
+        match="attention 'aet' of decode_attention: must be art, exact, skip",
     ):
         decoded()
 

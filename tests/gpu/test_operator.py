@@ -39,7 +39,7 @@ def test_it_is_what_the_kernels_compute(technique: str, page: int) -> None:
 @pytest.mark.parametrize(
     ("order", "page"), [((0, 1, 2, 3), 16), ((0, 2, 1, 3), 128), ((1, 0, 2, 3), 256)]
 )
-@pytest.mark.parametrize("technique", ["exact", ART])
+@pytest.mark.parametrize("technique", ["exact", ART, "skip_softmax:factor=50,block=16"])
 def test_the_cache_of_vllm(technique: str, order: tuple[int, ...], page: int) -> None:
     """One tensor [pages, G, rows, 2 D] has keys and values, in whatever order it lies in memory."""
     case = Case.random((300, 63), group=2)
@@ -95,8 +95,14 @@ def test_exported() -> None:
 @pytest.mark.parametrize(
     ("technique", "message"),
     [
-        ("aet", "attention 'aet' of decode_attention: must be art or exact: others keep a state"),
-        ("certified:eps=0.1", "attention 'certified' of decode_attention: must be art or exact"),
+        (
+            "aet",
+            "attention 'aet' of decode_attention: must be art, exact, skip_softmax: others",
+        ),
+        (
+            "certified:eps=0.1",
+            "attention 'certified' of decode_attention: must be art, exact, skip",
+        ),
         ("art:calibrated", "attention 'art:calibrated' of decode_attention: give its thresholds"),
         ("art:chnge=1", "has no option 'chnge'. Did you mean 'change'"),
         ("art:values=0.5", "a value filter on a GPU"),

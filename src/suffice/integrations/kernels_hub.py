@@ -35,6 +35,7 @@ ROOTS = (
     "suffice.integrations.plain_attention",
     "suffice.attention.art",
     "suffice.attention.exact",
+    "suffice.attention.skip_softmax",
 )
 _TOP = '''\
 """Decode attention of suffice {version}, for transformers: see README.md."""
@@ -61,6 +62,8 @@ of decode steps:
 * `exact`, the default: all rows.
 * `art`, such as `art:change=0.01`: stops once the output has settled
   ([ART](https://arxiv.org/abs/2606.00024)).
+* `skip_softmax`, such as `skip_softmax:factor=30`: leaves out the values of light tiles
+  ([BLASST](https://arxiv.org/abs/2512.12087)).
 
 Heads are a multiple of 16, up to 256. Masks may hide padding and what is outside of a window, but
 no tokens between others. It needs PyTorch with Triton, and NumPy.

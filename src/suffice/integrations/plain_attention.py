@@ -1,9 +1,9 @@
 """An attention function for transformers' interface: decode steps by kernels for GPUs.
 
 It keeps nothing from call to call, so it runs with any cache of transformers; prompts run by
-PyTorch. `model.config.suffice_attention` names the technique of a model's decode steps, "exact" or
-"art" with options; without it they are exact. Nothing of transformers is imported: this is also
-what a folder for a hub of kernels has (`suffice.integrations.kernels_hub`).
+PyTorch. `model.config.suffice_attention` names the technique of a model's decode steps, "exact",
+or "art" or "skip_softmax" with options; without it they are exact. Nothing of transformers is
+imported: this is also what a folder for a hub of kernels has (`suffice.integrations.kernels_hub`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from suffice.errors import InputError
 
 # A copy of this package under another name, as hubs of kernels load it, has operators of its own.
 NAMESPACE = __name__.partition(".")[0]
-STATELESS = ("art", "exact")
+STATELESS = ("art", "exact", "skip_softmax")
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def rule_named(technique: str) -> AttentionRule:
     name, _, _ = ATTENTIONS.split(technique)
     if name not in STATELESS:
         raise InputError(
-            f"attention '{name}' of decode_attention: must be {' or '.join(STATELESS)}: others "
+            f"attention '{name}' of decode_attention: must be {', '.join(STATELESS)}: others "
             "keep a state or sketches from token to token"
         )
     made = ATTENTIONS.build(technique)
@@ -72,7 +72,7 @@ def decode_attention(
         owner: int32 [N], the request whose rows a token sees.
         first: int32 [N], the first row that it sees.
         length: int32 [N], the row after the last one.
-        technique: "exact", or "art" with options such as "art:change=0.01".
+        technique: "exact", or "art" or "skip_softmax" with options such as "art:change=0.01".
         scale: What scores are multiplied by.
         most: At least the largest `length`, without asking the device; None: what there is room
             for. Memory for partial results grows with it.

@@ -32,8 +32,8 @@ struct TechniqueDefaults {
   static constexpr bool kGreatestOfAlways = false;
   // The first check comes after at least one block more than those that are always read.
   static constexpr bool kLooksAfterMore = false;
-  // Blocks come oldest first, whatever a policy says of their order, and none is read without being
-  // asked for: once a tile of `check_blocks` is scored, leaves_out may leave it out.
+  // Blocks come oldest first, whatever order a policy gives them, and none is always read. Once the
+  // next `check_blocks` are scored, leaves_out says whether they are left out.
   static constexpr bool kOldestFirst = false;
   const char* fault() const { return nullptr; }  // what is wrong with the parameters, or null
   bool never_stops() const { return false; }

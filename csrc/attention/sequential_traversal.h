@@ -4,7 +4,8 @@
 //
 // Order of a token's blocks: sinks of the policy; with `aet` the sink, global and local blocks,
 // which are always read; then the others until a check stops the traversal: newest first, by
-// sketches, by a policy's ranking, or as boxes select them. `aet` may go by rows instead of blocks.
+// sketches, by a policy's ranking, or as boxes select them. `aet` may go by rows instead of blocks;
+// `skip_softmax` takes all blocks oldest first.
 #pragma once
 
 #include "attention/partial.h"

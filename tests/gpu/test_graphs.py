@@ -124,6 +124,20 @@ def test_what_a_step_gave_stays(model: Any, replays: list[int]) -> None:
     assert replays[0] == 4 and torch.equal(*found)
 
 
+def test_a_compiled_model_breaks_at_attention_alone(model: Any) -> None:
+    ids = torch.arange(30, device=DEVICE)[None] + 3
+    found = []
+    torch.compiler.reset()
+    for compiled in (False, True):
+        with st.enable(model, growth="step:64") as enabled, torch.no_grad():
+            step = torch.compile(model, backend="eager") if compiled else model
+            cache = enabled.new_cache()
+            model(ids, **as_cache(cache))
+            found.append([step(ids[:, at : at + 1], **as_cache(cache)).logits for at in range(2)])
+    torch.compiler.reset()
+    assert torch.equal(*map(torch.cat, found))
+
+
 def test_audited_steps_and_gradients_run_as_usual(model: Any, replays: list[int]) -> None:
     ids = torch.arange(30, device=DEVICE)[None] + 3
     options = {"attention": TECHNIQUES[1]["attention"], "growth": "step:64"}

@@ -339,6 +339,7 @@ def _give_cache(part: Any, enabled: Enabled) -> Any:
     return hook
 
 
+@torch.compiler.disable  # torch.compile makes one graph before it and one behind
 def _attention(
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -137,13 +137,12 @@ def rewritten(model: Any, options: dict[str, Any]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("options", [{"softmax": "exaq:2"}])
 def test_what_a_technique_keeps_is_cropped_and_reordered_as_on_the_cpu(
     options: dict[str, Any],
-    checkpoints: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = checkpoints("llama")
+    folder = tiny.make(tmp_path / "model", "llama", num_hidden_layers=1)
     if "softmax" in options:
-        write_levels(tmp_path / "levels.json", folder, "llama", layers=3, heads=4)
+        write_levels(tmp_path / "levels.json", folder, "llama", layers=1, heads=4)
         options = {**options, "calibration": tmp_path / "levels.json"}
     ours = rewritten(load(folder, torch.float32).to(DEVICE), options)
     monkeypatch.setattr(st, "requests_on", lambda device: Requests)

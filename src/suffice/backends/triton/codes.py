@@ -18,6 +18,7 @@ from suffice.backends.triton.sums import (
     seen_by,
     start_of,
     store_sums,
+    tiles_of,
 )
 
 _RUN = tl.constexpr(32)  # rows that are summed at a time
@@ -45,7 +46,7 @@ def score_units(
         queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
         start = start_of(mine, head, stride_owner, stride_head)
         peak = tl.full([ROWS], float("-inf"), tl.float32)
-        for tile in range(UNIT // TILE):
+        for tile in range(tiles_of(unit, used, count, end, UNIT, TILE, LISTED)):
             rows, seen = rows_of_unit(
                 unit, tile, blocks + at * list_head, count, begin, end, UNIT, TILE, LISTED, False
             )
@@ -181,7 +182,7 @@ def sum_codes(
         start = start_of(mine, head, stride_owner, stride_head)
         total, own_sums = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
         read = 0
-        for tile in range(UNIT // TILE):
+        for tile in range(tiles_of(unit, used, count, end, UNIT, TILE, LISTED)):
             rows, seen = rows_of_unit(
                 unit, tile, blocks + at * list_head, count, begin, end, UNIT, TILE, LISTED, False
             )

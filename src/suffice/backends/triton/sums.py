@@ -47,6 +47,17 @@ def rows_of_unit(
 
 
 @triton.jit
+def tiles_of(
+    unit, used, count, length, UNIT: tl.constexpr, TILE: tl.constexpr, LISTED: tl.constexpr
+):  # fmt: skip
+    """Return how many tiles of a unit begin before its last row; 0 of unit `used` and later."""
+    left = length - ((length - 1) // UNIT - unit) * UNIT
+    if LISTED:
+        left = count * 16 - unit * UNIT
+    return tl.where(unit < used, (tl.minimum(left, UNIT) + TILE - 1) // TILE, 0)
+
+
+@triton.jit
 def offsets_of(rows, seen, table, stride_page, stride_row, PAGE: tl.constexpr):
     """Return where rows lie, in elements from the first row of a request and key/value head.
 
@@ -111,7 +122,7 @@ def sums_of_unit(
     total, kept = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     keys, values = 0, 0
-    for tile in range(UNIT // TILE if unit < used else 0):
+    for tile in range(tiles_of(unit, used, count, length, UNIT, TILE, LISTED)):
         rows, seen = rows_of_unit(
             unit, tile, blocks, count, first, length, UNIT, TILE, LISTED, MARKED
         )

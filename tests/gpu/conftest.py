@@ -12,16 +12,16 @@ triton = pytest.importorskip("triton", reason="needs pip install 'suffice[gpu]'"
 
 
 @pytest.fixture(scope="session")
-def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """Return a function that gives a tiny model of two layers; nobody changes them."""
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that gives a tiny model of a few layers; nobody changes them."""
     import torch
 
     import tiny
     from gpu.device_rows import DEVICE
     from hf_reference import load
 
-    def made(family: str) -> Any:
-        folder = tiny.make(tmp_path_factory.mktemp(family), family, num_hidden_layers=2)
+    def made(family: str, layers: int = 2) -> Any:
+        folder = tiny.make(tmp_path_factory.mktemp(family), family, num_hidden_layers=layers)
         return load(folder, torch.float32).to(DEVICE)
 
     return functools.cache(made)

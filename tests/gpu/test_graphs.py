@@ -76,8 +76,8 @@ def run_again(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 
 
 @pytest.fixture
-def model(model_of: Callable[[str], Any]) -> Any:
-    return model_of("mistral")
+def model(model_of: Callable[..., Any]) -> Any:
+    return model_of("mistral", 1)
 
 
 @pytest.mark.parametrize("options", TECHNIQUES)

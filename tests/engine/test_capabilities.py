@@ -29,6 +29,7 @@ ASKS_OTHERS = {
     "engine/interrupts.py": "signal handlers",
     "integrations/checks.py": "transformers' configurations and modules",
     "integrations/growing_cache.py": "transformers' configurations, and growth policies of a user",
+    "integrations/plain_attention.py": "transformers' modules and masks",
     "integrations/transformers.py": "transformers' models and keys",
     "outside.py": "modules and classes of a user",
     "text/template_sandbox.py": "functions that a template calls",

@@ -20,6 +20,7 @@ import torch
 
 from suffice.integrations.checks import given_cache
 from suffice.integrations.device_requests import DeviceRequests
+from suffice.integrations.native_cache import NativeCache
 
 Replay = Callable[[], None]
 
@@ -68,7 +69,7 @@ class _Steps:
     def serve(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether a step can be recorded, or replayed."""
         cache, ids = given_cache(arguments)[1], arguments.get("input_ids")
-        requests = getattr(cache, "requests", None)
+        requests = cache.requests if isinstance(cache, NativeCache) else None
         if not isinstance(requests, DeviceRequests) or ids is None or torch.is_grad_enabled():
             return False
         mask = arguments.get("attention_mask")

@@ -339,7 +339,7 @@ def _give_cache(part: Any, enabled: Enabled) -> Any:
     return hook
 
 
-@torch.compiler.disable  # torch.compile makes one graph before it and one behind
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a graph ends before it
 def _attention(
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.aet import Known
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
-from suffice.backends.triton.call import Call
+from suffice.backends.triton.call import Call, tile_of
 from suffice.errors import InputError
 
 ART = "art:change=1.2,angle=1,patience=2,block=32"
@@ -54,6 +55,13 @@ def test_kernels_equal_the_references(
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_every_length(technique: str) -> None:
     equals(Case.random((1, 15, 16, 17, 33), heads=1, group=2), technique)
+
+
+def test_units_are_whole_tiles_of_a_power_of_two() -> None:
+    for size, unit in itertools.product((16, 64, 80, 128, 256), (16, 32, 48, 64, 256)):
+        tile = tile_of(size, unit)
+        assert unit % tile == 0 and tile & (tile - 1) == 0 and tile >= 16
+    equals(Case.random((150,)), ART.replace("block=32", "block=48"))
 
 
 @pytest.mark.parametrize(

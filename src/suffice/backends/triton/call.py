@@ -25,8 +25,11 @@ def shape_of(size: int, group: int) -> dict[str, int]:
 
 
 def tile_of(size: int, unit: int) -> int:
-    """Return how many rows of a unit are taken at a time: more would not fit the registers."""
-    return min(unit, 64, (1024 // int(triton.next_power_of_2(size))) ** 2)
+    """Return how many rows of a unit are taken at a time: more would not fit the registers.
+
+    It is a power of two, as the language asks, and a unit is a whole number of them.
+    """
+    return min(unit & -unit, 64, (1024 // int(triton.next_power_of_2(size))) ** 2)
 
 
 @dataclass(frozen=True)

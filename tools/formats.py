@@ -30,6 +30,7 @@ FORMS = {
     "none": "none",
     "float16": "float16",
     "power": "power of two",
+    "e4m3": "float of 8 bits",
     "nested": "integer times a float16 of 256 columns",
 }
 FOOT = """

@@ -52,7 +52,7 @@ void check_rule(const AttentionRule& rule, int group);  // query heads that shar
 constexpr const char* kNeedsBases = "the cache has no bases of its keys and values";
 
 // The forms of scales and minima by their names in Python.
-constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32"};
+constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32", "e4m3"};
 constexpr const char* kMinimumForms[] = {"none", "float16", "zero", "nested"};
 
 // The description of codes by these names, checked.

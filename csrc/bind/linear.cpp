@@ -31,12 +31,16 @@ CodeLayout layout_of(int bits, int group, const std::string& scales, const std::
   const bool nested = layout.scales == ScaleForm::nested;
   const bool fit = nested                ? minima == "nested"
                    : scales == "float32" ? minima == "zero"
-                                         : scales != "power" && minima != "nested";
+                                         : !layout.in_bytes() && minima != "nested";
   require(fit || minima == "none", scales + " scales do not go with minima '" + minima + "'");
-  require(nested ? group == 16 || group == 32 || group == 64
-                 : group >= kUnit && group % kUnit == 0 && group <= kMaxWide,
+  const bool halves = layout.scales == ScaleForm::e4m3;
+  require(nested   ? group == 16 || group == 32 || group == 64
+          : halves ? group == 16
+                   : group >= kUnit && group % kUnit == 0 && group <= kMaxWide,
           "a scale for " + std::to_string(group) + " columns; " +
-              (nested ? "16, 32 or 64 are allowed" : "a multiple of 32 is allowed"));
+              (nested   ? "16, 32 or 64 are allowed"
+               : halves ? "16 are allowed"
+                        : "a multiple of 32 is allowed"));
   return layout;
 }
 

@@ -3,6 +3,7 @@
 #include "numbers.inl"
 #include "blocks_of_32.inl"
 #include "blocks_of_256.inl"
+#include "blocks_of_few_levels.inl"
 #include "decode.inl"
 #include "panels.inl"
 #include "array_panels.inl"
@@ -25,4 +26,4 @@ constexpr std::array<Loops, sizeof...(Types)> all_loops() {
 }
 
 constexpr auto loops = all_loops<F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K,
-                                 Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>();
+                                 Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4>();

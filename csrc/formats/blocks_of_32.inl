@@ -130,9 +130,11 @@ struct IQ4_NL {  // scale, codes
   static void numbers(const uint8_t* block, Numbers& to) { to.scale = bits16(block); }
 };
 
+constexpr Table kFourBitFloats{{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
+
 struct MXFP4 {  // exponent of the scale, codes
   static constexpr BlockType type{"MXFP4", 39, 32, 17, {4, 32, ScaleForm::power}};
-  static constexpr Table levels{{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
+  static constexpr Table levels = kFourBitFloats;
   static void codes(const uint8_t* __restrict block, uint8_t* __restrict to) {
     nibbles(block + 1, to);
   }

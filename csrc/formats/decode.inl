@@ -5,6 +5,7 @@ template <class Type>
 float scale_of(const Numbers& of, int group) {
   constexpr CodeLayout layout = Type::type.layout;
   if constexpr (layout.scales == ScaleForm::power) return power(of.scales[group]);
+  if constexpr (layout.scales == ScaleForm::e4m3) return small_float(of.scales[group]);
   if constexpr (layout.scales == ScaleForm::f16) return half(of.scale);
   return half(of.scale) * static_cast<float>(static_cast<int8_t>(of.scales[group]));
 }

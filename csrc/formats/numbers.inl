@@ -33,6 +33,11 @@ inline float half(uint16_t bits) {
 // 2^(e - 128), subnormal below e = 2.
 inline float power(uint32_t e) { return from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 
+// Half of an unsigned float of 4 and 3 bits.
+inline float small_float(uint32_t bits) {
+  return bits < 8 ? static_cast<float>(bits) * 0x1p-10f : from_bits((bits << 20) + (119u << 23));
+}
+
 // The bits of numbers that are infinite or NaN, from here on, their sign left out.
 constexpr int kInfiniteF16 = 0x7c00, kInfiniteBF16 = 0x7f80, kInfiniteF32 = 0x7f800000;
 // Powers of two from here on may give infinite values: 2^125 times the greatest level, 12.

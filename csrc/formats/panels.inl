@@ -69,16 +69,16 @@ void write_unit(const uint8_t* codes, size_t stride, uint8_t* to) {
   write_half<Bits>(codes + kHalf * stride, stride, to + kLineBytes / 2);
 }
 
-// Writes a block's numbers; returns whether they are finite.
+// Writes the numbers of block `at` of a span; returns whether they are finite.
 template <class Type>
-bool write_numbers(const uint8_t* block, const Header& header, int group, int row) {
+bool write_numbers(const uint8_t* block, const Header& header, int at, int row) {
   constexpr CodeLayout layout = Type::type.layout;
   constexpr int groups = Type::type.values / layout.group;
   Numbers of;
   Type::numbers(block, of);
-  if constexpr (layout.scales == ScaleForm::power) {
-    header.scale(group, row, of.scales[0]);
-    return of.scales[0] < kGreatPower;
+  if constexpr (layout.in_bytes()) {
+    for (int g = 0; g < groups; g++) header.scale(at * groups + g, row, of.scales[g]);
+    return layout.scales == ScaleForm::e4m3 || of.scales[0] < kGreatPower;
   } else {
     if constexpr (layout.minima == MinimumForm::none) of.minimum = 0;
     if constexpr (layout.scales == ScaleForm::nested) {
@@ -87,8 +87,8 @@ bool write_numbers(const uint8_t* block, const Header& header, int group, int ro
       if constexpr (layout.minima == MinimumForm::nested)
         for (int g = 0; g < groups; g++) header.minimum(g, row, of.minima[g]);
     } else {
-      header.scale(group, row, of.scale);
-      if constexpr (layout.minima == MinimumForm::f16) header.minimum(group, row, of.minimum);
+      header.scale(at, row, of.scale);
+      if constexpr (layout.minima == MinimumForm::f16) header.minimum(at, row, of.minimum);
     }
     return std::max(of.scale & 0x7fff, of.minimum & 0x7fff) < kInfiniteF16;
   }

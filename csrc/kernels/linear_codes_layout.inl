@@ -38,6 +38,12 @@ SUFFICE_INLINE vf power_of(const std::byte* from) {
   return as_float(e < 2 ? splat_bits(0x200000) << e : (e - 1) << 23);
 }
 
+// Halves of unsigned floats of 4 and 3 bits.
+SUFFICE_INLINE vf small_float_of(const std::byte* from) {
+  const vi bits = load_bytes<uint8_t>(from);
+  return bits < 8 ? to_float(bits) * 0x1p-10f : as_float((bits << 20) + (119 << 23));
+}
+
 // The scales of W rows, from `row` on, in group `at` of a span; `outer` those of nested ones.
 template <ScaleForm form>
 SUFFICE_INLINE vf scale_of(const std::byte* header, int at, int row, vf outer) {
@@ -47,6 +53,7 @@ SUFFICE_INLINE vf scale_of(const std::byte* header, int at, int row, vf outer) {
   if constexpr (form == ScaleForm::f32)
     return load(reinterpret_cast<const float*>(header) + at * kPanel + row);
   if constexpr (form == ScaleForm::power) return power_of(header + at * kPanel + row);
+  if constexpr (form == ScaleForm::e4m3) return small_float_of(header + at * kPanel + row);
   return outer * to_float(load_bytes<int8_t>(header + kLineBytes + at * kPanel + row));
 }
 
@@ -106,6 +113,8 @@ SUFFICE_INLINE void by_forms(const CodeLayout& layout, F f) {
     wide.template operator()<ScaleForm::f32>();
   else if (layout.scales == ScaleForm::power)
     f.template operator()<ScaleForm::power, MinimumForm::none>();
+  else if (layout.scales == ScaleForm::e4m3)
+    f.template operator()<ScaleForm::e4m3, MinimumForm::none>();
   else if (layout.minima == MinimumForm::none)
     f.template operator()<ScaleForm::nested, MinimumForm::none>();
   else

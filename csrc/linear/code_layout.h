@@ -15,7 +15,8 @@ namespace suffice {
 //     power       a byte e: 2^(e - 128)
 //     nested      a signed byte, times a float16 for all groups of 256 columns
 //     f32         a number of 32 bits
-enum class ScaleForm : uint8_t { f16, bf16, power, nested, f32 };
+//     e4m3        a byte 0eeeemmm, half of this number of 8 bits: (8 + m) 2^(e - 11), or m 2^-10 if e = 0
+enum class ScaleForm : uint8_t { f16, bf16, power, nested, f32, e4m3 };
 
 //     none        0
 //     f16         a float16
@@ -30,7 +31,7 @@ enum class MinimumForm : uint8_t { none, f16, zero, nested };
 //     scales f16, bf16         [groups][16] in lines; minima f16 [groups][16] behind them, or
 //                              bytes z [groups][16]
 //     scales f32               [groups][16] in lines; bytes z [groups][16] behind them
-//     scales power             bytes e [4][16]
+//     scales power, e4m3       bytes [4][16]
 //     scales nested            float16 [16] of scales, float16 [16] of minima (0 without minima),
 //                              bytes [groups][16] of scales, bytes m [groups][16] if there are
 //                              minima
@@ -41,7 +42,7 @@ enum class MinimumForm : uint8_t { none, f16, zero, nested };
 //       with zeros             4                    192
 //     f32                      2                    128
 //       with zeros             4                    320
-//     power                    4                    64
+//     power, e4m3              4                    64
 //     nested                   256 / group          64 + 16 groups
 //       with minima nested     256 / group          64 + 32 groups
 //
@@ -78,22 +79,25 @@ constexpr size_t unit_bytes(int bits) { return static_cast<size_t>(bits) * kLine
 
 struct CodeLayout {
   int bits = 0;   // 2 to 6, or 8
-  int group = 0;  // a multiple of 32; 16 is allowed for nested scales
+  int group = 0;  // a multiple of 32; 16 for scales e4m3, and allowed for nested ones
   ScaleForm scales = ScaleForm::f16;
   MinimumForm minima = MinimumForm::none;
 
   bool operator==(const CodeLayout&) const = default;
 
+  constexpr bool in_bytes() const {  // scales, without outer ones
+    return scales == ScaleForm::power || scales == ScaleForm::e4m3;
+  }
   constexpr int groups_in_span() const {
     if (scales == ScaleForm::nested) return kNested / group;
-    return scales == ScaleForm::power || minima == MinimumForm::zero ? 4 : 2;
+    return in_bytes() || minima == MinimumForm::zero ? 4 : 2;
   }
   constexpr int span() const { return groups_in_span() * group; }  // columns
   constexpr int header_bytes() const {
     const int each = kPanel * groups_in_span();
     if (scales == ScaleForm::nested)
       return kLineBytes + each * (minima == MinimumForm::nested ? 2 : 1);
-    if (scales == ScaleForm::power) return each;
+    if (in_bytes()) return each;
     if (scales == ScaleForm::f32) return each * (minima == MinimumForm::zero ? 5 : 4);
     return each * (minima == MinimumForm::f16 ? 4 : minima == MinimumForm::zero ? 3 : 2);
   }

@@ -43,7 +43,7 @@ def test_values_are_those_of_the_gguf_package(
         ours = code_panels.dense(out, codes.layout, codes.levels, rows, columns)
         theirs = dequantized(kind, data)
         assert finite and same(ours + 0, theirs + 0)  # +0: a zero's sign is no value
-        assert len(np.unique(theirs)) > 10
+        assert len(np.unique(theirs)) > 10 or kind.startswith("TQ")
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q6_K"])
@@ -67,7 +67,7 @@ def test_scales_and_minima_that_are_not_finite_are_told(
         other = data.copy()
         other[33, at : at + 2] = [bad & 255, bad >> 8]
         assert not panels_of(stored(tmp_path, kind, other))[2]
-    if not places:
+    if kind == "MXFP4":
         data[33, 0] = 253
         assert not panels_of(stored(tmp_path, kind, data))[2]
 

@@ -53,6 +53,10 @@ def numbers(header: np.ndarray, layout: CodeLayout) -> list[np.ndarray]:
     none = np.zeros(shape, np.float32)
     if layout.scales == "power":
         return [np.ldexp(np.float32(1), header.reshape(shape).astype(int) - 128).T, none.T, none.T]
+    if layout.scales == "e4m3":
+        exponents, fractions = (each.reshape(shape).T for each in (header >> 3, header & 7))
+        sizes = np.where(exponents, 1 + fractions / 8, fractions / 4)
+        return [np.ldexp(sizes, exponents.astype(int) - 8).astype(np.float32), none.T, none.T]
     if layout.scales == "nested":
         outer = header[:LINE].view(np.float16).reshape(2, ROWS).astype(np.float32)
         bytes_ = header[LINE:].reshape(-1, *shape)

@@ -12,7 +12,9 @@ WORDS: dict[str, tuple[int, ...]] = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q6_K": (208,),
-    "MXFP4": (),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+    **dict.fromkeys(["MXFP4", "NVFP4"], ()),
 }
 # float16 numbers as they are stored: largest, least, subnormal, zeros, and ordinary ones
 EXTREMES = np.array(
@@ -44,15 +46,19 @@ def blocks(
     for at in WORDS[kind]:
         chosen = random.choice(words, found.shape[:2]).astype("<u2")
         found[..., at : at + 2] = chosen[..., None].view(np.uint8)
-    if not WORDS[kind]:
+    if kind == "MXFP4":
         found[..., 0] = random.choice(powers, found.shape[:2])
     return found.reshape(rows, -1)
 
 
 def ordinary(kind: str, rows: int, columns: int) -> np.ndarray:
     """Return stored rows whose values are those of a model's weights, about 0.06 in size."""
-    if not WORDS[kind]:
+    if kind == "MXFP4":
         return blocks(kind, rows, columns, powers=np.array([121, 122], np.uint8))
+    if kind == "NVFP4":
+        found = blocks(kind, rows, columns).reshape(rows, -1, sizes(kind)[1])
+        found[..., :4] = 16 + found[..., :4] % 8  # 2^-7 to 2^-6
+        return found.reshape(rows, -1)
     one = np.array([1], np.float16).view(np.uint16)
     size = dequantized(kind, blocks(kind, rows, columns, one)).std()
     factors = np.linspace(0.5, 1.5, 16) * DEVIATION / size

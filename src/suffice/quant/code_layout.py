@@ -3,7 +3,8 @@
     w[n, k] = scale[n, g] level[code[n, k]] + minimum[n, g],    g = k // group
 
 Forms of a scale: `float16`, `bfloat16` or `float32`; `power`, a byte e for 2^(e - 128); `nested`, a
-signed byte times a float16 for all groups of 256 columns. Forms of a minimum: `none`, which is 0;
+signed byte times a float16 for all groups of 256 columns; `e4m3`, half of an unsigned float of 4
+and 3 bits. Forms of a minimum: `none`, which is 0;
 `float16`; `zero`, a byte z for scale (level - z), or scale (level - (z - 128)) if codes have 8
 bits; `nested`, a byte m for -m times a float16.
 """
@@ -16,9 +17,11 @@ from typing import Literal, get_args
 from suffice.errors import InputError
 from suffice.quant.panels import ROWS
 
-ScaleForm = Literal["float16", "bfloat16", "power", "nested", "float32"]
+ScaleForm = Literal["float16", "bfloat16", "power", "nested", "float32", "e4m3"]
 MinimumForm = Literal["none", "float16", "zero", "nested"]
+_BYTES = ("power", "e4m3")  # scales that are a byte and nothing else
 BITS = (2, 3, 4, 5, 6, 8)
+_SMALL_FLOAT_GROUP = 16
 UNIT = 32  # columns whose codes are stored together
 NESTED = 256  # columns that share the outer scale of nested ones
 _LINE_BYTES = 64
@@ -45,15 +48,18 @@ class CodeLayout:
             raise InputError(f"no codes with {self.scales} scales and {self.minima} minima")
         if self.minima == "nested" and not nested:
             raise InputError("nested minima go with nested scales")
-        if self.scales == "power" and self.minima != "none":
-            raise InputError("scales that are powers of two go without minima")
+        if self.scales in _BYTES and self.minima != "none":
+            raise InputError(f"{self.scales} scales, which are bytes, go without minima")
         if self.scales == "float32" and self.minima not in ("none", "zero"):
             raise InputError("float32 scales go with zero points or no minima")
         if nested and (self.minima not in ("none", "nested") or self.group not in (16, 32, 64)):
             raise InputError(
                 "nested scales are for 16, 32 or 64 columns, with nested minima or none"
             )
-        if not nested and (self.group < UNIT or self.group % UNIT):
+        if self.scales == "e4m3" and self.group != _SMALL_FLOAT_GROUP:
+            raise InputError(f"e4m3 scales are for {_SMALL_FLOAT_GROUP} columns, not {self.group}")
+        whole = not nested and self.scales != "e4m3"
+        if whole and (self.group < UNIT or self.group % UNIT):
             raise InputError(f"group={self.group}: must be a multiple of {UNIT}")
 
     @property
@@ -61,7 +67,7 @@ class CodeLayout:
         """Groups whose scales and minima stand together."""
         if self.scales == "nested":
             return NESTED // self.group
-        return 4 if self.scales == "power" or self.minima == "zero" else 2
+        return 4 if self.scales in _BYTES or self.minima == "zero" else 2
 
     @property
     def span(self) -> int:
@@ -74,7 +80,7 @@ class CodeLayout:
         each = ROWS * self.groups_in_span
         if self.scales == "nested":
             return _LINE_BYTES + each * (2 if self.minima == "nested" else 1)
-        if self.scales == "power":
+        if self.scales in _BYTES:
             return each
         if self.scales == "float32":
             return each * (5 if self.minima == "zero" else 4)

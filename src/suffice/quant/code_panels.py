@@ -1,7 +1,7 @@
 """Panels of codes in NumPy, as `csrc/linear/code_layout.h` draws them: the readable reference.
 
-The numbers of groups keep their stored types: scales float16, bfloat16, float32, uint8 (powers) or
-int8 (nested); minima float16 or uint8; outer scales and minima, of nested ones, float16.
+The numbers of groups keep their stored types: scales float16, bfloat16, float32, uint8 (powers,
+e4m3) or int8 (nested); minima float16 or uint8; outer scales and minima, of nested ones, float16.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _SCALES = {
     "float32": np.dtype(np.float32),
     "power": _BYTE,
     "nested": _SIGNED,
+    "e4m3": _BYTE,
 }
 _MINIMA = {"float16": _HALF, "zero": _BYTE, "nested": _BYTE}
 
@@ -109,6 +110,12 @@ def _scale(layout: CodeLayout, numbers: Numbers) -> np.ndarray:
     if layout.scales == "power":
         power: np.ndarray = np.ldexp(np.float32(1), numbers.scales.astype(np.int32) - 128)
         return power
+    if layout.scales == "e4m3":
+        exponents, fractions = numbers.scales >> 3, (numbers.scales & 7).astype(np.float32)
+        small: np.ndarray = np.ldexp(
+            fractions + 8 * (exponents > 0), np.maximum(exponents, 1).astype(np.int32) - 11
+        )
+        return small
     inner = numbers.scales.astype(np.float32)
     if numbers.outer_scales is None:
         return inner

@@ -45,9 +45,6 @@ _BY_PACKAGE = {
     21: Block("IQ3_S", 256, 110),
     22: Block("IQ2_S", 256, 82),
     29: Block("IQ1_M", 256, 56),
-    34: Block("TQ1_0", 256, 54),
-    35: Block("TQ2_0", 256, 66),
-    40: Block("NVFP4", 64, 36),
 }
 TYPES = NATIVE | _BY_PACKAGE  # that can be read, by ggml number
 _UNREAD = {

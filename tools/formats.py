@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from suffice.checkpoints.formats.gguf_types import CODES, NATIVE, TYPES, Codes
+from suffice.checkpoints.formats.gguf_types import CODES, TYPES, Codes
 
 PAGE = Path(__file__).parent.parent / "docs" / "formats.md"
 COLUMNS = 4096  # of the matrices whose bits are shown
@@ -21,7 +21,9 @@ Generated from the readers' tables by `python tools/formats.py`.
 A quantized weight is `scale * level + minimum`. Neighbouring columns of a row, a *group*, share a
 scale and a minimum; each weight has a *code*, which selects a level. suffice keeps the codes,
 scales and minima of these types as the file has them and only moves them to other places in memory
-(`--quant file`, the default). So the weights have the file's values, bit for bit.
+(`--quant file`, the default). So the weights have the file's values, bit for bit. Of types with a
+*grid*, places stay places: each stands for the codes of 8 or 4 neighbouring columns, and is looked
+up where it is multiplied.
 
 | GGUF type | bits | group | scale | minimum | levels | a weight in the file | in memory |
 |---|---|---|---|---|---|---|---|
@@ -31,6 +33,7 @@ FORMS = {
     "float16": "float16",
     "power": "power of two",
     "e4m3": "float of 8 bits",
+    "nested32": "integer times a float16 of 256 columns",
     "nested": "integer times a float16 of 256 columns",
 }
 FOOT = """
@@ -44,10 +47,11 @@ again.
 def line(name: str, codes: Codes) -> str:
     """Return a type's line of the table."""
     layout, levels = codes
-    block = next(each for each in NATIVE.values() if each.name == name)
+    block = next(each for each in TYPES.values() if each.name == name)
     stored = 8 * block.bytes / block.values
     packed = 8 * layout.panel_bytes(COLUMNS) / (PANEL_ROWS * COLUMNS)
-    cells = [name, layout.bits, layout.group, FORMS[layout.scales], FORMS[layout.minima]]
+    bits = f"{layout.bits}, in a grid" if layout.grid != "none" else layout.bits
+    cells = [name, bits, layout.group, FORMS[layout.scales], FORMS[layout.minima]]
     cells += [
         spelled([int(each) - OFFSET for each in levels]),
         f"{stored:.4g} bits",

@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +36,12 @@ from suffice.checkpoints.formats.gguf_types import CODES
 from suffice.decoder.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.code_layout import NESTED
+from suffice.quant.code_panels import spans as spans_of
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
 from suffice.quant.outliers import reference
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
+from suffice.quant.panels import ROWS as PANEL_ROWS
 
 SIZES = [(4096, 4096), (14336, 4096)]
 RANDOM = np.random.default_rng(0)
@@ -96,10 +99,19 @@ def of_files(name: str, rows: int, columns: int, a: int) -> PackedCodes:
     """Return a random weight in the codes of a type of GGUF files, for inputs of `a` bits."""
     layout, levels = CODES[name]
     random = np.random.default_rng(0)
+    given: dict[str, Any] = {"bias": None, "levels": levels, "most": INPUT_LEVELS[a]}
+    if layout.grid != "none":  # all bytes are places and scales, but those of outer scales
+        shape = (-(-rows // PANEL_ROWS), layout.panel_bytes(columns))
+        data = random.integers(256, size=shape, dtype=np.uint8)
+        for header, _ in spans_of(layout, columns):
+            data[:, header : header + 4 * PANEL_ROWS] = np.ones(PANEL_ROWS, np.float32).view(
+                np.uint8
+            )
+        return PackedCodes(data, rows, columns, layout=layout, **given)
     stored = random.integers(2**layout.bits, size=(rows, columns), dtype=np.uint8)
     groups, spans = (rows, columns // layout.group), (rows, columns // NESTED, 2)
     # Bytes near 128 are scales near 1 if they are powers, and small whole numbers if nested.
-    bytes_of = {"nested": np.int8, "power": np.uint8}
+    bytes_of = {"nested": np.int8, "power": np.uint8, "e4m3": np.uint8}
     scales = random.integers(100, 128, groups).astype(bytes_of.get(layout.scales, np.float16))
     minima = None
     if layout.minima != "none":
@@ -107,9 +119,7 @@ def of_files(name: str, rows: int, columns: int, a: int) -> PackedCodes:
         minima = minima.astype(np.float16 if layout.minima == "float16" else np.uint8)
     outer = np.ones(spans, np.float16) if layout.scales == "nested" else None
     data = pack_groups(stored, layout, scales, minima, outer)
-    return PackedCodes(
-        data, rows, columns, bias=None, layout=layout, levels=levels, most=INPUT_LEVELS[a]
-    )
+    return PackedCodes(data, rows, columns, layout=layout, **given)
 
 
 def measure(

@@ -29,6 +29,7 @@ using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
+using ConstWords = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstInts = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
@@ -52,26 +53,31 @@ void check_rule(const AttentionRule& rule, int group);  // query heads that shar
 constexpr const char* kNeedsBases = "the cache has no bases of its keys and values";
 
 // The forms of scales and minima by their names in Python.
-constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32", "e4m3"};
+constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power",   "nested",
+                                       "float32", "e4m3",     "nested32"};
 constexpr const char* kMinimumForms[] = {"none", "float16", "zero", "nested"};
+constexpr const char* kGrids[] = {"none", "iq2_xxs", "iq2_xs", "iq2_s", "iq1", "iq3_xxs", "iq3_s"};
 
 // The description of codes by these names, checked.
-CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima);
+CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima,
+                     const std::string& grid = "none");
 
 // What codes need beyond their data; see linear/linear.h.
 struct CodeParts {
   std::optional<ConstBytes> levels;
   int group;
-  std::string scales, minima;
+  std::string scales, minima, grid;
+  std::optional<ConstWords> entries;
   std::optional<ConstInts> order;
   int rotation, max_code;
 };
 
 // Owns padded copies of scale and bias, the levels, the order, and the wave of a rotation; keeps
-// the weight's array alive.
+// the arrays of the weight and of its grid alive.
 struct PyLinear {
   Linear linear;
   ConstBytes data;
+  std::optional<ConstWords> entries;
   std::vector<float> scale, bias, wave;
   std::vector<uint8_t> levels;
   std::vector<int32_t> order;

@@ -40,15 +40,16 @@ bool checked(Outcome outcome) {
   return outcome == Outcome::ok;
 }
 
-std::vector<std::tuple<std::string, int, int, int>> py_block_types() {
-  std::vector<std::tuple<std::string, int, int, int>> found;
+std::vector<std::tuple<std::string, int, int, int, bool>> py_block_types() {
+  std::vector<std::tuple<std::string, int, int, int, bool>> found;
   for (const BlockType& type : block_types())
-    found.emplace_back(type.name, type.number, type.values, type.bytes);
+    found.emplace_back(type.name, type.number, type.values, type.bytes, type.decoded());
   return found;
 }
 
-// Each coded type: its name, layout (bits, group, scales, minima), and levels plus 128.
-using NamedLayout = std::tuple<std::string, int, int, std::string, std::string, std::vector<int>>;
+// Each coded type: its name, layout (bits, group, scales, minima, grid), and levels plus 128.
+using NamedLayout =
+    std::tuple<std::string, int, int, std::string, std::string, std::string, std::vector<int>>;
 std::vector<NamedLayout> py_code_layouts() {
   std::vector<NamedLayout> found;
   for (const BlockType& type : block_types()) {
@@ -56,10 +57,10 @@ std::vector<NamedLayout> py_code_layouts() {
     const CodeLayout& layout = type.layout;
     std::vector<uint8_t> levels(size_t{1} << layout.bits);
     levels_of(type, levels.data());
-    found.emplace_back(type.name, layout.bits, layout.group,
-                       kScaleForms[static_cast<int>(layout.scales)],
-                       kMinimumForms[static_cast<int>(layout.minima)],
-                       std::vector<int>(levels.begin(), levels.end()));
+    found.emplace_back(
+        type.name, layout.bits, layout.group, kScaleForms[static_cast<int>(layout.scales)],
+        kMinimumForms[static_cast<int>(layout.minima)], kGrids[static_cast<int>(layout.grid)],
+        std::vector<int>(levels.begin(), levels.end()));
   }
   return found;
 }
@@ -84,6 +85,7 @@ bool py_read_rows(int file, int64_t offset, const std::string& name, int64_t fir
   const int64_t count = out.shape(0);
   require(first >= 0 && first <= INT64_MAX - count, "there is no such row");
   const StoredRows stored = stored_rows(file, offset, name, out.shape(1), first + count, paired);
+  require(stored.type->decoded(), "values of " + name + " are not decoded here");
   Outcome outcome;
   {
     nb::gil_scoped_release release;
@@ -229,7 +231,7 @@ void bind_formats(nb::module_& m) {
   m.def("read_rows", &py_read_rows, "file"_a, "offset"_a, "block_type"_a, "first"_a,
         "out"_a.noconvert(), "paired"_a = 0);
   m.def("code_layouts", &py_code_layouts,
-        "Name, bits, group, scales, minima, and levels plus 128, of each type of codes.");
+        "Name, bits, group, scales, minima, grid, and levels plus 128, of each type of codes.");
   m.def("read_panels", &py_read_panels, "file"_a, "offset"_a, "block_type"_a, "rows"_a, "columns"_a,
         "out"_a.noconvert(), "paired"_a = 0);
   m.def("pack_codes", &py_pack_codes, "codes"_a.noconvert(), "bits"_a, "group"_a, "scales"_a,

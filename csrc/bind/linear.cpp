@@ -24,12 +24,19 @@ Form form_named(const char* const (&names)[Count], const std::string& name, cons
 }
 }  // namespace
 
-CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima) {
+CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima,
+                     const std::string& grid) {
   require(code_bits_allowed(bits), "codes of " + std::to_string(bits) + " bits; 2 to 6 or 8");
   const CodeLayout layout{bits, group, form_named<ScaleForm>(kScaleForms, scales, "scales"),
-                          form_named<MinimumForm>(kMinimumForms, minima, "minima")};
-  const bool nested = layout.scales == ScaleForm::nested;
-  const bool fit = nested                ? minima == "nested"
+                          form_named<MinimumForm>(kMinimumForms, minima, "minima"),
+                          form_named<Grid>(kGrids, grid, "grid")};
+  const bool nested = layout.nested();
+  require((layout.scales == ScaleForm::nested32) == (layout.grid != Grid::none),
+          "nested32 scales go with a grid, and a grid with these");
+  const int most = shape_of(layout.grid).columns == 4 ? 4 : 3;
+  require(layout.grid == Grid::none || bits == most,
+          "codes of " + std::to_string(bits) + " bits do not go with grid '" + grid + "'");
+  const bool fit = nested                ? minima == "nested" && layout.grid == Grid::none
                    : scales == "float32" ? minima == "zero"
                                          : !layout.in_bytes() && minima != "nested";
   require(fit || minima == "none", scales + " scales do not go with minima '" + minima + "'");
@@ -75,8 +82,15 @@ void PyLinear::set_codes(const CodeParts& parts) {
   require(parts.group <= std::max(most, kNested), "a scale for " + std::to_string(parts.group) +
                                                       " columns; at most " + std::to_string(most) +
                                                       " are allowed");
-  linear.layout =
-      layout_of(std::countr_zero(levels.size()), parts.group, parts.scales, parts.minima);
+  linear.layout = layout_of(std::countr_zero(levels.size()), parts.group, parts.scales,
+                            parts.minima, parts.grid);
+  const size_t places =
+      linear.layout.grid == Grid::none ? 0 : size_t{1} << shape_of(linear.layout.grid).place_bits;
+  const size_t given = parts.entries ? parts.entries->size() : 0;
+  require(given == places, "a grid of " + std::to_string(given) + " entries; " +
+                               std::to_string(places) + " expected");
+  entries = parts.entries;
+  linear.entries = entries ? entries->data() : nullptr;
   if (parts.order) set_order(*parts.order);
   const int rotation = parts.rotation;
   require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
@@ -249,16 +263,17 @@ void bind_linear(nb::module_& m) {
           [](PyLinear* self, ConstBytes data, int rows, int columns, const std::string& type,
              std::optional<ConstFloats> scale, std::optional<ConstFloats> bias,
              std::optional<ConstBytes> levels, int group, const std::string& scales,
-             const std::string& minima, std::optional<ConstInts> order, int rotation,
-             int max_code) {
-            new (self) PyLinear(data, rows, columns, type, scale, bias,
-                                {levels, group, scales, minima, order, rotation, max_code});
+             const std::string& minima, const std::string& grid, std::optional<ConstWords> entries,
+             std::optional<ConstInts> order, int rotation, int max_code) {
+            new (self)
+                PyLinear(data, rows, columns, type, scale, bias,
+                         {levels, group, scales, minima, grid, entries, order, rotation, max_code});
           },
           "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
           "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(),
           "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "scales"_a = "float16",
-          "minima"_a = "none", "order"_a.noconvert().none() = nb::none(), "rotation"_a = 0,
-          "max_code"_a = 0)
+          "minima"_a = "none", "grid"_a = "none", "entries"_a.noconvert().none() = nb::none(),
+          "order"_a.noconvert().none() = nb::none(), "rotation"_a = 0, "max_code"_a = 0)
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
       .def("unpack", &py_unpack, "out"_a.noconvert())

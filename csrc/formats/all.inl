@@ -7,13 +7,19 @@
 #include "decode.inl"
 #include "panels.inl"
 #include "array_panels.inl"
+#include "blocks_of_grids.inl"
+#include "grid_panels.inl"
 // clang-format on
 
 template <class Type>
 constexpr Loops loops_of() {
-  Loops found{.type = Type::type, .decode = decode<Type>};
+  Loops found{.type = Type::type};
+  if constexpr (Type::type.decoded()) found.decode = decode<Type>;
   if constexpr (Type::type.coded()) {
-    found.write_panel = panel_of_blocks<Type>;
+    if constexpr (Type::type.decoded())
+      found.write_panel = panel_of_blocks<Type>;
+    else
+      found.write_panel = panel_of_places<Type>;
     for (int code = 0; code < 1 << Type::type.layout.bits; code++)
       found.levels[code] = static_cast<uint8_t>(Type::levels[code] + kLevelOffset);
   }
@@ -26,4 +32,5 @@ constexpr std::array<Loops, sizeof...(Types)> all_loops() {
 }
 
 constexpr auto loops = all_loops<F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K,
-                                 Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4>();
+                                 Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4, IQ2_XXS,
+                                 IQ2_XS, IQ2_S, IQ1_S, IQ1_M, IQ3_XXS, IQ3_S>();

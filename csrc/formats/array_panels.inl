@@ -32,6 +32,7 @@ inline bool write_group(const CodeArrays& from, const Header& header, int group,
     case ScaleForm::f32: finite = (scale(uint32_t{}) & 0x7fffffff) < kInfiniteF32; break;
     case ScaleForm::power: finite = scale(uint8_t{}) < kGreatPower; break;
     case ScaleForm::e4m3:
+    case ScaleForm::nested32:  // of blocks only
     case ScaleForm::nested: scale(uint8_t{});
   }
   if (from.layout.minima == MinimumForm::f16)

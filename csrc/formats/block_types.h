@@ -21,6 +21,7 @@ struct BlockType {
   CodeLayout layout{};  // of its panels; 0 bits: values are floats
 
   constexpr bool coded() const { return layout.bits != 0; }
+  constexpr bool decoded() const { return layout.grid == Grid::none; }  // else Python has the grid
 };
 
 std::span<const BlockType> block_types();

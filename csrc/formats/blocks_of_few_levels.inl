@@ -3,7 +3,8 @@
 struct TQ1_0 {  // five ternary digits a byte, the first ones by 32 and 16; four digits; scale
   static constexpr BlockType type{"TQ1_0", 34, 256, 54, {2, 256}};
   static constexpr Even levels{-1};
-  // The next digit of `count` bytes. A byte is a fraction of 256, its digits those behind the point.
+  // The next digit of `count` bytes. A byte is a fraction of 256, its digits those behind the
+  // point.
   static void digits(const uint8_t* __restrict from, int count, int power, uint8_t* __restrict to) {
     for (int i = 0; i < count; i++) to[i] = (from[i] * power & 255) * 3 >> 8;
   }

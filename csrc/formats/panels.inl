@@ -17,7 +17,7 @@ struct Header {
   }
   template <class Number>
   void scale(int group, int row, Number bits) const {
-    number(layout.scales == ScaleForm::nested ? kLineBytes : 0, group, row, bits);
+    number(layout.nested() ? kLineBytes : 0, group, row, bits);
   }
   template <class Number>
   void minimum(int group, int row, Number bits) const {

@@ -31,7 +31,7 @@ SUFFICE_INLINE void find_crossed(const Linear& w, const Levels<Bits, Even>& leve
   const vi lowest = splat_bits((w.lowest & 0xffff) * 0x00010001u);
   for (int p = 0; p < P; p++) {
     const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
-    fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+    if (batches[p].in_memory()) fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
     vi sum[2] = {};
 #pragma GCC unroll 8

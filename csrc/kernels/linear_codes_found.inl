@@ -60,7 +60,7 @@ SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatc
                                 int unit, vi* found) {
   for (int p = 0; p < P; p++) {
     const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
-    fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+    if (batches[p].in_memory()) fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
 #pragma GCC unroll 8
     for (int four = 0; four < kFours; four++)

@@ -8,9 +8,12 @@ constexpr int kFours = kUnit / 4;
 constexpr int kUnitsAtOnce = kNested / kUnit;
 
 struct alignas(kLineBytes) UnitBatch {
-  const std::byte* units;  // adjacent
+  const std::byte* units;  // adjacent; of a grid they are `codes`
   float scale[2 * kUnitsAtOnce][kPanel];
   float minimum[2 * kUnitsAtOnce][kPanel];
+  alignas(kLineBytes) std::byte codes[kUnitsAtOnce * unit_bytes(4)];
+
+  SUFFICE_INLINE bool in_memory() const { return units != codes; }
 };
 constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;            // from a scale to its minimum
 constexpr int kBatchFloats = sizeof(UnitBatch) / sizeof(float);  // to the scale of the next batch
@@ -73,13 +76,16 @@ SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer,
 template <ScaleForm scales, MinimumForm minima>
 SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
                                  int first, int count, bool plain, float* to) {
-  constexpr bool nested = scales == ScaleForm::nested;
+  constexpr bool wide = scales == ScaleForm::nested32;
+  constexpr bool nested = scales == ScaleForm::nested || wide;
   constexpr int bytes = nested ? 1 : scales == ScaleForm::f32 ? 4 : 2;
   const std::byte* behind = header + in_span * kPanel * bytes + (nested ? kLineBytes : 0);
   const int zero = layout.bits == 8 ? -kLevelOffset : 0;
   for (int row = 0; row < kPanel; row += W) {
     const auto* outer = reinterpret_cast<const uint16_t*>(header) + row;
-    const vf outer_scale = nested ? load_f16(outer) : vf{};
+    const vf outer_scale = wide     ? load(reinterpret_cast<const float*>(header) + row)
+                           : nested ? load_f16(outer)
+                                    : vf{};
     const vf outer_minimum = nested ? load_f16(outer + kPanel) : vf{};
 #pragma GCC unroll 2
     for (int i = 0; i < count; i++) {
@@ -115,24 +121,12 @@ SUFFICE_INLINE void by_forms(const CodeLayout& layout, F f) {
     f.template operator()<ScaleForm::power, MinimumForm::none>();
   else if (layout.scales == ScaleForm::e4m3)
     f.template operator()<ScaleForm::e4m3, MinimumForm::none>();
+  else if (layout.scales == ScaleForm::nested32)
+    f.template operator()<ScaleForm::nested32, MinimumForm::none>();
   else if (layout.minima == MinimumForm::none)
     f.template operator()<ScaleForm::nested, MinimumForm::none>();
   else
     f.template operator()<ScaleForm::nested, MinimumForm::nested>();
-}
-
-// Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
-// reading and must not wait for it.
-constexpr int kAheadCodes = 8192;
-
-// Fetches lines by one instruction that goes from each to the next: cores find their own streams by
-// the instruction, and unrolled, each of its copies leaves lines out.
-SUFFICE_INLINE void fetch_lines(const std::byte* from, int bytes) {
-#pragma GCC unroll 1
-  for (int at = 0; at < bytes; at += kLineBytes) {
-    fetch_near(from + at + kAheadCodes);
-    asm volatile("");  // keeps it a loop
-  }
 }
 
 // Goes through the units of a panel.
@@ -144,7 +138,8 @@ class PanelUnits {
         plain_(plain),
         groups_(layout_.groups_in_span()),
         header_bytes_(layout_.header_bytes()),
-        unit_bytes_(static_cast<int>(unit_bytes(layout_.bits))),
+        unit_bytes_(static_cast<int>(layout_.stored_unit_bytes())),
+        words_(w.entries),
         in_span_(layout_.span() / kUnit),
         in_group_(layout_.group / kUnit),
         next_(w.data + panel * w.panel_bytes()),
@@ -159,6 +154,7 @@ class PanelUnits {
     int count = in_span_ - unit_ < kUnitsAtOnce ? in_span_ - unit_ : kUnitsAtOnce;
     count = left_ < count ? left_ : count;
     to.units = next_;
+    if (words_) expand(to, count);
     next_ += count * unit_bytes_;
     left_ -= count;
     by_forms(layout_, [&]<ScaleForm scales, MinimumForm minima>() __attribute__((always_inline)) {
@@ -178,6 +174,14 @@ class PanelUnits {
     fetch_lines(header_, header_bytes_);
   }
 
+  // A span of a grid has as many units as are prepared together.
+  void expand(UnitBatch& to, int count) const {
+    const std::byte* lines = header_ + kLineBytes + groups_ * kPanel;
+    to.units = to.codes;
+    by_grid(layout_.grid,
+            [&]<Grid grid>() { expand_places<grid>(words_, next_, lines, count, to.codes); });
+  }
+
   // Stores for each of some units the scale and the minimum of its group.
   template <ScaleForm scales, MinimumForm minima>
   SUFFICE_INLINE void repeat_scales(UnitBatch& to, int units) const {
@@ -195,7 +199,8 @@ class PanelUnits {
   bool plain_ = false;
   int groups_ = 0, header_bytes_ = 0;  // of a span
   int unit_bytes_ = 0;
-  int in_span_ = 0, in_group_ = 0;  // units
+  const uint32_t* words_ = nullptr;  // of a grid
+  int in_span_ = 0, in_group_ = 0;   // units
   const std::byte *header_ = nullptr, *next_ = nullptr;
   int left_ = 0, unit_ = 0;  // the next unit, in its span
 };
@@ -226,7 +231,7 @@ SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = fals
                               const float* scale = batch->scale[0];
                               const std::byte* unit = batch->units;
                               for (int i = 0; i < count; i++) {
-                                fetch_lines(unit, bytes);
+                                if (batch->in_memory()) fetch_lines(unit, bytes);
                                 f(unit, scale);
                                 unit += bytes;
                                 scale += step;

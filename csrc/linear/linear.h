@@ -65,6 +65,7 @@ struct Linear {
   Type type = Type::f32;
   CodeLayout layout;
   const uint8_t* levels = nullptr;
+  const uint32_t* entries = nullptr;  // of the grid: four bits in each byte, see expand_places
   int lowest = 0;
   int range = 0;
   bool even = false;

@@ -52,15 +52,15 @@ class Products(enum.Enum):
 
 def product_rate(of: Products, threads: int, repeats: int) -> float: ...
 def copy_bandwidth(bytes: int, threads: int, repeats: int) -> float: ...
-def block_types() -> list[tuple[str, int, int, int]]:
+def block_types() -> list[tuple[str, int, int, int, bool]]:
     """Name, number in GGUF files, values and bytes of each type of blocks."""
 
 def read_rows(
     file: int, offset: int, block_type: str, first: int, out: _Float32s, paired: int = 0
 ) -> bool: ...
-def code_layouts() -> list[tuple[str, int, int, str, str, list[int]]]:
+def code_layouts() -> list[tuple[str, int, int, str, str, str, list[int]]]:
     """
-    Name, bits, group, scales, minima, and levels plus 128, of each type of codes.
+    Name, bits, group, scales, minima, grid, and levels plus 128, of each type of codes.
     """
 
 def read_panels(
@@ -95,6 +95,8 @@ class Linear:
         group: int = 0,
         scales: str = "float16",
         minima: str = "none",
+        grid: str = "none",
+        entries: _Uint32s | None = None,
         order: _Int32s | None = None,
         rotation: int = 0,
         max_code: int = 0,

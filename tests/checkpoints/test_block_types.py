@@ -11,13 +11,13 @@ import pytest
 
 import gguf_files
 from suffice.checkpoints.formats.gguf_file import GGUF
-from suffice.checkpoints.formats.gguf_types import KNOWN, NATIVE, TYPES, file_type
+from suffice.checkpoints.formats.gguf_types import DECODED, KNOWN, TYPES, file_type
 from suffice.checkpoints.stored_file import FLOATS, StoredFile, is_finite
 from suffice.errors import InputError
 
 COLUMNS = 512
-COMMON = [block.name for block in NATIVE.values()]
-RARE = [block.name for number, block in TYPES.items() if number not in NATIVE]
+COMMON = [block.name for number, block in TYPES.items() if number in DECODED]
+IN_GRIDS = [block.name for number, block in TYPES.items() if number not in DECODED]
 
 
 def random_blocks(kind: str, rows: int, seed: int = 0) -> np.ndarray:
@@ -60,8 +60,8 @@ def test_bit_for_bit_as_the_gguf_package(kind: str, each_isa: str, tmp_path: Pat
     assert not same(other, theirs)
 
 
-@pytest.mark.parametrize("kind", RARE)
-def test_rare_types_are_decoded_by_the_package(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", IN_GRIDS)
+def test_places_in_grids_are_decoded_by_the_package(kind: str, tmp_path: Path) -> None:
     stored = random_blocks(kind, 20)
     assert same(decoded(tmp_path, kind, stored), expected(kind, stored))
 
@@ -83,7 +83,7 @@ def test_any_rows_and_pairs_of_rows(
         assert same(out, pairs[first : first + count])
 
 
-@pytest.mark.parametrize("kind", [*COMMON, *RARE])
+@pytest.mark.parametrize("kind", [*COMMON, *IN_GRIDS])
 def test_what_is_not_finite_is_told(kind: str, tmp_path: Path) -> None:
     """Random bytes have NaN or infinities in most types; the rest of the rows have none."""
     stored = random_blocks(kind, 64)

@@ -39,7 +39,7 @@ def test_headers(layout: CodeLayout, groups: int, header: int) -> None:
         ((7, 32), "codes of 7 bits cannot be stored; allowed: 2..6, 8"),
         ((4, 48), "group=48: must be a multiple of 32"),
         ((4, 32, "float32", "float16"), "float32 scales go with zero points or no minima"),
-        ((4, 32, "power", "zero"), "scales that are powers of two go without minima"),
+        ((4, 32, "power", "zero"), "power scales, which are bytes, go without minima"),
         ((4, 32, "float16", "nested"), "nested minima go with nested scales"),
         ((4, 32, "float64"), "no codes with float64 scales and none minima"),
     ],

@@ -16,9 +16,18 @@ from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear, unpack
 from suffice.errors import InputError
+from suffice.native import core
 from suffice.quant.code_layout import BITS, NESTED, UNIT, CodeLayout
-from suffice.quant.code_panels import Numbers, pack_panels, read_codes, read_numbers
+from suffice.quant.code_panels import (
+    Numbers,
+    grid_words,
+    pack_panels,
+    read_codes,
+    read_numbers,
+    spans,
+)
 from suffice.quant.coded import grouped
+from suffice.quant.grids import GRIDS, GridName
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 40)
@@ -32,6 +41,7 @@ def layouts(bits: int) -> Iterator[CodeLayout]:
             for minima in ("none", "float16", "zero"):
                 yield CodeLayout(bits, group, scales, minima)
         yield CodeLayout(bits, group, "power")
+    yield CodeLayout(bits, 16, "e4m3")
     for group in (16, 32, 64):
         yield CodeLayout(bits, group, "nested")
         yield CodeLayout(bits, group, "nested", "nested")
@@ -48,6 +58,8 @@ def stored(kind: str, shape: tuple[int, int], random: np.random.Generator) -> np
         return random.integers(124, 133, shape).astype(np.uint8)
     if kind == "inner":
         return random.integers(-128, 128, shape).astype(np.int8)
+    if kind == "e4m3":
+        return random.choice([0, 1, 7, 8, *range(40, 72), 127], shape).astype(np.uint8)
     if kind in ("zero", "nested"):
         return random.integers(0, 256, shape).astype(np.uint8)
     values = random.uniform(0.1, 2, shape) * random.choice([-1, 1], shape)
@@ -137,6 +149,52 @@ def test_every_layout(each_isa: str, bits: int) -> None:
             check(weight(layout, 17, 544, a=8))
         elif fits(layout, 37):
             check(weight(layout, 1, 37))
+
+
+def places(grid: GridName, group: int, rows: int, columns: int, a: int = 16) -> PackedCodes:
+    """A weight of random places: all bytes are, but those of outer scales."""
+    bits = GRIDS[grid].code_bits
+    layout, random = CodeLayout(bits, group, "nested32", grid=grid), np.random.default_rng(0)
+    shape = (-(-rows // 16), layout.panel_bytes(columns))
+    data = random.integers(256, size=shape, dtype=np.uint8)
+    for header, _ in spans(layout, columns):
+        outer = random.uniform(0.001, 0.02, (len(data), 16)).astype(np.float32)
+        data[:, header : header + 64] = outer.view(np.uint8)
+    levels = (128 + random.permutation(np.arange(-60, 60, 120 // 2**bits))[: 2**bits]).astype(
+        np.uint8
+    )
+    return PackedCodes(
+        data, rows, columns, bias=normal(rows), layout=layout, levels=levels, most=INPUT_LEVELS[a]
+    )
+
+
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_every_grid(each_isa: str, grid: GridName, group: int) -> None:
+    check(places(grid, group, 40, 608), MOST)
+    check(places(grid, group, 17, 256, a=8))
+    check(places(grid, group, 1, 37))
+
+
+def test_a_grid_needs_its_entries() -> None:
+    """Fewer entries than places, entries without a grid, or a grid without scales of its own."""
+    packed = places("iq2_xs", 16, 16, 256)
+    for changes, message in (
+        ({"entries": np.zeros(256, np.uint32)}, "a grid of 256 entries; 512 expected"),
+        ({"entries": None}, "a grid of 0 entries; 512 expected"),
+        ({"grid": "iq2"}, "no grid 'iq2'"),
+        ({"grid": "iq3_s"}, "codes of 3 bits do not go with grid 'iq3_s'"),
+        ({"grid": "none"}, "nested32 scales go with a grid, and a grid with these"),
+        ({"scales": "nested"}, "nested32 scales go with a grid, and a grid with these"),
+        ({"minima": "nested"}, "nested32 scales do not go with minima 'nested'"),
+    ):
+        options = {
+            **{"levels": packed.levels, "group": 16, "scales": "nested32", "grid": "iq2_xs"},
+            **{"entries": grid_words("iq2_xs"), "max_code": 127},
+            **changes,
+        }
+        with pytest.raises(ValueError, match=message):
+            core.Linear(packed.data.reshape(-1), 16, 256, "codes", **options)
 
 
 # Tables of GGUF's IQ4_NL and MXFP4 among them; none may pass through 16 bits unnoticed.
@@ -289,7 +347,7 @@ def test_tiny_inputs(each_isa: str) -> None:
         ((4, 16), "group=16: must be a multiple of 32"),
         ((4, 128, "nested"), "nested scales are for 16, 32 or 64 columns"),
         ((4, 32, "float16", "nested"), "nested minima go with nested scales"),
-        ((4, 32, "power", "zero"), "scales that are powers of two go without minima"),
+        ((4, 32, "power", "zero"), "power scales, which are bytes, go without minima"),
         ((4, 32, "int8"), "no codes with int8 scales and none minima"),
     ],
 )

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from suffice.quant.code_layout import UNIT, CodeLayout
+from suffice.quant.grids import GRIDS, entries_of
 
 ROWS, LINE, ORDER, OFFSET = 16, 64, (0, 2, 1, 3), 128
 
@@ -22,9 +23,13 @@ def dense(
             if first % layout.span == 0:
                 header = bytes_[at : at + layout.header_bytes]
                 at += layout.header_bytes
-            unit = bytes_[at : at + layout.bits * LINE].reshape(layout.bits, ROWS, 4)
-            at += layout.bits * LINE
-            level = (levels[codes(unit, layout.bits)].astype(np.int32) - OFFSET).astype(np.float32)
+            unit = bytes_[at : at + layout.unit_bytes].reshape(-1, ROWS, 4)
+            at += layout.unit_bytes
+            if layout.grid == "none":
+                own_codes = codes(unit, layout.bits)
+            else:
+                own_codes = grid_codes(unit, header, first % layout.span // UNIT, layout)
+            level = (levels[own_codes].astype(np.int32) - OFFSET).astype(np.float32)
             group = (first % layout.span + np.arange(UNIT)) // layout.group
             scale, zero, minimum = (each[:, group] for each in numbers(header, layout))
             own[:, first : first + UNIT] = (level - zero) * scale + minimum
@@ -46,6 +51,26 @@ def codes(unit: np.ndarray, bits: int) -> np.ndarray:
     return found
 
 
+def grid_codes(unit: np.ndarray, header: np.ndarray, at: int, layout: CodeLayout) -> np.ndarray:
+    """Return the codes [16, 32] of unit `at` of a span of places."""
+    place_bits, columns, signs = GRIDS[layout.grid]
+    lines = header[LINE + ROWS * layout.groups_in_span :].view("<u4").reshape(-1, ROWS)
+    more = place_bits - 8 + (0 if signs else 1)
+    found = np.zeros((ROWS, UNIT), np.uint8)
+    for i in range(UNIT // columns):
+        place = unit[i // 4, :, i % 4].astype(np.uint32)
+        bit = (at * (UNIT // columns) + i) * more
+        if more:
+            place |= (lines[bit // 32] >> np.uint32(bit % 32) & (1 << more) - 1) << 8
+        entry = entries_of(layout.grid)[place % 2**place_bits]
+        for column in range(i * columns, (i + 1) * columns):
+            sign = place >> place_bits
+            if signs:
+                sign = unit[-1, :, ORDER.index(column % 4)] >> column // 4 & 1
+            found[:, column] = entry[:, column % columns] | sign << layout.bits - 1
+    return found
+
+
 def numbers(header: np.ndarray, layout: CodeLayout) -> list[np.ndarray]:
     """Return the scales, zero points and minima [16, groups] of a header, in float32."""
     shape = (layout.groups_in_span, ROWS)
@@ -57,6 +82,9 @@ def numbers(header: np.ndarray, layout: CodeLayout) -> list[np.ndarray]:
         exponents, fractions = (each.reshape(shape).T for each in (header >> 3, header & 7))
         sizes = np.where(exponents, 1 + fractions / 8, fractions / 4)
         return [np.ldexp(sizes, exponents.astype(int) - 8).astype(np.float32), none.T, none.T]
+    if layout.scales == "nested32":
+        scale = header[LINE : LINE + count].view(np.int8).reshape(shape)
+        return [(scale * header[:LINE].view(np.float32)).T, none.T, none.T]
     if layout.scales == "nested":
         outer = header[:LINE].view(np.float16).reshape(2, ROWS).astype(np.float32)
         bytes_ = header[LINE:].reshape(-1, *shape)

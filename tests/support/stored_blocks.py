@@ -12,6 +12,8 @@ WORDS: dict[str, tuple[int, ...]] = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q6_K": (208,),
+    **dict.fromkeys(["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S", "IQ3_XXS", "IQ3_S"], (0,)),
+    "IQ1_M": (48,),
     "TQ1_0": (52,),
     "TQ2_0": (64,),
     **dict.fromkeys(["MXFP4", "NVFP4"], ()),
@@ -44,11 +46,20 @@ def blocks(
     random = np.random.default_rng(len(kind) + rows + columns)
     found = random.integers(0, 256, (rows, columns // values, size), np.uint8)
     for at in WORDS[kind]:
-        chosen = random.choice(words, found.shape[:2]).astype("<u2")
-        found[..., at : at + 2] = chosen[..., None].view(np.uint8)
+        put_word(kind, found, at, random.choice(words, found.shape[:2]).astype("<u2"))
     if kind == "MXFP4":
         found[..., 0] = random.choice(powers, found.shape[:2])
     return found.reshape(rows, -1)
+
+
+def put_word(kind: str, found: np.ndarray, at: int, words: np.ndarray) -> None:
+    """Write float16 numbers, as they are stored, to byte `at` of blocks [..., bytes]."""
+    if kind != "IQ1_M":
+        found[..., at : at + 2] = words[..., None].view(np.uint8)
+        return
+    for i in range(4):  # the highest four bits of each of four numbers
+        own = found[..., at + 2 * i + 1] & 15
+        found[..., at + 2 * i + 1] = own | (words >> 4 * i & 15) << 4
 
 
 def ordinary(kind: str, rows: int, columns: int) -> np.ndarray:

@@ -5,6 +5,7 @@ namespace suffice::SUFFICE_ISA {
 
 namespace {
 // clang-format off: each file uses those before it
+#include "kernels/linear_codes_grid.inl"
 #include "kernels/linear_codes_layout.inl"
 #include "kernels/linear_codes.inl"
 #include "kernels/linear_codes_row.inl"

@@ -1,20 +1,22 @@
 """Panels of codes in NumPy, as `csrc/linear/code_layout.h` draws them: the readable reference.
 
 The numbers of groups keep their stored types: scales float16, bfloat16, float32, uint8 (powers,
-e4m3) or int8 (nested); minima float16 or uint8; outer scales and minima, of nested ones, float16.
+e4m3) or int8 (nested); minima float16 or uint8; outer scales and minima, of nested ones, float16,
+or float32 with a grid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from suffice.quant.code_layout import NESTED, UNIT, CodeLayout
+from suffice.quant.grids import GRIDS, entries_of
 from suffice.quant.panels import ROWS, Allocate
 
 ORDER = (0, 2, 1, 3)  # of columns within 4 bytes: neighbours end up as pairs of int16
@@ -29,6 +31,7 @@ _SCALES = {
     "power": _BYTE,
     "nested": _SIGNED,
     "e4m3": _BYTE,
+    "nested32": _SIGNED,
 }
 _MINIMA = {"float16": _HALF, "zero": _BYTE, "nested": _BYTE}
 
@@ -50,6 +53,7 @@ def pack_panels(
     layout: CodeLayout, codes: np.ndarray, numbers: Numbers, allocate: Allocate = np.empty
 ) -> np.ndarray:
     """Return panels uint8 [N/16, bytes] of codes uint8 [N, K] and the numbers of their groups."""
+    assert layout.grid == "none", "files alone have places in grids"
     rows, columns = codes.shape
     panels = -(-rows // ROWS)
     data = allocate((panels, layout.panel_bytes(columns)), _BYTE)
@@ -83,8 +87,48 @@ def read_numbers(layout: CodeLayout, data: np.ndarray, columns: int) -> Numbers:
 
 def read_codes(layout: CodeLayout, data: np.ndarray, columns: int) -> np.ndarray:
     """Return the codes of a packed weight, uint8 [16 panels, K]."""
+    if layout.grid != "none":
+        parts = [_grid_codes(layout, data, *span) for span in spans(layout, columns)]
+        return np.concatenate(parts, 2).reshape(len(data) * ROWS, -1)[:, :columns]
     units = np.concatenate([data[:, at] for _, at in spans(layout, columns)], 1)
     return _codes_of(units, layout.bits)[:, :columns]
+
+
+@cache
+def grid_words(grid: str) -> np.ndarray:
+    """Return the entries of a grid as kernels read them, uint32 [2^place_bits].
+
+    Each byte has the codes of a column of an entry, those of the first four columns below.
+    """
+    codes = entries_of(grid)
+    bits = codes[:, ORDER]
+    if GRIDS[grid].columns > len(ORDER):
+        bits = bits | codes[:, len(ORDER) :][:, ORDER] << 2
+    return np.ascontiguousarray(bits).view("<u4")[:, 0].astype(np.uint32)
+
+
+def _grid_codes(layout: CodeLayout, data: np.ndarray, header: int, at: slice) -> np.ndarray:
+    """Return the codes of a span of places, uint8 [panels, 16, K]."""
+    grid, panels = GRIDS[layout.grid], len(data)
+    units = data[:, at].reshape(panels, -1, grid.unit_lines, ROWS, 4)
+    places = units[:, :, : grid.entries // 4].transpose(0, 3, 1, 2, 4).reshape(panels, ROWS, -1)
+    places = places.astype(np.uint32)
+    if grid.further_bits:
+        end = header + layout.header_bytes
+        lines = data[:, end - grid.further_lines * 4 * ROWS : end].reshape(panels, -1, ROWS, 4)
+        words = np.ascontiguousarray(lines.transpose(0, 2, 1, 3)).view("<u4")[..., 0]
+        bit = np.arange(places.shape[2]) * grid.further_bits
+        further = words[:, :, bit // 32] >> (bit % 32).astype(np.uint32)
+        places |= (further & (1 << grid.further_bits) - 1) << 8
+    codes = entries_of(layout.grid)[places & (1 << grid.place_bits) - 1].reshape(panels, ROWS, -1)
+    if grid.signs:
+        plane = units[:, :, -1][..., list(ORDER)]
+        bits = plane[:, :, :, None] >> np.arange(UNIT // 4, dtype=np.uint8)[:, None] & 1
+        signs = bits.transpose(0, 2, 1, 3, 4).reshape(codes.shape)
+    else:
+        signs = np.repeat(places >> grid.place_bits, grid.columns, 2).astype(np.uint8)
+    found: np.ndarray = codes | signs << layout.bits - 1
+    return found
 
 
 def dense(layout: CodeLayout, levels: np.ndarray, data: np.ndarray, columns: int) -> np.ndarray:
@@ -149,6 +193,8 @@ def _sections(layout: CodeLayout) -> list[tuple[str, int, np.dtype[Any], int]]:
     parts = [("scales", kind, each)]
     if layout.scales == "nested":
         parts = [("outer_scales", _HALF, 1), ("outer_minima", _HALF, 1), *parts]
+    elif layout.scales == "nested32":
+        parts = [("outer_scales", _SCALES["float32"], 1), *parts]
     if layout.minima != "none":
         parts.append(("minima", _MINIMA[layout.minima], each))
     begins = np.cumsum([0] + [ROWS * count * kind.itemsize for _, kind, count in parts])
@@ -159,7 +205,7 @@ def _sections(layout: CodeLayout) -> list[tuple[str, int, np.dtype[Any], int]]:
 
 def spans(layout: CodeLayout, columns: int) -> Iterator[tuple[int, slice]]:
     """Yield the first byte of each span's header, and the bytes of its units."""
-    at, unit = 0, layout.bits * 4 * ROWS
+    at, unit = 0, layout.unit_bytes
     for begin in range(0, columns, layout.span):
         units = -(-min(layout.span, columns - begin) // UNIT)
         codes = at + layout.header_bytes

@@ -55,7 +55,7 @@ class PackedCodes(PackedLinear):
     def stored_floats(self) -> np.ndarray:
         """All floating-point numbers among those of the groups, float32."""
         parts = vars(read_numbers(self.layout, self.data, self.columns)).values()
-        kept = [p.astype(np.float32).ravel() for p in parts if p is not None and p.itemsize == 2]
+        kept = [p.astype(np.float32).ravel() for p in parts if p is not None and p.itemsize > 1]
         return np.concatenate([*kept, np.empty(0, np.float32)])
 
     def quantize_inputs(self, x: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from suffice.native import core
+from suffice.quant.code_panels import grid_words
 from suffice.quant.outliers import count_of
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
@@ -62,6 +63,8 @@ def _coded(packed: PackedCodes) -> core.Linear:
         group=packed.layout.group,
         scales=packed.layout.scales,
         minima=packed.layout.minima,
+        grid=packed.layout.grid,
+        entries=None if packed.layout.grid == "none" else grid_words(packed.layout.grid),
         order=packed.order,
         rotation=packed.rotation,
         max_code=packed.most,

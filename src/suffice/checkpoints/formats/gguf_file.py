@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.checkpoints.formats.gguf_header import Entry, Header, read_header
-from suffice.checkpoints.formats.gguf_types import KNOWN, NATIVE, TYPES
+from suffice.checkpoints.formats.gguf_types import DECODED, KNOWN, TYPES
 from suffice.checkpoints.stored_file import FLOATS, Array, StoredFile, is_finite
 from suffice.errors import InputError, shown
 
@@ -82,7 +82,7 @@ class GGUF:
         `paired` is described in `StoredFile.read_rows`.
         """
         info = self.tensors[name]
-        if info.kind in NATIVE:
+        if info.kind in DECODED:
             return self.file.read_rows(name, info.offset, info.type, first, out, paired)
         step = max(1, _BLOCK_VALUES // info.columns)
         for row in range(0, len(out), step):
@@ -100,7 +100,7 @@ class GGUF:
         return self.file.read_panels(name, info.offset, info.type, shape, out, paired)
 
     def _by_package(self, name: str, first: int, count: int, paired: int) -> Any:
-        """Decode some rows of a rare type by the `gguf` package."""
+        """Decode some rows of places in a grid by the `gguf` package."""
         import gguf
 
         info = self.tensors[name]

@@ -121,7 +121,7 @@ class _Source:
             raise not_finite(self._file.path, name)
 
     def in_codes(self, name: str) -> bool:
-        """Return whether a matrix is stored in codes, and in none of the rare types."""
+        """Return whether a matrix is stored in codes."""
         return self._file.tensors[name].type in CODES
 
     def codes(self, name: str) -> UnreadCodes:

@@ -1,7 +1,7 @@
 """What the numbers in GGUF files stand for: types of tensors, and of files as a whole.
 
-The extension decodes the common types. The `gguf` package decodes the rare ones; it is imported
-only for them, because its import takes as long as a small model.
+The `gguf` package decodes the types that are places in grids, and the extension all others. The
+package is imported only for them, because its import takes as long as a small model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from suffice.native import core
 from suffice.quant.code_layout import CodeLayout, MinimumForm, ScaleForm
+from suffice.quant.grids import GridName
 
 
 class Block(NamedTuple):
@@ -29,24 +30,23 @@ class Codes(NamedTuple):
     levels: np.ndarray
 
 
-NATIVE = {number: Block(name, values, size) for name, number, values, size in core.block_types()}
+TYPES = {  # that can be read, by ggml number
+    number: Block(name, values, size) for name, number, values, size, _ in core.block_types()
+}
+DECODED = {number for _, number, _, _, decoded in core.block_types() if decoded}  # by the extension
 CODES = {  # types that become panels of codes, by name
     name: Codes(
-        CodeLayout(bits, group, cast("ScaleForm", scales), cast("MinimumForm", minima)),
+        CodeLayout(
+            bits,
+            group,
+            cast("ScaleForm", scales),
+            cast("MinimumForm", minima),
+            cast("GridName", grid),
+        ),
         np.array(levels, np.uint8),
     )
-    for name, bits, group, scales, minima, levels in core.code_layouts()
+    for name, bits, group, scales, minima, grid, levels in core.code_layouts()
 }
-_BY_PACKAGE = {
-    16: Block("IQ2_XXS", 256, 66),
-    17: Block("IQ2_XS", 256, 74),
-    18: Block("IQ3_XXS", 256, 98),
-    19: Block("IQ1_S", 256, 50),
-    21: Block("IQ3_S", 256, 110),
-    22: Block("IQ2_S", 256, 82),
-    29: Block("IQ1_M", 256, 56),
-}
-TYPES = NATIVE | _BY_PACKAGE  # that can be read, by ggml number
 _UNREAD = {
     9: "Q8_1",
     15: "Q8_K",

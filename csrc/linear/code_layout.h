@@ -109,7 +109,7 @@ constexpr int low_bits(int bits) { return bits == 8 ? 8 : bits < 4 ? 2 : 4; }
 constexpr size_t unit_bytes(int bits) { return static_cast<size_t>(bits) * kLineBytes; }
 
 struct CodeLayout {
-  int bits = 0;   // 2 to 6, or 8; with a grid 3 or 4, of which one is the sign
+  int bits = 0;   // 2 to 6, or 8; with a grid 3 or 4, the sign among them
   int group = 0;  // a multiple of 32; 16 for scales e4m3, and allowed for nested ones
   ScaleForm scales = ScaleForm::f16;
   MinimumForm minima = MinimumForm::none;

@@ -46,6 +46,13 @@ def test_values_are_those_of_the_gguf_package(
     assert len(np.unique(theirs)) > 10 or kind.startswith("TQ")
 
 
+@pytest.mark.parametrize("kind", CODES)
+def test_panels_are_hardly_larger_than_the_file(kind: str) -> None:
+    values, size = sizes(kind)
+    stored = 16 * 4096 // values * size
+    assert stored <= CODES[kind].layout.panel_bytes(4096) <= 1.25 * stored
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q6_K"])
 def test_rows_that_are_stored_in_pairs(kind: str, tmp_path: Path) -> None:
     data = blocks(kind, 96, 512)

@@ -230,8 +230,9 @@ SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = fals
                             __attribute__((always_inline)) {
                               const float* scale = batch->scale[0];
                               const std::byte* unit = batch->units;
+                              const bool in_memory = batch->in_memory();
                               for (int i = 0; i < count; i++) {
-                                if (batch->in_memory()) fetch_lines(unit, bytes);
+                                if (in_memory) fetch_lines(unit, bytes);
                                 f(unit, scale);
                                 unit += bytes;
                                 scale += step;

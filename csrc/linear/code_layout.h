@@ -42,11 +42,9 @@ struct GridShape {
   constexpr int unit_lines() const { return entries() / 4 + (signs ? 1 : 0); }
 };
 
-constexpr GridShape shape_of(Grid grid) {
-  constexpr GridShape shapes[] = {
-      {}, {8, 8, true}, {9, 8, true}, {10, 8, true}, {11, 8, false}, {8, 4, true}, {9, 4, true}};
-  return shapes[static_cast<int>(grid)];
-}
+inline constexpr GridShape kGridShapes[] = {
+    {}, {8, 8, true}, {9, 8, true}, {10, 8, true}, {11, 8, false}, {8, 4, true}, {9, 4, true}};
+constexpr GridShape shape_of(Grid grid) { return kGridShapes[static_cast<int>(grid)]; }
 
 // A panel is 16 output rows. It is a sequence of spans: a header with the scales and minima of some
 // groups, then units, each with the codes of 32 columns. The last span has a whole header, and the
@@ -128,11 +126,13 @@ struct CodeLayout {
     return in_bytes() || minima == MinimumForm::zero ? 4 : 2;
   }
   constexpr int span() const { return groups_in_span() * group; }  // columns
+  // Kernels ask for sizes panel by panel: without a grid nothing of its shape is computed.
+  constexpr int grid_bytes() const {  // of a header
+    return grid == Grid::none ? 0 : shape_of(grid).further_lines() * kLineBytes;
+  }
   constexpr int header_bytes() const {
     const int each = kPanel * groups_in_span();
-    if (nested())
-      return kLineBytes + each * (minima == MinimumForm::nested ? 2 : 1) +
-             shape_of(grid).further_lines() * kLineBytes;
+    if (nested()) return kLineBytes + each * (minima == MinimumForm::nested ? 2 : 1) + grid_bytes();
     if (in_bytes()) return each;
     if (scales == ScaleForm::f32) return each * (minima == MinimumForm::zero ? 5 : 4);
     return each * (minima == MinimumForm::f16 ? 4 : minima == MinimumForm::zero ? 3 : 2);

@@ -56,7 +56,10 @@ bool& crossing() {
 
 }  // namespace
 
-bool crosses_inputs() { return crossing(); }
+bool crosses_inputs() {
+  const Crossing crosses = kernels().codes.crossing;
+  return crosses == Crossing::always || (crosses == Crossing::on_amd && crossing());
+}
 void cross_inputs(bool on) { crossing() = on; }
 
 const Kernels& kernels() { return *chosen(); }

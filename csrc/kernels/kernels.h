@@ -54,6 +54,10 @@ struct ProductKernels {
                          int last, const RoundedGroups& to);
 };
 
+// Where many rows are crossed (linear_codes_crossed.inl). AMD's processors with AVX-512 add vectors
+// while they multiply others, Intel's do not.
+enum class Crossing : uint8_t { never, on_amd, always };
+
 // Products with weights of few bits.
 struct CodeKernels {
   // As in ProductKernels.
@@ -63,12 +67,15 @@ struct CodeKernels {
 
   // For weights in few bits: integers round(values / scale), scale = max |values| / most for each
   // 32 columns of a row, for the rows [first, last) of `count`, in the layout of `Inputs`; as bytes
-  // if `takes_bytes`, as pairs if `takes_pairs`. Only as pairs if `crossed`, which integers of 16
-  // bits may be from `crossed_rows` rows on, unless that is 0.
+  // if `takes_bytes`, as pairs if `takes_pairs`. Only as pairs if `crossed`, which from
+  // `crossed_rows` rows on they may be, unless as bytes they are multiplied with levels of a range
+  // of at most `byte_range`.
   void (*quantize_inputs)(const float* values, int stride, int first, int last, int count,
                           int columns, int most, bool crossed, int8_t* bytes, int16_t* pairs,
                           InputStretch* stretches);
   bool takes_bytes, takes_pairs;
+  int byte_range;
+  Crossing crossing;
   int crossed_rows;
 
   // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j], for codes of 4 bits with one
@@ -291,8 +298,8 @@ struct IsaState {
   bool built, runs;
 };
 std::vector<IsaState> isa_states();  // all sets for this kind of processor, best first
-// Whether inputs are crossed where they may be (linear_codes_crossed.inl). AMD's processors with
-// AVX-512 add vectors while they multiply others, Intel's do not. Results are the same bits.
+// Whether the set crosses inputs where they may be. What crosses on AMD's processors alone can be
+// told to cross or not: results are the same bits.
 bool crosses_inputs();
 void cross_inputs(bool on);
 

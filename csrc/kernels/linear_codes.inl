@@ -5,8 +5,8 @@
 
 // Of V vectors of weights, those whose products are added up together: they share the inputs of a
 // row. With 16 registers, several rows leave room for one.
-template <int B, int V>
-constexpr int kAtOnce = SUFFICE_LEVEL == 4 || B == 1 ? V : 1;
+template <int Sums, int V>
+constexpr int kAtOnce = SUFFICE_LEVEL == 4 || Sums * V <= (SUFFICE_VNNI ? 12 : 8) ? V : 1;
 
 // Inputs of 1 or 2 bytes. Without VNNI, products of two columns pass through int16, where `Kept`
 // fours can be added up.
@@ -18,23 +18,24 @@ struct ByteInputs {
   static constexpr int chains = !SUFFICE_VNNI || Bytes * B > 2 ? 1 : 4 / (Bytes * B);
   template <int B>
   static constexpr int sums = SUFFICE_VNNI ? Bytes * chains<B> : 1;
+  static constexpr bool starts = SUFFICE_VNNI;  // sums begin with those of the lowest level
 
   static SUFFICE_INLINE const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.bytes);
   }
 
-  // Adds the levels of four fours, `levels(v, four)`, times those of the inputs of B rows.
-  template <int B, int V, class F>
+  // Adds the levels of some fours, `levels(v, four)`, times those of the inputs of B rows.
+  template <int B, int V, int Fours, class F>
   static SUFFICE_INLINE void add([[maybe_unused]] F levels, const std::byte* input,
                                  [[maybe_unused]] vi (*sum)[B][sums<B>]) {
-    constexpr int N = kAtOnce<B, V>;
+    constexpr int N = kAtOnce<B * Bytes, V>;
     const auto taken = [=](int four, int b, int i) __attribute__((always_inline)) {
       return broadcast<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
     };
     for (int first_v = 0; first_v < V; first_v += N) {
 #if SUFFICE_VNNI
-#pragma GCC unroll 4
-      for (int four = 0; four < 4; four++) {
+#pragma GCC unroll 8
+      for (int four = 0; four < Fours; four++) {
         vi part[N];
         for (int v = 0; v < N; v++) part[v] = levels(first_v + v, four);
 #pragma GCC unroll 8
@@ -46,11 +47,12 @@ struct ByteInputs {
             }
       }
 #elif SUFFICE_LEVEL == 3
-#pragma GCC unroll 4
-      for (int first = 0; first < 4; first += Kept) {
-        vi kept[B][Bytes][N] = {};
-#pragma GCC unroll 4
-        for (int four = first; four < first + Kept; four++) {
+      constexpr int together = Kept < Fours ? Kept : Fours;
+#pragma GCC unroll 8
+      for (int first = 0; first < Fours; first += together) {
+        vi kept[B][Bytes][N];
+#pragma GCC unroll 8
+        for (int four = first; four < first + together; four++) {
           vi part[N];
           for (int v = 0; v < N; v++) part[v] = levels(first_v + v, four);
 #pragma GCC unroll 8
@@ -63,9 +65,12 @@ struct ByteInputs {
         }
         for (int b = 0; b < B; b++)
           for (int i = 0; i < Bytes; i++)
-            for (int v = 0; v < N; v++)
-              sum[first_v + v][b][0] +=
+            for (int v = 0; v < N; v++) {
+              const vi part =
                   dot_pairs(kept[b][i][v], splat_bits(i == 0 ? 0x00010001 : 0x01000100));
+              vi& to = sum[first_v + v][b][0];
+              to = first == 0 && i == 0 ? part : to + part;
+            }
       }
 #endif
     }
@@ -89,16 +94,17 @@ struct PairInputs {
   static constexpr int four_bytes = 2 * kQuad;
   template <int B>
   static constexpr int sums = 1;
+  static constexpr bool starts = true;
 
   static SUFFICE_INLINE const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.pairs);
   }
 
-  template <int B, int V, class F>
+  template <int B, int V, int Fours, class F>
   static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][1]) {
     for (int v = 0; v < V; v++)
-#pragma GCC unroll 4
-      for (int four = 0; four < 4; four++) {
+#pragma GCC unroll 8
+      for (int four = 0; four < Fours; four++) {
         const vi part = levels(v, four);
         const vi first = part & splat_bits(0x00ff00ff);
         const vi second = reinterpret_cast<vi>(reinterpret_cast<vu>(part) >> 8);
@@ -125,6 +131,7 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
   constexpr int sums = In::template sums<B>;
   vi sum[V][B][sums];
   const auto start = [&](int which) __attribute__((always_inline)) {
+    if (!In::starts) return;
     for (int b = 0; b < B; b++) {
       const vi first = splat_bits(w.lowest * stretch[b].sums[which].codes);
       for (int v = 0; v < V; v++) {
@@ -133,15 +140,15 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
       }
     }
   };
-  const auto add = [&](int from) __attribute__((always_inline)) {
-    const auto of_four = [&](int v, int four)
-                             __attribute__((always_inline)) { return levels(v, from + four); };
-    In::template add<B, V>(of_four, input + from * In::four_bytes, sum);
-  };
   const auto end = [&](int which) __attribute__((always_inline)) {
     const int half = which == 2;
     // Scales are loaded where they multiply: kept for a second half, they would take registers.
     asm("" : "+r"(stretch));
+    if (!In::starts && w.lowest)
+      for (int b = 0; b < B; b++) {
+        const vi of_lowest = splat_bits(w.lowest * stretch[b].sums[which].codes);
+        for (int v = 0; v < V; v++) sum[v][b][0] += of_lowest;
+      }
     for (int b = 0; b < B; b++)
       for (int v = 0; v < V; v++) {
         const vf scaled = scales.scale(v, half) * stretch[b].scale;
@@ -152,14 +159,16 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
       for (int v = 0; v < V; v++)
         total[b][v] = scales.minimum(v, half) * stretch[b].sums[which].values + total[b][v];
   };
-  start(scales.halves ? 1 : 0);
-  add(0);
-  if (scales.halves) {
-    end(1);
-    start(2);
-  }
-  add(4);
-  end(scales.halves ? 2 : 0);
+  const auto part = [&]<int From, int Fours>(int which) __attribute__((always_inline)) {
+    start(which);
+    const auto of_four = [&](int v, int four)
+                             __attribute__((always_inline)) { return levels(v, From + four); };
+    In::template add<B, V, Fours>(of_four, input + From * In::four_bytes, sum);
+    end(which);
+  };
+  if (!scales.halves) return part.template operator()<0, kFours>(0);
+  part.template operator()<0, kFours / 2>(1);
+  part.template operator()<kFours / 2, kFours / 2>(2);
 }
 
 SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, float* y) {
@@ -169,9 +178,21 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, fl
   }
 }
 
-// From this number of rows on, levels are looked up once for all rows instead of once per tile.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : 3;
-constexpr int kDirectRows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;  // in registers, up to then
+// From this number of rows on, levels are looked up once for all rows instead of once per tile. With
+// AVX2, bytes of inputs times levels of few bits take so few instructions that it pays late.
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL == 3 ? 5 : 3;
+SUFFICE_INLINE int decode_rows(const Linear& w) {
+  const bool late = SUFFICE_LEVEL == 3 && w.max_code == kMaxByte && w.layout.bits <= kNarrow;
+  return late ? 24 : kDecodeRows;
+}
+
+// Rows in registers until then.
+template <class In, int Bits>
+constexpr int kDirectRows = SUFFICE_LEVEL == 4        ? 8
+                            : SUFFICE_LEVEL == 0      ? 2
+                            : In::four_bytes == kQuad ? 4
+                            : Bits <= kNarrow         ? 2
+                                                      : 3;
 
 // Levels of this range, times bytes of inputs, fit what the products pass through.
 constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
@@ -180,7 +201,7 @@ constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
 template <int Bits, bool Even, class F>
 SUFFICE_INLINE void by_inputs(const Linear& w, F f) {
   constexpr bool fits = Even && (1 << Bits) - 1 <= kByteRange;  // whatever the levels are
-  constexpr int kept = SUFFICE_VNNI || !Even ? 1 : Bits == 6 ? 2 : 4;
+  constexpr int kept = SUFFICE_VNNI || !Even ? 1 : Bits == 6 ? 2 : Bits == 5 ? 4 : 8;
   // Without VNNI, pairs are as fast as two bytes if nothing of them is kept.
   constexpr bool two_bytes = SUFFICE_VNNI || kept > 1;
   if constexpr (fits || (!Even && kByteRange > 0)) {

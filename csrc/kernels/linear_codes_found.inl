@@ -1,12 +1,18 @@
 // Many rows times weights of few bits: levels are looked up once for all of them.
 
-constexpr int kDecodedRows = 128;  // rows that share a lookup; their totals stay in the L1 cache
-// Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
-constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
+constexpr int kDecodedRows = SUFFICE_LEVEL == 4 ? 128 : 64;  // rows that share a lookup; their totals stay in the L1 cache
+// Panels that share inputs, in registers or, with 16 of them, in the L1 cache: there this many rows
+// go through one panel, then through the next.
+constexpr int kFoundPanels = 2;
+constexpr int kTilePanels = SUFFICE_LEVEL == 4 ? kFoundPanels : 1;
+constexpr int kNearRows = SUFFICE_LEVEL == 4 ? kDecodedRows : 24;
+constexpr int kManyRows = 16;
+// Rows that share the levels of panels in registers.
 template <class In>
-constexpr int kFoundRows = SUFFICE_LEVEL < 4         ? 2
-                           : In::four_bytes == kQuad ? 6
-                                                     : 4;
+constexpr int kFoundRows = SUFFICE_LEVEL == 0 ? 2
+                           : SUFFICE_LEVEL == 4
+                               ? (In::four_bytes == kQuad ? 6 : 4)
+                               : (In::four_bytes == 2 * kQuad ? 3 : SUFFICE_VNNI ? 6 : 4);
 
 // Vectors that are kept of a unit's levels for each of a panel, and units that are kept.
 template <class In>
@@ -28,10 +34,14 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
                                          const InputStretch* stretch, const std::byte* input,
                                          int apart, int count, vf (*total)[V]) {
   constexpr int most = kFoundRows<In>, row_bytes = kFours * In::four_bytes;
+  constexpr bool in_registers = SUFFICE_LEVEL == 4;  // totals, for all units
   const auto tile = [&]<int B>(int row) __attribute__((always_inline)) {
-    vf sum[B][V];
-    for (int b = 0; b < B; b++)
-      for (int v = 0; v < V; v++) sum[b][v] = total[row + b][v];
+    vf own[B][V], (*sum)[V] = total + row;
+    if constexpr (in_registers) {
+      for (int b = 0; b < B; b++)
+        for (int v = 0; v < V; v++) own[b][v] = sum[b][v];
+      sum = own;
+    }
     const vi* found = units.levels;
     const float* scale = units.scale;
     const InputStretch* of_rows = stretch + row;
@@ -45,9 +55,11 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
       of_rows += apart;
       from += static_cast<size_t>(apart) * row_bytes;
     }
-    for (int b = 0; b < B; b++)
-      for (int v = 0; v < V; v++) total[row + b][v] = sum[b][v];
+    if constexpr (in_registers)
+      for (int b = 0; b < B; b++)
+        for (int v = 0; v < V; v++) total[row + b][v] = own[b][v];
   };
+  if constexpr (!in_registers) return in_units<most>(count, tile);
   int row = 0;
   for (; row + most <= count; row += most) tile.template operator()<most>(row);
   if (row < count)
@@ -72,33 +84,43 @@ SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatc
 template <class In, int Bits, bool Even, int P>
 void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
                     int y_stride) {
-  constexpr int V = P * kVectors;
-  const std::byte* input = In::of(x) + first * kFours * In::four_bytes;
+  constexpr int T = P < kTilePanels ? P : kTilePanels, passes = P / T, V = T * kVectors;
+  constexpr int row_bytes = kFours * In::four_bytes, vectors = kFoundVectors<In> * V;
+  const std::byte* input = In::of(x) + first * row_bytes;
   const InputStretch* stretch = x.stretches + first;
   const Levels<Bits, Even> levels(w);
-  vf total[kDecodedRows][V];
-  for (int row = 0; row < count; row++)
-    for (int v = 0; v < V; v++) total[row][v] = vf{};
+  vf total[passes][kDecodedRows][V];
+  for (int pass = 0; pass < passes; pass++)
+    for (int row = 0; row < count; row++)
+      for (int v = 0; v < V; v++) total[pass][row][v] = vf{};
   for_batches_of<P>(w, panel, [&](const UnitBatch* batches, int units, int step) {
-    vi found[kFoundUnits<In> * kFoundVectors<In> * V];
+    vi found[passes][kFoundUnits<In> * vectors];
     for (int from = 0; from < units; from += kFoundUnits<In>) {
       const int some = units - from < kFoundUnits<In> ? units - from : kFoundUnits<In>;
-      for (int i = 0; i < some; i++) {
-        vi* const to = found + i * kFoundVectors<In> * V;
-        if constexpr (kCrosses<In>)
-          In::template find<Bits, Even, P>(w, levels, batches, from + i, to);
-        else
-          find_levels<Bits, Even, P>(levels, batches, from + i, to);
+      for (int pass = 0; pass < passes; pass++)
+        for (int i = 0; i < some; i++) {
+          vi* const to = found[pass] + i * vectors;
+          const UnitBatch* const own = batches + pass * T;
+          if constexpr (kCrosses<In>)
+            In::template find<Bits, Even, T>(w, levels, own, from + i, to);
+          else
+            find_levels<Bits, Even, T>(levels, own, from + i, to);
+        }
+      for (int row = 0; row < count; row += kNearRows) {
+        const int near = count - row < kNearRows ? count - row : kNearRows;
+        for (int pass = 0; pass < passes; pass++) {
+          const float* const scale = batches[pass * T].scale[0] + from * step;
+          add_found<In, V>(w, {found[pass], scale, some, step}, stretch + row,
+                           input + row * row_bytes, x.count, near, total[pass] + row);
+        }
       }
-      add_found<In, V>(w, {found, batches[0].scale[0] + from * step, some, step}, stretch, input,
-                       x.count, count, total);
-      input += static_cast<size_t>(some) * x.count * kFours * In::four_bytes;
+      input += static_cast<size_t>(some) * x.count * row_bytes;
       stretch += static_cast<size_t>(some) * x.count;
     }
   });
   for (int row = 0; row < count; row++)
     for (int p = 0; p < P; p++)
-      store_totals(w, panel + p, total[row] + p * kVectors,
+      store_totals(w, panel + p, total[p / T][row] + p % T * kVectors,
                    y + static_cast<size_t>(first + row) * y_stride);
 }
 
@@ -109,7 +131,9 @@ void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y
   for (int row = 0; row < x.count; row += kDecodedRows) {
     const int count = x.count - row < kDecodedRows ? x.count - row : kDecodedRows;
     int panel = first;
-    for (; panel + kFoundPanels <= last; panel += kFoundPanels)
+    // A few rows wait for weights, which are read best in one stream.
+    if (kTilePanels == kFoundPanels || count >= kManyRows)
+      for (; panel + kFoundPanels <= last; panel += kFoundPanels)
       decoded_panels<In, Bits, Even, kFoundPanels>(w, panel, x, row, count, y, y_stride);
     for (; panel < last; panel++)
       decoded_panels<In, Bits, Even, 1>(w, panel, x, row, count, y, y_stride);
@@ -118,15 +142,16 @@ void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y
 
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
                             int y_stride) {
-  if (!x.crossed && x.count < kDecodeRows) {
+  if (!x.crossed && x.count < decode_rows(w)) {
     const auto few = w.layout.bits <= kNarrow ? few_rows_of_narrow_codes : few_rows_of_wide_codes;
     return few(w, first, last, x, y, y_stride);
   }
   by_levels(w, [&]<int Bits, bool Even>() {
-    if constexpr (kCrossedRows > 0)
+    if constexpr (kCrossing != Crossing::never)
       if (x.crossed) return found_codes<CrossedInputs, Bits, Even>(w, first, last, x, y, y_stride);
     by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
-      found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
+      if constexpr (kCrossing != Crossing::always || In::four_bytes == kQuad)
+        found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
     });
   });
 }

@@ -130,7 +130,7 @@ bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float*
     if (w.layout != CodeLayout{Bits, Group, scales, minima}) return false;
     using Span = SpanScales<scales, minima, Group>;
     for (int panel = first; panel < last; panel++)
-      in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+      in_units<kDirectRows<In, Bits>>(x.count, [&]<int B>(int row) {
         rows_tile<In, Bits, Even, Span, B>(w, panel, x, row, y, y_stride);
       });
     return true;
@@ -154,7 +154,7 @@ void few_rows(const Linear& w, int first, int last, const Inputs& x, float* y, i
     by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
       if (rows_of_codes<In, Bits, Even>(w, first, last, x, y, y_stride)) return;
       for (int panel = first; panel < last; panel++)
-        in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+        in_units<kDirectRows<In, Bits>>(x.count, [&]<int B>(int row) {
           codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
         });
     });

@@ -17,11 +17,15 @@ bool takes_changed(const Linear& w) {
   return w.type == Type::codebook && (w.order || w.rotation.block || w.inputs.count);
 }
 
-// Whether `count` rows are crossed: 16-bit inputs are, on some processors, if there are many.
+// Whether `count` rows are crossed: on some processors many are that are not multiplied as bytes.
 bool takes_crossed(const Linear& w, int count) {
-  const int least = kernels().codes.crossed_rows;
-  return crosses_inputs() && least > 0 && count >= least && w.max_code > kMaxByte;
+  const CodeKernels& codes = kernels().codes;
+  const bool as_bytes = w.max_code == kMaxByte && w.range <= codes.byte_range;
+  return w.type == Type::codebook && crosses_inputs() && !as_bytes && count >= codes.crossed_rows;
 }
+
+// Whether bytes of inputs are multiplied as bytes by every instruction set that has such products.
+bool bytes_of_all(const Linear& w) { return w.max_code == kMaxByte && w.range <= kMaxByte; }
 
 bool same_order(const Linear& a, const Linear& b) {
   if (!a.order || !b.order) return a.order == b.order;
@@ -38,7 +42,7 @@ void grow(std::vector<T>& values, size_t size) {
 bool same_inputs(const Linear& a, const Linear& b) {
   if (takes_floats(a) && takes_floats(b)) return true;
   return a.type == b.type && a.rotation.block == b.rotation.block && a.max_code == b.max_code &&
-         a.inputs == b.inputs && same_order(a, b);
+         bytes_of_all(a) == bytes_of_all(b) && a.inputs == b.inputs && same_order(a, b);
 }
 
 void InputBuffers::prepare(int rows, int stride) {
@@ -86,7 +90,7 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
           rounded_.data(),
           stride,
           count,
-          w.type == Type::codebook && takes_crossed(w, count)};
+          takes_crossed(w, count)};
 }
 
 void InputBuffers::change(const float* values, int stride, const Linear& w, int first, int last,

@@ -7,8 +7,8 @@ namespace {
 // clang-format off: each file uses those before it
 #include "kernels/linear_codes_grid.inl"
 #include "kernels/linear_codes_layout.inl"
-#include "kernels/linear_codes_crossed.inl"
 #include "kernels/linear_codes.inl"
+#include "kernels/linear_codes_crossed.inl"
 #include "kernels/linear_codes_found.inl"
 #include "kernels/linear_codes_unpack.inl"
 #include "kernels/linear_codes_inputs.inl"
@@ -22,6 +22,8 @@ constexpr CodeKernels codes{
     .quantize_inputs = quantize_for_codes,
     .takes_bytes = kTakesBytes,
     .takes_pairs = kTakesPairs,
+    .byte_range = kByteRange,
+    .crossing = kCrossing,
     .crossed_rows = kCrossedRows,
     .count_pairs = count_pairs,
 };

@@ -3,6 +3,22 @@
 // Levels are bytes, less the lowest one. Inputs are signed bytes (of 16 bits: low and high ones,
 // whose sums are added up as 256 high + low) or pairs of int16. Bytes take half the instructions.
 
+// Inputs lie in parts of so many rows: [parts][columns / 32][rows of the part]. Rows of a part share
+// a lookup of levels; their totals stay in the L1 cache, their inputs in the L2 cache.
+constexpr int kPartRows = SUFFICE_LEVEL == 4 ? 128 : 64;
+
+// The part of `count` rows that has row `row`.
+struct InputPart {
+  size_t first;  // stretches of the parts before it
+  int rows;
+
+  SUFFICE_INLINE InputPart(int columns, int count, int row) {
+    const int begin = row / kPartRows * kPartRows;
+    first = static_cast<size_t>(begin) * (round_up(columns, kUnit) / kUnit);
+    rows = count - begin < kPartRows ? count - begin : kPartRows;
+  }
+};
+
 // Of V vectors of weights, those whose products are added up together: they share the inputs of a
 // row. With 16 registers, several rows leave room for one.
 template <int Sums, int V>

@@ -1,11 +1,10 @@
 // Many rows times weights of few bits: levels are looked up once for all of them.
 
-constexpr int kDecodedRows = SUFFICE_LEVEL == 4 ? 128 : 64;  // rows that share a lookup; their totals stay in the L1 cache
 // Panels that share inputs, in registers or, with 16 of them, in the L1 cache: there this many rows
 // go through one panel, then through the next.
 constexpr int kFoundPanels = 2;
 constexpr int kTilePanels = SUFFICE_LEVEL == 4 ? kFoundPanels : 1;
-constexpr int kNearRows = SUFFICE_LEVEL == 4 ? kDecodedRows : 24;
+constexpr int kNearRows = SUFFICE_LEVEL == 4 ? kPartRows : 24;
 constexpr int kManyRows = 16;
 // Rows that share the levels of panels in registers.
 template <class In>
@@ -80,16 +79,18 @@ SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatc
   }
 }
 
-// P panels times `count` rows, at most kDecodedRows; same bits as codes_tile.
+// P panels times the rows of a part of the inputs; same bits as codes_tile.
 template <class In, int Bits, bool Even, int P>
-void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
+void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, float* y,
                     int y_stride) {
   constexpr int T = P < kTilePanels ? P : kTilePanels, passes = P / T, V = T * kVectors;
   constexpr int row_bytes = kFours * In::four_bytes, vectors = kFoundVectors<In> * V;
-  const std::byte* input = In::of(x) + first * row_bytes;
-  const InputStretch* stretch = x.stretches + first;
+  const InputPart part(w.columns, x.count, first);
+  const int count = part.rows;
+  const std::byte* input = In::of(x) + part.first * row_bytes;
+  const InputStretch* stretch = x.stretches + part.first;
   const Levels<Bits, Even> levels(w);
-  vf total[passes][kDecodedRows][V];
+  vf total[passes][kPartRows][V];
   for (int pass = 0; pass < passes; pass++)
     for (int row = 0; row < count; row++)
       for (int v = 0; v < V; v++) total[pass][row][v] = vf{};
@@ -111,11 +112,11 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
         for (int pass = 0; pass < passes; pass++) {
           const float* const scale = batches[pass * T].scale[0] + from * step;
           add_found<In, V>(w, {found[pass], scale, some, step}, stretch + row,
-                           input + row * row_bytes, x.count, near, total[pass] + row);
+                           input + row * row_bytes, count, near, total[pass] + row);
         }
       }
-      input += static_cast<size_t>(some) * x.count * row_bytes;
-      stretch += static_cast<size_t>(some) * x.count;
+      input += some * count * row_bytes;
+      stretch += some * count;
     }
   });
   for (int row = 0; row < count; row++)
@@ -128,15 +129,13 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
 template <class In, int Bits, bool Even>
 void found_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   // Panels go round for each part of the rows: the inputs of more would leave the L2 cache.
-  for (int row = 0; row < x.count; row += kDecodedRows) {
-    const int count = x.count - row < kDecodedRows ? x.count - row : kDecodedRows;
+  for (int row = 0; row < x.count; row += kPartRows) {
     int panel = first;
     // A few rows wait for weights, which are read best in one stream.
-    if (kTilePanels == kFoundPanels || count >= kManyRows)
+    if (kTilePanels == kFoundPanels || x.count >= kManyRows)
       for (; panel + kFoundPanels <= last; panel += kFoundPanels)
-      decoded_panels<In, Bits, Even, kFoundPanels>(w, panel, x, row, count, y, y_stride);
-    for (; panel < last; panel++)
-      decoded_panels<In, Bits, Even, 1>(w, panel, x, row, count, y, y_stride);
+        decoded_panels<In, Bits, Even, kFoundPanels>(w, panel, x, row, y, y_stride);
+    for (; panel < last; panel++) decoded_panels<In, Bits, Even, 1>(w, panel, x, row, y, y_stride);
   }
 }
 

@@ -118,20 +118,28 @@ inline void quantize_for_codes(const float* values, int stride, int first, int l
                                InputStretch* stretches) {
   const int size = round_up(columns, kPanel);
   StretchGroup group;
-  // Rows are the inner loop: what is written is then adjacent, and no power of two apart.
-  for (int k = 0; k < columns; k += kUnit)
-    for (int row = first; row < last; row++) {
-      const int i = group.count++;
-      group.from[i] = values + static_cast<size_t>(row) * stride + k;
-      group.at[i] = static_cast<size_t>(k / kUnit) * count + row;
-      if (size - k < kUnit) {
-        std::memset(group.ends[i], 0, sizeof group.ends[i]);
-        std::memcpy(group.ends[i], group.from[i], kPanel * sizeof(float));
-        group.from[i] = group.ends[i];
-      }
-      if (group.count < W) continue;
-      quantize_group(group, most, crossed, bytes, pairs, stretches);
-      group.count = 0;
+  const auto add = [&](int row, int k, size_t at) {
+    const int i = group.count++;
+    group.from[i] = values + static_cast<size_t>(row) * stride + k;
+    group.at[i] = at;
+    if (size - k < kUnit) {
+      std::memset(group.ends[i], 0, sizeof group.ends[i]);
+      std::memcpy(group.ends[i], group.from[i], kPanel * sizeof(float));
+      group.from[i] = group.ends[i];
     }
+    if (group.count < W) return;
+    quantize_group(group, most, crossed, bytes, pairs, stretches);
+    group.count = 0;
+  };
+  while (first < last) {
+    const InputPart part(columns, count, first);
+    const int of_part = first % kPartRows, left = part.rows - of_part;
+    const int rows = last - first < left ? last - first : left;
+    // Rows are the inner loop: what is written is then adjacent, and no power of two apart.
+    for (int k = 0; k < columns; k += kUnit)
+      for (int row = 0; row < rows; row++)
+        add(first + row, k, part.first + k / kUnit * part.rows + of_part + row);
+    first += rows;
+  }
   quantize_group(group, most, crossed, bytes, pairs, stretches);
 }

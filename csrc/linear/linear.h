@@ -103,7 +103,8 @@ struct alignas(32) InputStretch {
 
 // Inputs of a linear layer for `count` rows: float32, rows `stride` elements apart, zero from
 // `columns` to the next multiple of 8. Quantized weights take a quantized copy: 4 columns of each
-// row (32 for codes), then the next of each, so that a matmul of several rows reads one stream.
+// row (32 for codes), then the next of each, so that a matmul of several rows reads one stream; of
+// codes for one part of the rows after the other (kPartRows).
 constexpr int kQuad = 4;
 constexpr int kRoundedRows = 8;  // of bfloat16 inputs, in registers together
 

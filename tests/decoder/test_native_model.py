@@ -118,6 +118,20 @@ def test_matrices_of_one_input_have_orders_of_their_own(checkpoints: Any) -> Non
     assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
 
 
+def test_matrices_of_one_input_have_levels_of_any_range(each_isa: str, checkpoints: Any) -> None:
+    """Many rows take inputs of 8 bits in another form if bytes cannot multiply the levels."""
+    decoder, _ = models(checkpoints("llama"), "rtn:bits=4,group=32,act_bits=8")
+    wide = np.linspace(0, 255, 16).astype(np.uint8)
+    for name, weight in list(decoder.weights.items()):
+        if name.endswith((".k", ".v", ".up")):
+            assert isinstance(weight, PackedCodes)
+            decoder.weights[name] = dataclasses.replace(weight, levels=wide)
+    model, cache = NativeModel(decoder, 64), new_cache(decoder)
+    logits = run(model, new_cache(decoder), TOKENS[:30].tolist())
+    steps = [run(model, cache, [token]) for token in TOKENS[:30].tolist()]
+    assert np.array_equal(np.concatenate(steps), logits)
+
+
 OTHER = {
     "gemma3": ("int8", "bfloat16"),
     "granite-moe": ("int8", "float32"),

@@ -310,24 +310,24 @@ def choose_crossing() -> Iterator[Callable[[bool], None]]:
     native.core.cross_inputs(before)
 
 
+@pytest.mark.parametrize("a", [16, 8])
 @pytest.mark.parametrize("bits", BITS)
 def test_crossed_inputs_change_no_bit(
-    each_isa: str, bits: int, choose_crossing: Callable[[bool], None]
+    each_isa: str, bits: int, a: int, choose_crossing: Callable[[bool], None]
 ) -> None:
     ends = np.float32([[1, 1], [-1, -1], [1, -1]]).repeat(6, 0)  # of inputs
     tables = [even_levels(bits), np.linspace(0, 255, 2**bits).astype(np.uint8)]
+    choose_crossing(True)
     for layout in layouts(bits):
         for table in tables:
             if not fits(layout, 320):
                 continue
-            packed = weight(layout, 40, 320, levels=table)
+            packed = weight(layout, 40, 320, levels=table, a=a)
             extreme = np.tile(ends * packed.most, 160) - np.float32([[0], [255]] * 9)
             x = np.concatenate([normal(23, 320), extreme])
-            choose_crossing(False)
-            whole, some = multiply(packed, x), multiply(packed, x[:15])
-            choose_crossing(True)
-            assert np.array_equal(multiply(packed, x), whole)
-            assert np.array_equal(multiply(packed, x[:16])[:15], some)
+            few = np.concatenate([multiply(packed, x[at : at + 3]) for at in range(0, len(x), 3)])
+            for count in (len(x), 16, 5):
+                assert np.array_equal(multiply(packed, x[:count]), few[:count])
 
 
 def test_tiny_inputs(each_isa: str) -> None:

@@ -28,7 +28,7 @@ constexpr int kAtOnce = SUFFICE_LEVEL == 4 || Sums * V <= (SUFFICE_VNNI ? 12 : 8
 // fours can be added up.
 template <int Bytes, int Kept = 1>
 struct ByteInputs {
-  static constexpr int four_bytes = Bytes * kQuad;
+  static constexpr int four_bytes = Bytes * kQuad, kept = Kept;
   // Sums of each byte; with VNNI enough of them, of few rows, to hide the latency of a product.
   template <int B>
   static constexpr int chains = !SUFFICE_VNNI || Bytes * B > 2 ? 1 : 4 / (Bytes * B);
@@ -76,7 +76,9 @@ struct ByteInputs {
             for (int i = 0; i < Bytes; i++)
               for (int v = 0; v < N; v++) {
                 const vi found = dot_words(part[v], taken(four, b, i));
-                kept[b][i][v] = four == first ? found : add_words(kept[b][i][v], found);
+                vi& sum_of_words = kept[b][i][v];
+                sum_of_words = four == first ? found : add_words(sum_of_words, found);
+                asm("" : "+x"(sum_of_words));  // else GCC adds in pairs, and runs out of registers
               }
         }
         for (int b = 0; b < B; b++)
@@ -107,7 +109,7 @@ struct ByteInputs {
 
 // Inputs of int16, for levels whose products do not fit int16.
 struct PairInputs {
-  static constexpr int four_bytes = 2 * kQuad;
+  static constexpr int four_bytes = 2 * kQuad, kept = 1;
   template <int B>
   static constexpr int sums = 1;
   static constexpr bool starts = true;
@@ -196,7 +198,7 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, fl
 
 // From this number of rows on, levels are looked up once for all rows instead of once per tile. With
 // AVX2, bytes of inputs times levels of few bits take so few instructions that it pays late.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL == 3 ? 5 : 3;
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL == 3 ? 6 : 3;
 SUFFICE_INLINE int decode_rows(const Linear& w) {
   const bool late = SUFFICE_LEVEL == 3 && w.max_code == kMaxByte && w.layout.bits <= kNarrow;
   return late ? 24 : kDecodeRows;

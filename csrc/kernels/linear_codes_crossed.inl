@@ -111,7 +111,7 @@ SUFFICE_INLINE void add_crossed_unit(const vi* found, const BatchScales& scales,
 }
 
 struct CrossedInputs {
-  static constexpr int four_bytes = 2 * kQuad;
+  static constexpr int four_bytes = 2 * kQuad, kept = 1;
   static const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.pairs);
   }

@@ -3,8 +3,8 @@
 // Levels are bytes, less the lowest one. Inputs are signed bytes (of 16 bits: low and high ones,
 // whose sums are added up as 256 high + low) or pairs of int16. Bytes take half the instructions.
 
-// Inputs lie in parts of so many rows: [parts][columns / 32][rows of the part]. Rows of a part share
-// a lookup of levels; their totals stay in the L1 cache, their inputs in the L2 cache.
+// Inputs lie in parts of so many rows: [parts][columns / 32][rows of the part]. Rows of a part
+// share a lookup of levels; their totals stay in the L1 cache, their inputs in the L2 cache.
 constexpr int kPartRows = SUFFICE_LEVEL == 4 ? 128 : 64;
 
 // The part of `count` rows that has row `row`.
@@ -196,8 +196,8 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, fl
   }
 }
 
-// From this number of rows on, levels are looked up once for all rows instead of once per tile. With
-// AVX2, bytes of inputs times levels of few bits take so few instructions that it pays late.
+// From this number of rows on, levels are looked up once for all rows instead of once per tile.
+// With AVX2, bytes of inputs times levels of few bits take so few instructions that it pays late.
 constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL == 3 ? 6 : 3;
 SUFFICE_INLINE int decode_rows(const Linear& w) {
   const bool late = SUFFICE_LEVEL == 3 && w.max_code == kMaxByte && w.layout.bits <= kNarrow;

@@ -8,11 +8,11 @@ constexpr int kNearRows = SUFFICE_LEVEL == 4 ? kPartRows : 24;
 constexpr int kManyRows = 16;
 // Rows that share the levels of panels in registers.
 template <class In>
-constexpr int kFoundRows = SUFFICE_LEVEL == 4    ? (In::four_bytes == kQuad ? 6 : 4)
-                           : SUFFICE_LEVEL == 0  ? 2
-                           : SUFFICE_VNNI        ? (In::four_bytes == kQuad ? 6 : 3)
-                           : In::kept >= kFours  ? 4
-                                                 : 3;
+constexpr int kFoundRows = SUFFICE_LEVEL == 4   ? (In::four_bytes == kQuad ? 6 : 4)
+                           : SUFFICE_LEVEL == 0 ? 2
+                           : SUFFICE_VNNI       ? (In::four_bytes == kQuad ? 6 : 3)
+                           : In::kept >= kFours ? 4
+                                                : 3;
 
 // Vectors that are kept of a unit's levels for each of a panel, and units that are kept.
 template <class In>

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import tiny
-from caches import cache_for
+from native_steps import new_cache, run
 from suffice import native
-from suffice.cache.kv import KVCache
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.blocks import ExpertMLP
 from suffice.decoder.native_model import NativeModel
@@ -44,24 +43,12 @@ def decoder_of(folder: Any, quant: str = "none:dtype=float32") -> TorchDecoder:
     return TorchDecoder.from_checkpoint(open_checkpoint(folder), QUANTS.build(quant))
 
 
-def new_cache(decoder: DecoderWeights, dtype: str = "float32") -> KVCache:
-    cache = cache_for(decoder, dtype, growth="upfront", limit=64)
-    cache.reserve(64)
-    return cache
-
-
-def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> Any:
-    """Logits [T, V] of all tokens, as one causal chain."""
-    logits = model.step([StepRows(cache, tokens, outputs=None, exact=True, counted=False)])
-    cache.commit(list(range(len(tokens))))
-    return logits
-
-
 def prompt(decoder: DecoderWeights, tokens: list[int], sizes: list[int]) -> Any:
     """Logits of all tokens, in chunks of these sizes."""
     model, cache = NativeModel(decoder, 64), new_cache(decoder)
     ends = list(itertools.accumulate(sizes, initial=0))
-    return np.concatenate([run(model, cache, tokens[a:b]) for a, b in itertools.pairwise(ends)])
+    chunks = [tokens[a:b] for a, b in itertools.pairwise(ends)]
+    return np.concatenate([run(model, cache, chunk, prompt=True) for chunk in chunks])
 
 
 def changed(decoder: DecoderWeights, **fields: Any) -> TorchDecoder:

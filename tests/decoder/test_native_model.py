@@ -14,6 +14,7 @@ import torch
 import hf_reference
 import tiny
 from caches import cache_for
+from native_steps import new_cache, run
 from oracle import assert_matches
 from suffice import native
 from suffice.cache.kv import KVCache
@@ -38,19 +39,6 @@ def models(folder: Path, quant: str = "none:dtype=float32") -> tuple[TorchDecode
     kept = loaded(folder, quant)
     decoder = TorchDecoder(kept.config, dict(kept.weights))  # a test may change its weights
     return decoder, NativeModel(decoder, 64)
-
-
-def new_cache(decoder: TorchDecoder, dtype: str = "float32") -> KVCache:
-    cache = cache_for(decoder, dtype, growth="upfront", limit=64)
-    cache.reserve(64)
-    return cache
-
-
-def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> np.ndarray:
-    """Logits [T, V] of all tokens, as one causal chain."""
-    logits = model.step([StepRows(cache, tokens, outputs=None)])
-    cache.commit(list(range(len(tokens))))
-    return logits
 
 
 @pytest.mark.parametrize("variant", tiny.VARIANTS)

@@ -47,7 +47,7 @@ class Sketches:
 
     def truncate(self, lengths: torch.Tensor) -> None:
         """Forget the chunks beyond the first rows [B] of each request."""
-        self._made = torch.minimum(self._made, lengths // CHUNK)
+        torch.minimum(self._made, lengths // CHUNK, out=self._made)  # in place: graphs read it
 
     def select(self, indices: torch.Tensor) -> None:
         """Let request i go on with the sketches of request `indices[i]`."""

@@ -33,13 +33,15 @@ def quick_calls() -> Iterator[None]:
     """Have the interpreter change its language once a kernel, not at each call of a function.
 
     That takes half of the time. It looks up types once, and integers do not check their sums, which
-    compiled kernels do not either: a quarter less.
+    compiled kernels do not either: a quarter less. A program rounds many rows at a time.
     """
     if not triton.knobs.runtime.interpret:
         yield
         return
     from triton import language
     from triton.runtime import interpreter
+
+    from suffice.backends.triton import bases
 
     change = interpreter._patch_lang
 
@@ -63,4 +65,5 @@ def quick_calls() -> Iterator[None]:
         patch.setattr(interpreter.InterpretedFunction, "__call__", called)
         patch.setattr(interpreter, "_get_np_dtype", known)
         patch.setattr(builder, "options", unchecked)
+        patch.setattr(bases, "ELEMENTS", 1 << 14)
         yield

@@ -213,7 +213,7 @@ def score_heavy(
     """Put exact scores in the place of those of listed blocks. Grid: units of lists, N * G.
 
     BOUNDED: of all rows, whose weights [N, G, GROUP, blocks] are `exact` in units of 2^peak. Else
-    of those that reach a floor, and -inf of others; blocks without any are not read. `reads` [N, G]
+    of rows that reach a floor, and -inf of others; blocks without any are not read. `reads` [N, G]
     grows by the keys.
     """
     unit, at = tl.program_id(0), tl.program_id(1)

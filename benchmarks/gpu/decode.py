@@ -31,6 +31,7 @@ RANDOM = (
     "aet:keys=0.7,values=0.001",
     "certified:eps=0.2",
     "skip_softmax:factor=30",
+    "tiers:eps=0.7,skip=0.0002",
 )
 # Attention, and a policy, of enabled models whose prompt is a text.
 REAL = (
@@ -40,6 +41,7 @@ REAL = (
     ("aet:keys=0.7,values=0.001", "full"),
     ("certified:eps=0.2", "full"),
     ("skip_softmax:factor=30", "full"),
+    ("tiers:eps=0.7,skip=0.0002", "full"),
     *(
         (attention, f"{policy}:{share}")
         for policy in ("snapkv", "pyramidkv")

@@ -29,6 +29,8 @@ SETTINGS = (
     "certified:eps=0.2,bounded=false",
     "skip_softmax:factor=30",
     "skip_softmax:factor=300",
+    "tiers:eps=0.7,skip=0.0002",
+    "tiers:eps=0.2,bounded=true",
 )
 # ART's thresholds, swept as in its figures 6 and 7, and a check that never fires (table 6).
 SWEEP = tuple(

@@ -20,9 +20,17 @@ from triton.compiler import ASTSource
 from suffice.backends.triton.aet import always_read, learn_masses
 from suffice.backends.triton.call import shape_of, tile_of
 from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
+from suffice.backends.triton.encode import encode, encode_fitted
 from suffice.backends.triton.heavy_tiles import score_tiles, sum_heavy_tiles
 from suffice.backends.triton.sketch import estimate, sketch_chunks
 from suffice.backends.triton.stopping import AET, ART, read_until_stop
+from suffice.backends.triton.tier_rows import (
+    bound_units,
+    estimate_units,
+    score_heavy,
+    sum_tiers,
+    turn_queries,
+)
 from suffice.backends.triton.whole import join_units, sum_units
 
 TARGETS = {
@@ -37,7 +45,13 @@ FLOATS += ("limits", "floors", "masses", "local_masses", "last_peaks", "last_tot
 INTS = ("table", "counts", "owner", "first", "length", "keys", "values", "shared", "steady_run")
 INTS += ("known_before", "begins", "ends", "made", "lengths", "kept")
 FLOATS += ("scores", "unit_peaks", "borders", "weights", "largest", "factors")
-INTS += ("moves", "reads")
+INTS += ("moves", "reads", "light_reads")
+# Of `tiers`
+FLOATS += ("channels", "means", "passed", "inverses", "steps", "of_means", "turned", "losses")
+FLOATS += ("lost_means", "query_lengths", "tops", "used_weights", "more", "less", "lost", "exact")
+FLOATS += ("value_scales", "residuals")
+BYTES = ("codes", "key_codes", "value_codes", "errors", "key_errors", "value_errors")
+HALVES = ("q", "k", "v", "x", "out", "scales", "lows", "shares", "key_scales", "key_shares")
 NUMBERS = ("scale", "two")
 
 
@@ -50,6 +64,10 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
     of_aet = {"UNIT": 16, "TILE": 16, "num_warps": 4, "RULE": AET, "MARKED": True, "FILTERS": True}
     of_sets = {"MOST": 4, "LOCALS": 2, "LISTED": 8}
+    turns = {"PART": size & -size, "STEPS": (size & -size).bit_length() - 1}
+    bases = {**turns, "D": size, "DIM": part["DIM"], "PAGE": 16, "RUN": 256 // part["DIM"]}
+    bases["num_warps"] = 8
+    of_tiers = {name: x for name, x in tiles.items() if name != "PAGE"}
     summed = {"PAGE": 16, "LISTED": False, "SUMMED": True, "CODES": 16}
     return [
         ("exact", sum_units, rows),
@@ -64,6 +82,13 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ("coded", sum_codes, {**rows, **summed, "TAILED": True}),
         ("skip_softmax: keys", score_tiles, tiles),
         ("skip_softmax: values", sum_heavy_tiles, {**tiles, "TILES": 256}),
+        ("encode", encode, {**bases, "KEYS": True}),
+        ("encode: fitted", encode_fitted, bases),
+        ("tiers: queries", turn_queries, {**part, **turns, "FITTED": True, "BOUNDED": True}),
+        ("tiers: bases", estimate_units, {**of_tiers, "HALF": half["HALF"], "FITTED": True}),
+        ("tiers: bounds", bound_units, {**of_tiers, "FITTED": True}),
+        ("tiers: heavy", score_heavy, {**stops, "BOUNDED": True}),
+        ("tiers: sums", sum_tiers, {**rows, **turns}),
         ("sketch", sketch_chunks, {**half, "PAGE": 16, "num_warps": 4}),
         ("estimate", estimate, {**half, "GROUP": 4, "ROWS": 16, "BOUNDED": True, "num_warps": 4}),
     ]
@@ -77,15 +102,15 @@ def type_of(name: str, values: dict[str, Any]) -> str:
         return "*fp32"
     if name in INTS:
         return "*i32"
-    if name == "marks" or (name == "blocks" and values.get("MARKED")):
+    if name in BYTES:
+        return "*u8"
+    if name in ("marks", "rounded", "heavy_blocks") or (name == "blocks" and values.get("MARKED")):
         return "*i8"
     if name == "own_sums":
         return "*fp64"
-    if name in ("codes", "scales", "lows", "residuals"):
-        return {"codes": "*u8", "residuals": "*fp32"}.get(name, "*bf16")
     if name == "blocks":
         return "*i32"
-    return "fp32" if name in NUMBERS else "*bf16" if name in ("q", "k", "v", "out") else "i32"
+    return "fp32" if name in NUMBERS else "*bf16" if name in HALVES else "i32"
 
 
 def spilled(made: Any, target: str) -> int:
@@ -110,7 +135,8 @@ def main(target: str, size: int) -> None:
     for name, kernel, values in kernels(size):
         options = {"num_warps": values.pop("num_warps")}
         signature = {arg: type_of(arg, values) for arg in kernel.arg_names}
-        places = {(kernel.arg_names.index(key),): value for key, value in values.items()}
+        own = [(key, value) for key, value in values.items() if key in signature]
+        places = {(kernel.arg_names.index(key),): value for key, value in own}
         source = ASTSource(kernel, signature, places)
         made = triton.compile(source, target=TARGETS[target], options=options)
         found = {"kernel": name, "shared": made.metadata.shared, "spilled": spilled(made, target)}

@@ -13,6 +13,7 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.traversal import Attended
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
+from suffice.backends.triton.bases import Bases, Rounding
 from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
 from suffice.backends.triton.rules import HeadRules
 from suffice.backends.triton.sketches import Sketches
@@ -22,9 +23,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 @dataclass
 class Case:
-    """A token of each of some requests: queries [N, H, D], keys and values [N, G, S, D].
+    """Tokens of some requests: queries [N, H, D], keys and values [B, G, S, D].
 
-    Token n sees rows [firsts[n], lengths[n]).
+    Token n sees rows [firsts[n], lengths[n]) of request owners[n]; None: there is one of each.
     """
 
     q: torch.Tensor
@@ -32,6 +33,7 @@ class Case:
     v: torch.Tensor
     lengths: Sequence[int]
     firsts: Sequence[int]
+    owners: Sequence[int] | None = None
 
     @classmethod
     def random(
@@ -60,12 +62,16 @@ class Case:
         return float(self.q.shape[-1] ** -0.5)
 
     @property
+    def owned(self) -> list[int]:
+        """The request of each token."""
+        return list(range(len(self.lengths)) if self.owners is None else self.owners)
+
+    @property
     def tokens(self) -> Tokens:
-        first, length = (
+        owner, first, length = (
             torch.tensor(each, dtype=torch.int32, device=DEVICE)
-            for each in (self.firsts, self.lengths)
+            for each in (self.owned, self.firsts, self.lengths)
         )
-        owner = torch.arange(len(self.lengths), dtype=torch.int32, device=DEVICE)
         return Tokens(owner, first, length, self.k.shape[2])
 
     def held(self, page: int = 0, seed: int = 0) -> Held:
@@ -96,6 +102,8 @@ class Case:
             rows, size = self.k.shape[2:]
             options["sketches"] = made = Sketches(requests, held.heads, size, rows, DEVICE)
             made.extend(held, self.tokens.length, rows)
+        if rules.kind == "tiers" and "bases" not in options:
+            options["bases"] = based(self, page)
         found, reads = attend(
             rules, self.q.to(DEVICE), held, self.tokens, scale=self.scale, **options
         )
@@ -105,7 +113,8 @@ class Case:
         """Return what the technique's reference makes of each token."""
         found, own = [], ATTENTIONS.build(technique)
         for at, (first, length) in enumerate(zip(self.firsts, self.lengths, strict=True)):
-            rows = (self.q[at][:, None], self.k[at, :, :length], self.v[at, :, :length])
+            k, v = (each[self.owned[at], :, :length] for each in (self.k, self.v))
+            rows = (self.q[at][:, None], k, v)
             seen = np.arange(length)[None] >= first
             given = {name: each[at] for name, each in options.items()}
             parts = (each.float().numpy().astype(dtype) for each in rows)
@@ -116,6 +125,15 @@ class Case:
 def rules_of(technique: str, heads: int) -> HeadRules:
     """Return a technique's rules for some key/value heads."""
     return HeadRules.of([ATTENTIONS.build(technique).rule()] * heads, DEVICE)
+
+
+def based(case: Case, page: int = 0, rounding: Rounding | None = None) -> Bases:
+    """Return the bases of a case's rows."""
+    requests, heads, rows, size = case.k.shape
+    made = Bases(requests, heads, size, rows, DEVICE, rounding)
+    ends = case.tokens.length if case.owners is None else case.tokens.length[:1]
+    made.extend(case.held(page), ends, rows)
+    return made
 
 
 def listed(orders: Sequence[Sequence[Sequence[int]]]) -> Blocks:

@@ -15,9 +15,11 @@ from oracle import assert_matches, max_error
 from pairs import pairwise
 from suffice.attention import ATTENTIONS
 from suffice.attention.aet import Known
+from suffice.attention.rule import AttentionRule
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
 from suffice.backends.triton.call import Call, tile_of
+from suffice.backends.triton.rules import HeadRules
 from suffice.errors import InputError
 
 ART = "art:change=1.2,angle=1,patience=2,block=32"
@@ -216,7 +218,7 @@ def test_the_comparison_bites(
 @pytest.mark.parametrize(
     ("technique", "change", "message"),
     [
-        ("tiers", {}, "rule 'tiers' on a GPU: must be aet, art, certified, read_all, skip_softmax"),
+        ("tiers:sample=8", {}, "tiers: sample=8 on a GPU: must be 0"),
         ("art:values=0.1", {}, "a value filter on a GPU"),
         ("art:block=16,order=sketch", {}, "must be blocks, newest first"),
         ("exact", {"size": 72}, "heads of size 72: must be a multiple of 16 from 16 to 256"),
@@ -236,3 +238,9 @@ def test_heads_and_types_must_fit() -> None:
     ):
         with pytest.raises(InputError, match=message):
             attend(rules_of("exact", 2), q, case.held(), case.tokens, scale=1.0)
+
+
+def test_rules_must_be_known() -> None:
+    known = "aet, art, certified, read_all, skip_softmax, tiers"
+    with pytest.raises(InputError, match=f"rule 'newest' on a GPU: must be {known}"):
+        HeadRules.of([AttentionRule("newest")], DEVICE)

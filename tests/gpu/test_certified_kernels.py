@@ -69,7 +69,9 @@ def test_sketches_of_dropped_rows_are_forgotten() -> None:
     case, other = uneven((130,)), uneven((130,), seed=1)
     made = sketched(case)
     other.k[:, :, :60] = case.k[:, :, :60]
+    chunks = made._made
     made.truncate(torch.tensor([60], dtype=torch.int32, device=DEVICE))
+    assert made._made is chunks, "graphs read it where it is"
     made.extend(other.held(), other.tokens.length, 70)
     assert torch.equal(made.codes, sketched(other).codes)
 

@@ -23,6 +23,6 @@ def test_kernels_fit(target: str, size: int, tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert len(found) == 14
+    assert len(found) == 21
     for each in found:
         assert each["shared"] <= SHARED and each["spilled"] == 0, each

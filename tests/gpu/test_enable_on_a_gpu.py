@@ -69,6 +69,7 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     ("family", "options"),
     [
         *(("llama", {"attention": attention}) for attention in LOSSY),
+        ("llama", {"attention": "tiers:eps=0.5,bounded=true"}),
         ("llama", {"softmax": "exaq:2"}),
         ("mistral", {"softmax": "exaq_km:3,tail=flush"}),  # has a window
     ],
@@ -80,12 +81,12 @@ def test_with_thresholds_the_tokens_are_those_of_the_engine(
     if "softmax" in options:
         write_levels(tmp_path / "levels.json", folder, family, layers=2, heads=4)
         options = {**options, "calibration": tmp_path / "levels.json"}
-    prompt, count = prompts(1)["input_ids"], 5 if "attention" in options else TOKENS
+    prompt, count = prompts(1)["input_ids"], 5 if options.get("attention") in LOSSY else TOKENS
     llm = LLM(folder, dtype="float32", threads=1, **options)
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
     [output] = llm.generate({"prompt_token_ids": prompt[0].tolist()}, params)
     model = load(folder, torch.float32).to(DEVICE)
-    with st.enable(model, **options) as enabled:
+    with st.enable(model, checkpoint=folder, **options) as enabled:
         found = generate(model, 1, max_new_tokens=count)
     assert found[0, prompt.shape[1] :].tolist() == list(output.outputs[0].token_ids)
     trace, theirs = enabled.trace, llm.runner.trace
@@ -94,7 +95,12 @@ def test_with_thresholds_the_tokens_are_those_of_the_engine(
         return  # queries of `certified` are rounded otherwise
     assert (trace.rows[1] == theirs.rows[1]).all()
     # A window's keys are read from the beginning of a tile on the CPU.
-    assert family == "mistral" or (trace.rows[0] == theirs.rows[0]).all()
+    assert family == "mistral" or (trace.rows[[0, 4]] == theirs.rows[[0, 4]]).all()
+    assert trace.estimates is theirs.estimates and trace.confidence == theirs.confidence
+    assert trace.bounds.softmaxes == theirs.bounds.softmaxes
+    for name in ("missing", "shift"):
+        for ours, other in ((trace, theirs), (trace.bounds, theirs.bounds)):
+            assert getattr(ours, name) == pytest.approx(getattr(other, name), rel=1e-3, abs=1e-5)
 
 
 def test_a_padded_request_gives_the_tokens_that_it_gives_alone(
@@ -150,13 +156,25 @@ def test_what_a_technique_keeps_is_cropped_and_reordered_as_on_the_cpu(
         np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
+def test_bases_are_cropped_and_reordered(model_of: Callable[..., Any]) -> None:
+    """Not as on the CPU, where weights of values by bases have 8 bits."""
+    model, ids, turned = model_of("llama", 1), prompts(2)["input_ids"].to(DEVICE), [1, 0]
+    with torch.no_grad(), st.enable(model, attention="tiers:eps=1,skip=0") as enabled:
+        cache, plain = enabled.new_cache(), enabled.new_cache()
+        for own, new in ((cache, 2), (plain, 1)):
+            model(ids, **as_cache(own))
+            model(ids[:, :new], **as_cache(own))
+        cache.crop(-1)
+        cache.reorder_cache(torch.tensor(turned))
+        found = model(ids[turned, 9:10], **as_cache(cache)).logits[turned].cpu()
+        expected = model(ids[:, 9:10], **as_cache(plain)).logits.cpu()
+    np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"attention": "tiers"},
-            "attention 'tiers' on a GPU: must be aet, art, certified, exact, skip_softmax",
-        ),
+        ({"attention": "tiers:sample=8"}, "tiers: sample=8 on a GPU: must be 0"),
         ({"attention": "skip_softmax", "policy": "quest"}, "policy 'quest' with attention 'skip_s"),
         ({"policy": "h2o:0.5"}, "policy 'h2o' on a GPU: must be full, pyramidkv, quest, snapkv"),
         ({"policy": "streaming:rank_only"}, "policy 'streaming' on a GPU: must evict"),

@@ -24,6 +24,7 @@ TECHNIQUES = [
     {"attention": "art:change=0.5,angle=0.5,patience=1,block=16"},
     {"attention": "aet:keys=0.5,globals=16,locals=8"},
     {"attention": "certified:eps=0.3"},
+    {"attention": "tiers:eps=0.4,skip=0.02,bounded=true"},
     {"policy": "streaming:budget=30"},
     {"policy": "quest:budget=48,dense_layers=1"},
 ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 from suffice.quant import hadamard
@@ -95,7 +94,9 @@ def with_base(rows: np.ndarray, *, keys: bool) -> Planes:
     turned = rotated(rows.astype(np.float64))
     levels, scale = _coded(turned)
     if keys:
-        scale = scale.astype(ml_dtypes.bfloat16).astype(np.float32)
+        from ml_dtypes import bfloat16  # here alone: kernels for GPUs need none of it
+
+        scale = scale.astype(bfloat16).astype(np.float32)
     exact = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
     return Planes(levels, exact - levels, scale)
 

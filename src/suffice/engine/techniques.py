@@ -62,34 +62,31 @@ class ModelWithTechniques(ModelFacts):
         self._sketched = config.technique.sketched or config.speculative_config.sketched
         self._based = config.technique.based or config.speculative_config.based
         self.sample = sample
-        self._rounding = self._fitted_rounding()
+        self.rounding: KeyRounding | None = None  # of keys in 4 bits, if a cache has any
+        self._rounding: Any = None  # the same, for caches
+        self._fit_rounding()
 
     def _rules(self, config: Config) -> list[list[AttentionRule | None]]:
         model = self.decoder.config
         return config.rules(len(model.layers), model.kv_heads)
 
-    def _fitted_rounding(self) -> Any:
-        """Return how keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any.
+    def _fit_rounding(self) -> None:
+        """Fit how keys in 4-bit codes are rounded, if a cache has any.
 
         A model that has files is fitted once: see `stored_rounding`.
         """
         if not (self._based or fits_keys(types_of(self.config.kv_cache_dtype)[0])):
-            return None
+            return
         positions, sample = min(self.context, POSITIONS), self.sample()
 
         def fit() -> KeyRounding:
             with status("fitting the rounding of keys"):
                 return key_rounding(self._native, self.decoder.config, positions, sample)
 
-        if not self.stamp:
-            return fit().native
         options = self.config.quantization, self.config.experts.left_out, self.runs_as, native.isa()
-        return stored(repr((self.stamp, options, positions, sample)), fit).native
-
-    @property
-    def rounding(self) -> Any:
-        """How keys in 4-bit codes are rounded (KeyRoundings); None if no cache has any."""
-        return self._rounding
+        name = repr((self.stamp, options, positions, sample))
+        self.rounding = stored(name, fit) if self.stamp else fit()
+        self._rounding = self.rounding.native
 
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
@@ -118,7 +115,8 @@ class ModelWithTechniques(ModelFacts):
         self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.technique.sketched
         self._based = self._based or config.technique.based
-        self._rounding = self._rounding or self._fitted_rounding()
+        if self.rounding is None:
+            self._fit_rounding()
         return self._native.add_rules(rules)
 
     def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:

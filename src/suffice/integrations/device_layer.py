@@ -16,6 +16,7 @@ import torch
 from suffice.attention.levels import Levels
 from suffice.backends.triton.aet_sets import AetSets
 from suffice.backends.triton.attend import attend
+from suffice.backends.triton.bases import Bases, Rounding
 from suffice.backends.triton.call import Blocks, Held, Reads, Tokens
 from suffice.backends.triton.coded import Tables, ValueSums
 from suffice.backends.triton.rules import HeadRules
@@ -42,9 +43,15 @@ class DeviceLayer:
     """
 
     def __init__(
-        self, like: torch.Tensor, rules: HeadRules, lengths: torch.Tensor, *, boxed: bool
+        self,
+        like: torch.Tensor,
+        rules: HeadRules,
+        lengths: torch.Tensor,
+        *,
+        boxed: bool,
+        rounding: Rounding | None = None,
     ) -> None:
-        """Hold no rows yet; `like` [B, G, T, D] are keys of the model."""
+        """Hold no rows yet; `like` [B, G, T, D] are keys of the model, with their `rounding`."""
         batch, heads, _, size = like.shape
         self.rules, self.lengths = rules, lengths
         self.keys = like.new_empty(batch, heads, 0, size)
@@ -54,7 +61,12 @@ class DeviceLayer:
         device = like.device
         self.sketches = Sketches(batch, heads, size, 0, device) if sketched else None
         self.sets = AetSets(rules.parameters, batch, heads, device) if known else None
+        based = rules.kind == "tiers"
+        self.bases = Bases(batch, heads, size, 0, device, rounding) if based else None
         self.boxes = Boxes(batch, heads, size, device) if boxed else None
+        # What is kept of each row or block, which grows and is cut with them.
+        kept = self.sketches, self.bases, self.boxes
+        self._kept = [each for each in kept if each is not None]
         self.tables: Tables | None = None
         self.value_sums: ValueSums | None = None
         self.turns = False  # whether this pass goes by the rings: one of a single token
@@ -100,10 +112,8 @@ class DeviceLayer:
     def _resize(self, capacity: int) -> None:
         used = min(max(self.rows), self.capacity)
         pair = [grown(rows, used, capacity) for rows in (self.keys, self.values)]
-        if self.sketches is not None:
-            self.sketches.reserve(capacity)
-        if self.boxes is not None:
-            self.boxes.reserve(capacity)
+        for each in self._kept:
+            each.reserve(capacity)
         self.keys, self.values = pair
 
     def store(self, key: torch.Tensor, value: torch.Tensor, ranks: torch.Tensor) -> None:
@@ -115,9 +125,8 @@ class DeviceLayer:
             place = torch.where((budget > 0) & (place >= budget), turned, place)
         held = Held(self.keys, self.values)
         store(held, key, value, place)
-        for each in (self.sketches, self.boxes):
-            if each is not None:
-                each.extend(held, self.lengths + ranks.amax(1), key.shape[2])
+        for each in self._kept:
+            each.extend(held, self.lengths + ranks.amax(1), key.shape[2])
 
     def tokens(self, ranks: torch.Tensor, window: int | None) -> Tokens:
         """Return what the new tokens see: the last `window` rows, or all.
@@ -145,6 +154,7 @@ class DeviceLayer:
             blocks=self._blocks(q, tokens),
             sets=self.sets,
             sketches=self.sketches,
+            bases=self.bases,
             tables=self.tables,
             value_sums=self.value_sums,
         )
@@ -174,9 +184,8 @@ class DeviceLayer:
         """Drop the last rows of each request."""
         self.rows = [a - b for a, b in zip(self.rows, lost, strict=True)]
         self.lengths.copy_(torch.tensor(self.rows, dtype=torch.int32))
-        for each in (self.sketches, self.boxes):
-            if each is not None:
-                each.truncate(self.lengths)
+        for each in self._kept:
+            each.truncate(self.lengths)
         if self.value_sums is not None:
             self.value_sums.truncate(Held(self.keys, self.values), self.lengths)
 
@@ -184,7 +193,7 @@ class DeviceLayer:
         """Let request i go on with the rows of request `indices[i]`; `lengths` are the new ones."""
         at = torch.tensor(indices, device=self.keys.device)
         self.keys, self.values, self.lengths = self.keys[at], self.values[at], lengths
-        for each in (self.sketches, self.sets, self.boxes, self.value_sums):
+        for each in (*self._kept, self.sets, self.value_sums):
             if each is not None:
                 each.select(at)
         self.rows = [self.rows[index] for index in indices]

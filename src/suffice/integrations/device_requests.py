@@ -19,8 +19,9 @@ import torch
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.rule import READ_ALL
 from suffice.backends.triton.audit import audited
+from suffice.backends.triton.bases import Rounding
 from suffice.backends.triton.call import Reads, Tokens
-from suffice.backends.triton.rules import LIMITS, HeadRules, check_rule
+from suffice.backends.triton.rules import HeadRules, check_rule
 from suffice.cache.kv import MAX_TENTATIVE
 from suffice.engine.config import Config
 from suffice.errors import InputError
@@ -39,9 +40,6 @@ def check_device(config: Config) -> None:
     """
     name, softmax = ATTENTIONS.name_of(config.technique), SOFTMAXES.name_of(config.softmax)
     rule = config.technique.rule() or READ_ALL
-    if rule.kind not in LIMITS:
-        known = sorted({"exact", *LIMITS} - {"read_all"})
-        raise InputError(f"attention '{name}' on a GPU: must be {', '.join(known)}")
     check_rule(rule)
     check_policy(config.policy, "read_all" if rule.exact else rule.kind)
     if config.softmax.coded and not (rule.exact or rule.kind == "read_all"):
@@ -103,8 +101,8 @@ class DeviceRequests:
         trace = Trace(self.layers, keys.shape[1], self._group)
         trace.steps, trace.estimates = self._steps, technique.estimates
         trace.rows[:3], trace.rows[4] = self._counts[:3].cpu(), self._counts[3].cpu()
-        bounds = [float(each) for each in self._bounds]
-        trace.missing, trace.bounds = bounds[0], BoundSums(int(bounds[1]), bounds[2])
+        (trace.missing, trace.shift), sums = self._bounds.tolist()
+        trace.bounds = BoundSums(int(self._bounded), *sums)
         trace.sketch_bytes_read = int(trace.rows[4].sum())
         rows = int(trace.rows[:2].sum()) * keys.shape[-1] * keys.element_size()
         trace.kv_bytes_read = rows + trace.sketch_bytes_read
@@ -183,13 +181,15 @@ class DeviceRequests:
         self._text = torch.zeros(batch, dtype=torch.int32, device=device)
         self._lengths = torch.zeros(self.layers, batch, dtype=torch.int32, device=device)
         self._counts = torch.zeros(4, self.layers, heads, dtype=torch.int64, device=device)
-        # The largest `missing`, how many are known, and their sum.
-        self._bounds = torch.zeros(3, dtype=torch.float64, device=device)
+        # The largest `missing` and `shift`, and their sums; of how many softmaxes.
+        self._bounds = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        self._bounded = torch.zeros((), dtype=torch.int64, device=device)
         boxed = "boxes" in self.policy.keeps
-        self._held = [
-            DeviceLayer(key, HeadRules.of(rules, device), lengths, boxed=boxed)
-            for rules, lengths in zip(config.rules(self.layers, heads), self._lengths, strict=True)
-        ]
+        fitted = self.settings.rounding
+        for at, rules in enumerate(config.rules(self.layers, heads)):
+            rounding = fitted and Rounding.of([part[at] for part in fitted], device)
+            own, lengths = HeadRules.of(rules, device), self._lengths[at]
+            self._held.append(DeviceLayer(key, own, lengths, boxed=boxed, rounding=rounding))
         for layer, levels in zip(self._held, config.levels(), strict=False):
             layer.weigh_by(levels)
         for request in range(batch):
@@ -274,10 +274,11 @@ class DeviceRequests:
         counts = torch.stack((reads.keys, reads.values, every, sketched))
         self._counts[:, index] += counts.sum(1)
         if reads.missing is not None:
-            known = (seen > 0).expand_as(reads.missing)
-            missing = torch.where(known, reads.missing, 0).double()
-            self._bounds[0] = torch.maximum(self._bounds[0], missing.max())
-            self._bounds[1:] += torch.stack((known.sum().double(), missing.sum()))
+            shift = torch.zeros_like(reads.missing) if reads.shift is None else reads.shift
+            bounds = torch.stack((reads.missing, shift)).where(seen > 0, 0).double().flatten(1)
+            self._bounds[0] = torch.maximum(self._bounds[0], bounds.amax(1))
+            self._bounds[1] += bounds.clamp(max=2).sum(1)  # no `missing` is above 1
+            self._bounded += (seen > 0).expand_as(reads.missing).sum()
 
     def end_layer(self, index: int, query: torch.Tensor, scale: float) -> None:
         """Note that a layer has ended; after the last one the new rows count."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from suffice import native
+from suffice.decoder.key_rounding import KeyRounding
 from suffice.engine.config import Config
 from suffice.errors import InputError
 
 
-def fitted_rounding(config: Config, checkpoint: Any, shape: tuple[int, int, int]) -> Any:
-    """Return what the engine fits for the model in `checkpoint` (KeyRoundings), and keeps on disk.
+def fitted_rounding(
+    config: Config, checkpoint: Any, shape: tuple[int, int, int]
+) -> KeyRounding | None:
+    """Return what the engine fits for the model in `checkpoint`, and keeps on disk.
 
     None if the technique reads no keys in 4 bits, or if there is no `checkpoint`: the engine loads
     the model once more for it, which may take more memory than there is. `shape` are the model's

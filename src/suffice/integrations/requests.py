@@ -18,6 +18,7 @@ from suffice.backends.cpu.attention import causal
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.decoder.key_rounding import KeyRounding
 from suffice.engine.config import Config
 from suffice.errors import InputError, unknown
 from suffice.integrations.masks import Columns
@@ -43,7 +44,12 @@ class ServedSettings:
     windows: Windows
     growth: Growth
     limit: int
-    rounding: Any = None
+    rounding: KeyRounding | None = None
+
+    @cached_property
+    def native_rounding(self) -> Any:
+        """The rounding as native caches take it."""
+        return self.rounding and self.rounding.native
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class Requests:
                 value_dtype=_STORED[dtype],
                 sketch=config.technique.sketched,
                 bases=config.technique.based,
-                rounding=self.settings.rounding,
+                rounding=self.settings.native_rounding,
                 **extras,
             )
             self.policy.prepare(cache, self.settings.windows)

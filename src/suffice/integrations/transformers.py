@@ -21,9 +21,9 @@ technique's native kernel, one call per layer for the whole batch. Padding, on t
 else, is not stored. Sliding windows are read from transformers' own mask. A technique's state
 (`aet`) advances token by token; refused drafts leave it unchanged.
 
-On a GPU, attention is `exact`, with a coded softmax or without, `art`, `aet`,
-`certified` or `skip_softmax`, computed by kernels in Triton (`pip install 'suffice[gpu]'`); the
-policy `h2o` and coded prompts need a model on the CPU.
+On a GPU, attention is computed by kernels in Triton (`pip install 'suffice[gpu]'`); the policy
+`h2o`, `sample` of `tiers`, a coded softmax with another attention than `exact`, and coded prompts
+need a model on the CPU.
 
 `tiers` reads keys in 4 bits. Their rounding is fitted to the model if `checkpoint` is given.
 

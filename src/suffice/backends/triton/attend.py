@@ -8,6 +8,7 @@ import torch
 
 from suffice.backends.triton import stopping
 from suffice.backends.triton.aet_sets import AetSets
+from suffice.backends.triton.bases import Bases
 from suffice.backends.triton.call import (
     LOG2_E,
     UNIT,
@@ -21,9 +22,10 @@ from suffice.backends.triton.call import (
 )
 from suffice.backends.triton.coded import Tables, ValueSums, attend_coded
 from suffice.backends.triton.rules import HeadRules
-from suffice.backends.triton.sketches import Search, Sketches, estimated, newest
+from suffice.backends.triton.sketches import Search, Sketches, between, estimated, newest
 from suffice.backends.triton.skipping import attend_skipping
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
+from suffice.backends.triton.tiers import attend_in_tiers
 from suffice.backends.triton.whole import sum_units
 from suffice.cache import BLOCK
 from suffice.errors import InputError
@@ -42,6 +44,7 @@ def attend(
     blocks: Blocks | None = None,
     sets: AetSets | None = None,
     sketches: Sketches | None = None,
+    bases: Bases | None = None,
     tables: Tables | None = None,
     value_sums: ValueSums | None = None,
     splits: int | None = None,
@@ -50,8 +53,8 @@ def attend(
 
     `rules`: the technique's. `blocks`: those to read, in order; None: all that
     are seen, newest first. `sets`: the requests' states of `aet`, which learn: one token of each.
-    `sketches`: of all rows that tokens see, for `certified`. `tables`: of a coded softmax, for
-    attention to all rows; `value_sums`: those that save it most values, which go on.
+    `sketches`, `bases`: of all rows that tokens see, for `certified` and for `tiers`. `tables`: of
+    a coded softmax, for attention to all rows; `value_sums` save it most values, and go on.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
 
@@ -69,6 +72,9 @@ def attend(
     if rules.kind == "certified":
         assert sketches is not None and blocks is None
         return _certified(call, rules, sketches)
+    if rules.kind == "tiers":
+        assert bases is not None and blocks is None
+        return attend_in_tiers(call, rules, bases)
     if rules.kind == "skip_softmax":
         assert blocks is None
         return attend_skipping(call, rules)
@@ -192,7 +198,7 @@ def _certified(call: Call, rules: HeadRules, sketches: Sketches) -> tuple[torch.
     known, read = search.known(sums), call.rows_of(first)
     for grows in (True, False):
         end = search.chosen(known, begin, grows)
-        more = search.between(call, begin, end)
+        more = between(call, search.order, begin, end)
         _add_all(call, sums, more, UNIT)
         known, read, begin = search.known(sums), read + call.rows_of(more), end
     missing = search.missing(known, end).view(call.count, call.heads)

@@ -25,4 +25,6 @@ def audited(found: Reads, exact: Reads, group: int, *, coded: bool = False) -> t
     if found.missing is not None:
         bound = found.missing.reshape(-1, 1).expand_as(missing)
     figures = torch.stack((missing, error, bound, unknown, unknown))[..., :group]
+    if found.figures is not None:
+        figures[[0, 2, 3, 4]] = torch.stack(found.figures())
     return figures.reshape(5, found.keys.shape[0], -1)

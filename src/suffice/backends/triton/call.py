@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -128,9 +128,11 @@ class Reads:
 
     `keys` and `values`: rows that the output is made of. `fetched`: keys and values that came from
     memory, those included that were read beyond a stop which nobody had seen yet. `sketched`:
-    bytes of sketches. `missing` float32 [N, G]: the largest share of a head's softmax that may be
-    unread. None: there are none, or nothing is known. `sums`: what the output was made of;
-    `filtered`: how much of it has a value, None if all.
+    bytes of sketches or bases. `missing` float32 [N, G]: the largest share of a head's softmax that
+    may be unread, or its distance where weights are estimated; `shift`: how far outputs may be
+    moved, as `suffice.trace` has it. None: there are none, or nothing is known. `sums`: what the
+    output was made of; `filtered`: how much of it has a value, None if all. `figures` computes what
+    an audit says of estimated weights, None if there are none: see `tier_figures`.
     """
 
     keys: torch.Tensor
@@ -140,6 +142,8 @@ class Reads:
     sketched: torch.Tensor | None = None
     missing: torch.Tensor | None = None
     filtered: Filtered | None = None
+    shift: torch.Tensor | None = None
+    figures: Callable[[], tuple[torch.Tensor, ...]] | None = None
 
 
 @dataclass

@@ -18,6 +18,7 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "certified": ("missing",),
     "read_all": (),
     "skip_softmax": ("factor",),
+    "tiers": ("estimated", "lightest"),
 }
 
 
@@ -71,5 +72,7 @@ def check_rule(rule: AttentionRule) -> None:
         raise InputError("a coded softmax or a value filter on a GPU: must be left out")
     if rule.parameters.get("by_rows") or rule.parameters.get("by_sketch"):
         raise InputError("rows one by one or by sketches on a GPU: must be blocks, newest first")
+    if rule.parameters.get("sample"):
+        raise InputError(f"tiers: sample={rule.parameters['sample']} on a GPU: must be 0")
     if rule.kind == "certified" and rule.value_share:
         raise InputError("certified: values above 0 on a GPU: must be 0")

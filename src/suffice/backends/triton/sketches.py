@@ -19,7 +19,7 @@ from suffice.cache import BLOCK
 _PER_CHUNK = CHUNK // BLOCK
 # Blocks without a sketch, at most: the rows of an unfinished chunk on either side, and the lag.
 _NEWEST = 2 * _PER_CHUNK + LAG // BLOCK + 1
-_SUM_ERROR = 1e-5  # relative error of float32 sums, as in `suffice.attention.certified_reference`
+SUM_ERROR = 1e-5  # relative error of float32 sums, as in `suffice.attention.certified_reference`
 
 
 class Sketches:
@@ -47,7 +47,7 @@ class Sketches:
 
     def truncate(self, lengths: torch.Tensor) -> None:
         """Forget the chunks beyond the first rows [B] of each request."""
-        self._made = torch.minimum(self._made, lengths // CHUNK)
+        torch.minimum(self._made, lengths // CHUNK, out=self._made)  # in place: graphs read it
 
     def select(self, indices: torch.Tensor) -> None:
         """Let request i go on with the sketches of request `indices[i]`."""
@@ -121,11 +121,10 @@ class Search:
         peak = torch.maximum(found.masses.amax(-1), known.peaks[:, :group])
         masses, bounds = ((each - peak[..., None]).exp2() for each in found)
         shares = (masses / masses.sum(-1, keepdim=True).clamp(min=1e-30)).sum(1)
-        order = torch.sort(_in_buckets(shares), stable=True, dim=-1, descending=True).indices
+        order = heaviest_first(shares)
         wide = order[:, None].expand_as(masses)
         masses, bounds = masses.gather(-1, wide), bounds.gather(-1, wide)
-        rest = torch.nn.functional.pad(bounds.flip(-1).cumsum(-1).flip(-1), (0, 1))
-        return cls(order, masses, rest, peak, eps)
+        return cls(order, masses, from_each_on(bounds), peak, eps)
 
     def known(self, sums: Sums) -> torch.Tensor:
         """Return the mass of what was read [N G, R], in units of 2^`peak`."""
@@ -140,7 +139,7 @@ class Search:
         held = known[..., None]
         if grows:
             held = held + torch.nn.functional.pad(self.masses.cumsum(-1), (1, 0))
-        rest = self.rest + _SUM_ERROR * (self.rest[..., :1] + known[..., None])
+        rest = self.rest + SUM_ERROR * (self.rest[..., :1] + known[..., None])
         rest = torch.where(self.rest > 0, rest, self.rest)  # where nothing is left, nothing is
         within = (rest <= self.eps[:, None, None] * (held + rest)).all(1)
         place = torch.arange(within.shape[-1], device=within.device)
@@ -153,13 +152,19 @@ class Search:
         rest = self.rest.gather(-1, at)[..., 0]
         return (rest / (known + rest).clamp(min=1e-30)).amax(-1)
 
-    def between(self, call: Call, first: torch.Tensor, last: torch.Tensor) -> Blocks:
-        """Return the blocks at the places [first, last) of the order."""
-        count = self.order.shape[-1]
-        place = torch.arange(count, device=first.device) + first[:, None]
-        blocks = self.order.gather(-1, place.clamp(max=count - 1)).int()
-        shape = call.count, call.heads
-        return Blocks(blocks.view(*shape, count), (last - first).int().view(shape))
+
+def between(call: Call, order: torch.Tensor, first: torch.Tensor, last: torch.Tensor) -> Blocks:
+    """Return the blocks at the places [first, last) [N G] of an order [N G, blocks]."""
+    count = order.shape[-1]
+    place = torch.arange(count, device=first.device) + first[:, None]
+    blocks = order.gather(-1, place.clamp(max=count - 1)).int()
+    shape = call.count, call.heads
+    return Blocks(blocks.view(*shape, count), (last - first).int().view(shape))
+
+
+def from_each_on(ordered: torch.Tensor) -> torch.Tensor:
+    """Return the sums from each place on, and 0 at the end, [..., blocks + 1]."""
+    return torch.nn.functional.pad(ordered.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
 
 def newest(call: Call) -> Blocks:
@@ -182,6 +187,11 @@ def newest(call: Call) -> Blocks:
 def windows_of(first: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the chunks [begin, end) whose sketch each token uses, as `complete_chunks` does."""
     return (first + CHUNK - 1) // CHUNK, (length - LAG).clamp(min=0) // CHUNK
+
+
+def heaviest_first(shares: torch.Tensor) -> torch.Tensor:
+    """Return the blocks by descending share [..., blocks]; nearly equal ones in their order."""
+    return torch.sort(_in_buckets(shares), stable=True, dim=-1, descending=True).indices
 
 
 def _in_buckets(shares: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 // Levels are bytes, less the lowest one. Inputs are signed bytes (of 16 bits: low and high ones,
 // whose sums are added up as 256 high + low) or pairs of int16. Bytes take half the instructions.
 
-// Inputs lie in parts of so many rows: [parts][columns / 32][rows of the part]. Rows of a part
+// Inputs lie in parts of at most this number of rows: [parts][columns / 32][rows of the part]. They
 // share a lookup of levels; their totals stay in the L1 cache, their inputs in the L2 cache.
 constexpr int kPartRows = SUFFICE_LEVEL == 4 ? 128 : 64;
 

@@ -41,6 +41,10 @@ class Settings:
         return self._loops[setting].decode(prompts, count)
 
 
+def build(options: dict[str, Any]) -> Settings:
+    return Settings(options)
+
+
 def sharing(llm: LLM, quantization: str, kv: str) -> LLM:
     """Return an LLM with a setting of `file` and a cache of its own, and the codes of another."""
     wanted = Config.create(llm.config.model, quantization=quantization, kv_cache_dtype=kv)
@@ -65,4 +69,4 @@ def sharing(llm: LLM, quantization: str, kv: str) -> LLM:
 
 
 if __name__ == "__main__":
-    serve(Settings)
+    serve(build)

@@ -76,7 +76,8 @@ PACKAGES = {
         Package(
             "llama-cpp-python",
             ("llama-cpp-python==0.3.36",),
-            building=(("CMAKE_ARGS", "-DGGML_NATIVE=ON"),),
+            # With its pass `dse`, GCC 12 leaves out stores to llama.cpp's configuration of AMX.
+            building=(("CMAKE_ARGS", "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS=-fno-dse"),),
         ),
         Package(  # the same for AVX2, without AVX-512 and VNNI: suffice's set v3
             "llama-cpp-python-v3",
@@ -109,11 +110,10 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
         InstallError: pip failed; its output is in install.log.
     """
     done = package.folder / "installed"
-    if again:
-        shutil.rmtree(package.folder, ignore_errors=True)
-    wanted = "\n".join(package.requirements)
-    if done.exists() and done.read_text() == wanted:
+    wanted = "\n".join((*package.requirements, *map("=".join, package.building)))
+    if not again and done.exists() and done.read_text() == wanted:
         return
+    shutil.rmtree(package.folder, ignore_errors=True)  # pip keeps what was built otherwise
     package.folder.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ) | dict(package.building)
     environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(jobs)

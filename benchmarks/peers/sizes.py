@@ -47,6 +47,7 @@ SETTINGS = {
     "fast": {"quantization": "file:act_bits=8", "kv": "int8"},
 }
 AVX2 = "v3"
+KEPT = ("seconds", "tokens_per_second", "roof_fraction")  # of an answer, in the results
 BATCH_ROWS = 256  # context of each sequence of a batch
 # Bytes of an element of all caches together: float16, q8_0, and suffice's two, which a run copies.
 CACHE_BYTES = 2 + 34 / 32 + 2 * (2 + 1.1)
@@ -136,6 +137,8 @@ def in_turn(ours: Worker, peer: Worker, case: Case, rounds: int, tell: Tell) -> 
         for setting in SETTINGS:
             answer = case.run(ours, vocabulary, number, setting=setting)
             turn[setting] = of_roof(answer, turn["roof"])
+        for engine in (*CACHES, *SETTINGS):
+            turn[engine] = {name: turn[engine][name] for name in KEPT if name in turn[engine]}
         if number:
             found.append(turn)
     return found
@@ -179,7 +182,7 @@ def measure(
 
 
 def refused_as(row: str, case: str) -> str:
-    """Return the name of a case in the list of those that cannot be measured."""
+    """Return the name of a case in the list of what cannot be measured."""
     return f"{row}, {CASES[case]}"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.peers.install import ROOT, last_line
 
-TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
+TIMEOUT = 7200.0  # seconds; a compiler may run before the first answer, or a long prompt
 
 
 def engine_module(name: str) -> str:

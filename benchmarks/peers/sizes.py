@@ -11,8 +11,8 @@ cache, suffice without flags, and suffice with inputs and cache of 8 bits are me
 other; waiting engines are stopped. Of llama.cpp's types of cache the faster one counts, by case; it
 has flash attention and packs Q4_0 again, as is its default. A prompt before decoding is run once
 and continued for a greater depth. A result is written after each case, by instruction set:
-`sizes_v3.json`. A later run leaves out what is there, and what could not be measured, unless
-`--again` is given.
+`sizes_v3.json`. A later run leaves out what is there, unless `--again` is given, and tries again
+what could not be measured.
 """
 
 from __future__ import annotations
@@ -148,38 +148,45 @@ def in_turn(ours: Worker, peer: Worker, case: Case, rounds: int, tell: Tell) -> 
 def measure(
     store: CellStore, model: Model, kind: str, wanted: dict[str, Case], flags: argparse.Namespace
 ) -> None:
-    """Measure cases of a file and keep each; a case that fails ends the file, with its reason.
+    """Make a file, measure cases of it and keep each.
 
     Raises:
         InputError: The disk has no room.
     """
     path = FILES / f"{model.name}-{kind}.gguf"
-    row = row_of(model.name, kind)
-    console = Console(stderr=True)
     try:
         if not path.exists():
             shaped_models.write(path, model, kind)
+        while wanted:
+            wanted = until_one_fails(store, row_of(model.name, kind), path, wanted, flags)
+    finally:
+        if not flags.keep:
+            path.unlink(missing_ok=True)
+
+
+def until_one_fails(
+    store: CellStore, row: str, path: Path, wanted: dict[str, Case], flags: argparse.Namespace
+) -> dict[str, Case]:
+    """Measure cases of a file; return those after one that fails, whose reason is kept."""
+    console = Console(stderr=True)
+    names = list(wanted)
+    try:
         with Progress(console=console) as progress, engines(path, wanted.values(), flags) as pair:
             task = progress.add_task("", total=len(wanted))
-            for name, case in wanted.items():
+            while names:
+                name = names[0]
                 tell = teller(console, progress, task, f"{row}, {CASES[name]}")
-                try:
-                    found = in_turn(*pair, case, flags.rounds, tell)
-                except EngineError as error:
-                    refuse(store, row, name, str(error))
-                    return
+                found = in_turn(*pair, wanted[name], flags.rounds, tell)
                 facts = record.facts()
                 about = {key: facts[key] for key in ("date", "commit", "command", "versions")}
                 about |= {"machine": machine_of(facts["machine"]), "peer": pair[1].about}
                 store.refused.pop(refused_as(row, name), None)
                 store.keep(row, name, {"rounds": found, **about})
+                names.pop(0)
                 progress.advance(task)
     except EngineError as error:
-        for name in wanted:
-            refuse(store, row, name, str(error))
-    finally:
-        if not flags.keep:
-            path.unlink(missing_ok=True)
+        refuse(store, row, names.pop(0), str(error))
+    return {name: wanted[name] for name in names}
 
 
 def refused_as(row: str, case: str) -> str:
@@ -199,7 +206,7 @@ def missing(
     """Return the cases of a file that are asked for, fit, and have no result."""
     row, found = row_of(model.name, kind), {}
     for name, case in cases(flags.quick).items():
-        known = name in store.cells.get(row, {}) or refused_as(row, name) in store.refused
+        known = name in store.cells.get(row, {})
         if name not in flags.cases or (known and not flags.again):
             continue
         if reason := why_not(model, kind, case, available_bytes()):

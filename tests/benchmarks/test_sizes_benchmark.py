@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.harness import record, shaped_file, shaped_models
 from benchmarks.peers import headline, install, sizes, sizes_report
+from benchmarks.peers.client import EngineError
 from benchmarks.peers.speed import tokens
 from suffice import LLM
 from workers import Inside
@@ -23,6 +24,8 @@ PROMPT = tokens(40, 320, 1)
 class Llama:
     """Stands in for llama.cpp: its cache q8_0 is faster but for prompts."""
 
+    breaks_at = 0
+
     def __init__(self, options: dict[str, Any]) -> None:
         assert options["flash"] == "on" and options["batch_rows"] <= options["rows"]
 
@@ -30,6 +33,8 @@ class Llama:
         return {"system": "made up"}
 
     def prefill(self, tokens: list[int], cache: str) -> dict[str, Any]:
+        if len(tokens) == self.breaks_at:
+            raise EngineError("ended by SIGILL")
         return {"seconds": len(tokens) / {"f16": 50, "q8_0": 40}[cache]}
 
     def decode(self, prompts: list[Any], count: int, cache: str) -> dict[str, Any]:
@@ -88,6 +93,21 @@ def test_a_quick_run_is_kept_case_by_case_and_goes_on(quick: Any, tmp_path: Path
     assert Engines.started == 0
     quick("--again", "--types", "Q4_0", "--cases", "decode-0")
     assert Engines.started == 2
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_case_that_fails_has_a_reason_and_is_tried_again(
+    quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--types", "Q8_0", "--cases", "decode-0", "prompt-512", "prompt-2048")
+    with monkeypatch.context() as broken:
+        broken.setattr(Llama, "breaks_at", 16)
+        found = quick(*flags)
+    assert list(found["cells"]["tiny Q8_0"]) == ["decode-0", "prompt-2048"]
+    assert "Not measured: tiny Q8_0, prompt of 512: ended by SIGILL." in found["table"]
+    assert Engines.started == 4, "the engines start again for what follows"
+    found = quick(*flags)
+    assert "prompt-512" in found["cells"]["tiny Q8_0"] and not found["refused"]
 
 
 def test_settings_share_codes_and_answer_as_alone(tmp_path: Path, one_thread: None) -> None:

@@ -45,6 +45,7 @@ SOURCES = {
     "speed": ("benchmarks.peers.speed", "the speeds of the other rows"),
     "quality": ("benchmarks.peers.quality", "their perplexity"),
 }
+SIZES_SOURCE = ("benchmarks.peers.sizes", "shapes of models")
 FACTS = ("schema", "date", "command", "commit", "modified", "machine", "versions")
 HEAD = ["suffice", "perplexity / float", "against", *CASES.values()]
 
@@ -84,17 +85,21 @@ def file_rows(files: dict[str, Any]) -> list[dict[str, Any]]:
 def size_rows(stored: list[Cells]) -> list[dict[str, Any]]:
     """Return a row for each shape and setting: the lowest and the highest ratio of each case.
 
-    A shape without a result has one row.
+    Shapes without a result have one row together.
     """
-    found = []
+    found, missing = [], []
     for name in SIZES:
-        row, title = sizes_report.row_of(name, SIZES_TYPE), f"{MODELS[name].title} ({SIZES_TYPE})"
+        row, title = sizes_report.row_of(name, SIZES_TYPE), MODELS[name].title
         rows = [
-            {"model": title, "suffice": shown, "cases": cases}
+            {"model": f"{title} ({SIZES_TYPE})", "suffice": shown, "cases": cases}
             for setting, shown in sizes_report.SETTINGS.items()
             if any((cases := _spans(stored, row, setting)).values())
         ]
-        found += rows or [{"model": title, "suffice": "-", "cases": _spans([], row, "")}]
+        found += rows
+        missing += [] if rows else [title]
+    if missing:
+        title = f"{', '.join(missing)} ({SIZES_TYPE})"
+        found.append({"model": title, "suffice": "-", "cases": _spans([], "", "")})
     return found
 
 
@@ -160,28 +165,26 @@ def peers_table(data: dict[str, Any]) -> str:
 
 def sources(found: dict[str, Any]) -> str:
     """Return in words which scripts measured what, when and on which processors."""
-    parts = []
+    parts: dict[str, list[str]] = {}
     for name, facts in found.items():
-        script, what = SOURCES.get(name) or ("benchmarks.peers.sizes", "shapes of models")
+        script, what = SOURCES.get(name, SIZES_SOURCE)
         machine, day = facts["machine"], facts["date"].partition(" ")[0]
         family = machine["cpu_family_model"].partition("/")[0]
-        parts.append(
-            f"{what} from `python -m {script}` ({day}, {machine['cpu']} of family {family}, "
-            f"{machine['isa']})"
-        )
-    return ", ".join(parts)
+        where = f"{day}, {machine['cpu']} of family {family}, {machine['isa']}"
+        parts.setdefault(f"{what} from `python -m {script}`", []).append(where)
+    return ", ".join(f"{what} ({'; '.join(where)})" for what, where in parts.items())
 
 
 def collected(results: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     """Return the tables' data, and the facts of the results that they are drawn from, by name.
 
-    `sizes` are those of peers.sizes, by name. Machine, commit and versions are those of the
-    speeds, the date is that of the newest result.
+    `sizes` are those of peers.sizes, by name, which may be of other machines. Machine, commit and
+    versions are those of the speeds, the date is that of the newest other result.
     """
     files, speed, quality = (results[name] for name in SOURCES)
     return {
         **{fact: speed[fact] for fact in FACTS},
-        "date": max(each["date"] for each in (*results.values(), *sizes.values())),
+        "date": max(each["date"] for each in results.values()),
         "command": record.program(),
         "model": "SmolLM2 135M",
         "threads": files["threads"],

@@ -86,8 +86,7 @@ def measured(place: Place, name: str, count: int, setting: str) -> dict[str, Any
     figures, shares = [], []
     for layer, q, own in triples:
         _, reads = layer.attend(q, own, scale)
-        group = q.shape[1] // layer.keys.shape[1]
-        figures.append(audited(reads, layer.attend_exactly(q, own, scale), group))
+        figures.append(audited(reads, layer.attend_exactly(q, own, scale)))
         shares.append(read_share(reads, own, layer))
     missing, error, bound, *_ = torch.cat([each.flatten(1) for each in figures], 1)
     exactly = HeadRules.of([None] * case.layers[0].keys.shape[1], case.ranks.device)

@@ -92,7 +92,10 @@ def test_with_thresholds_the_tokens_are_those_of_the_engine(
     assert found[0, prompt.shape[1] :].tolist() == list(output.outputs[0].token_ids)
     trace, theirs = enabled.trace, llm.runner.trace
     assert trace is not None and trace.rows_held == theirs.rows_held
-    if options.get("attention") in (LOSSY[2], LOSSY[4]):  # for sketches queries are rounded otherwise
+    if options.get("attention") in (
+        LOSSY[2],
+        LOSSY[4],
+    ):  # for sketches queries are rounded otherwise
         assert (trace.rows[4] == theirs.rows[4]).all()
         return
     assert (trace.rows[1] == theirs.rows[1]).all()
@@ -224,7 +227,7 @@ def test_a_cache_keeps_its_type(model_of: Callable[..., Any]) -> None:
         cache = enabled.new_cache()
         model(ids, **as_cache(cache))
         key = torch.zeros(1, 2, 1, 16, dtype=torch.float16, device=DEVICE)
-        with pytest.raises(InputError, match="keys are torch.float16: the cache holds torch.fl"):
+        with pytest.raises(InputError, match=r"keys are torch\.float16: the cache holds torch\.fl"):
             cache.requests.begin(key, None)
         model(ids[:, :1], **as_cache(cache))
 

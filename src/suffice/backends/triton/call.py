@@ -32,6 +32,13 @@ def tile_of(size: int, unit: int) -> int:
     return min(unit & -unit, 64, (1024 // int(triton.next_power_of_2(size))) ** 2)
 
 
+def unit_of(size: int, group: int, unit: int) -> dict[str, int]:
+    """Return the compile-time values of kernels that read units of that many rows."""
+    shape, tile = shape_of(size, group), tile_of(size, unit)
+    shape["num_warps"] = 4 if tile == BLOCK else shape["num_warps"]
+    return {**shape, "UNIT": unit, "TILE": tile}
+
+
 @dataclass(frozen=True)
 class Held:
     """Keys and values of some requests, as tensors.
@@ -200,15 +207,8 @@ class Call:
 
     def shapes(self, unit: int, listed: Blocks | None) -> dict[str, Any]:
         """Return the compile-time values."""
-        tile = tile_of(self.size, unit)
-        return {
-            **self.part,
-            "num_warps": 4 if tile == BLOCK else self.part["num_warps"],
-            "UNIT": unit,
-            "TILE": tile,
-            "PAGE": self.held.page,
-            "LISTED": listed is not None,
-        }
+        shape = unit_of(self.size, self.group, unit)
+        return {**shape, "PAGE": self.held.page, "LISTED": listed is not None}
 
     def units(self, unit: int, listed: Blocks | None) -> int:
         """Return the largest number of units of a token and key/value head."""

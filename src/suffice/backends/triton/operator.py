@@ -103,8 +103,9 @@ def decode_attention(
     count = _tokens_at_once(rules, q, most)
     for begin in range(0, max(q.shape[0], 1), count):
         own = slice(begin, begin + count)
-        of_tokens = (each[own].contiguous() for each in (owner, first, length))
-        out, reads = attend(rules, q[own], held, Tokens(*of_tokens, most), scale=scale)
+        mine, begins, ends = (each[own].contiguous() for each in (owner, first, length))
+        tokens = Tokens(mine, begins, ends, most)
+        out, reads = attend(rules, q[own], held, tokens, scale=scale)
         found.append((out, torch.stack((reads.keys, reads.values, reads.fetched))))
     outputs, counts = zip(*found, strict=True)
     return torch.cat(outputs), torch.cat(counts, 1)

@@ -79,11 +79,11 @@ def read_until_stop(
 ):  # fmt: skip
     """Read units until the rule stops, and store the output [N, H, D]. Grid: splits, N * G.
 
-    `peaks`, `totals` [N, G, units, GROUP], `sums` [N, G, units, GROUP, DIM] and the rows read,
-    `keys` and `values` [N, G, units], are of single units; `*_run` of those joined so far, which begin as
-    the sums of `known_before` [N, G] rows. With FILTERS, values of keys that every head scores
-    below `top` + `floors` [G] are not read, and `kepts` [N, G, units, GROUP] gets the weights of
-    those that are. `limits` [G] and `two` are the rule's thresholds.
+    `peaks`, `totals` [N, G, units, GROUP], `sums` [N, G, units, GROUP, DIM], and the rows read,
+    `keys`, `values` [N, G, units], are of single units; `*_run` of those joined so far, which begin
+    with `known_before` [N, G] rows. With FILTERS, values of keys that all heads score below `top` +
+    `floors` [G] are not read; `kepts` [N, G, units, GROUP] gets the weights of the others. `limits`
+    [G] and `two` are the rule's thresholds.
     """
     split, at = tl.program_id(0), tl.program_id(1)
     mine = tl.load(owner + at // heads)
@@ -91,14 +91,13 @@ def read_until_stop(
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     ints = shared + at * shared_size
-    r, one, least = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0
+    r, one, least, wave = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0, split * 0
     if FILTERS:
         least = tl.load(top + at * GROUP + r, mask=r < GROUP, other=0.0)
         least += tl.load(floors + at % heads)
-    wave = split * 0
     # An atomic is one read for all threads of a program: they must go on, or end, together.
     while (wave * splits < used) & (tl.atomic_add(ints + _STOPPED, 0, sem="acquire") == 0):
-        unit, place = wave * splits + split, at * units + wave * splits + split
+        unit, place = wave * splits + split, at.to(tl.int64) * units + wave * splits + split
         peak, total, kept, own, of_keys, of_values = sums_of_unit(
             queries, k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
             unit, used, start, scale, least, stride_page, stride_row,
@@ -107,7 +106,7 @@ def read_until_stop(
         if unit < used:
             store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
             if FILTERS:
-                tl.store(kepts + place.to(tl.int64) * GROUP + r, kept, mask=r < GROUP, cache_modifier=".cg")
+                tl.store(kepts + place * GROUP + r, kept, mask=r < GROUP, cache_modifier=".cg")
             tl.store(keys + place, of_keys, cache_modifier=".cg")
             tl.store(values + place, of_values, cache_modifier=".cg")
             tl.atomic_add(ints + _FETCHED, of_keys + of_values, sem="relaxed")

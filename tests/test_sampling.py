@@ -58,7 +58,7 @@ def by_sort(logits: Array, params: SamplingParams) -> Array:
     probs /= probs.sum()
     if params.top_p < 1:
         before = probs[order].cumsum() - probs[order]
-        probs[order[before >= params.top_p]] = 0
+        probs[order[1:][before[1:] >= params.top_p]] = 0
     return probs / probs.sum()
 
 
@@ -72,6 +72,7 @@ def by_sort(logits: Array, params: SamplingParams) -> Array:
         {"top_k": 1},
         {"top_k": 7},
         {"top_k": V + 5},
+        {"top_p": 0},
         {"top_p": 1e-9},
         {"top_p": 0.9},
         {"top_p": 0.99999},
@@ -234,7 +235,7 @@ def test_ties_go_to_the_lowest_ids() -> None:
 
 def test_top_p_alone_looks_as_far_as_it_must() -> None:
     weights = np.full(5000, 2**30)
-    for top_p, size in ((1e-9, 1), (0.01, 50), (0.5, 2500), (0.9999, 5000)):
+    for top_p, size in ((0, 1), (1e-9, 1), (0.01, 50), (0.5, 2500), (0.9999, 5000)):
         assert abs(reference.nucleus_size(weights, top_p) - size) <= 1
 
 

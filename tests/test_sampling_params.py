@@ -26,8 +26,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temperature": float("nan")}, "temperature=nan: must be a number of at least 0"),
     ({"temperature": float("inf")}, "temperature=inf: must be a number of at least 0"),
     ({"temperature": "0.5"}, "temperature='0.5': must be a number of at least 0"),
-    ({"top_p": 0}, "top_p=0: must be a number in (0, 1]"),
-    ({"top_p": 1.5}, "top_p=1.5: must be a number in (0, 1]"),
+    ({"top_p": -0.1}, "top_p=-0.1: must be a number in [0, 1]"),
+    ({"top_p": 1.5}, "top_p=1.5: must be a number in [0, 1]"),
     (
         {"top_k": -2},
         "top_k=-2: must be a whole number from 1 to 2**31 - 1, or 0 or -1 for all tokens",

@@ -30,6 +30,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"top_k": 1},
     {"top_k": 40},
     {"top_k": 700},
+    {"top_p": 0},
     {"top_p": 1e-12},
     {"top_p": 0.9},
     {"top_p": 0.999, "temperature": 5.0},

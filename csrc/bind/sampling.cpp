@@ -33,7 +33,7 @@ std::shared_ptr<const SamplingRules> rules_of(bool greedy, float temperature, in
                                               std::vector<std::pair<int32_t, float>> bias) {
   require(greedy || temperature > 0, "temperature must be above 0");
   require(top_k >= 0 && min_tokens >= 0, "top_k and min_tokens cannot be negative");
-  require(top_p > 0, "top_p must be above 0");
+  require(top_p >= 0, "top_p must be at least 0");
   require(log_min_p <= 0, "log_min_p cannot be above 0");
   require(repetition > 0, "repetition must be above 0");
   check_ids(stop_ids);

@@ -127,7 +127,8 @@ Cut nucleus_cut(const std::vector<int64_t>& weights, const std::vector<int32_t>&
 
 void nucleus(const std::vector<int64_t>& weights, int64_t total, double top_p,
              std::vector<int32_t>& places) {
-  const auto wanted = static_cast<int64_t>(std::ceil(top_p * static_cast<double>(total)));
+  const auto share = static_cast<int64_t>(std::ceil(top_p * static_cast<double>(total)));
+  const int64_t wanted = std::max<int64_t>(share, 1);
   // Weights up to this one do not add up to what may be left out, so the others are enough.
   const auto count = static_cast<int64_t>(weights.size());
   const int64_t small = std::max<int64_t>(total - wanted, 0) / count;

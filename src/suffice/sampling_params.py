@@ -31,7 +31,8 @@ class SamplingParams:
         repetition_penalty: Divides positive and multiplies negative logits of tokens in the prompt
             or generated so far; [0.01, 100], 1 changes nothing.
         temperature: Divides the logits; 0 (or anything below 1e-5) takes the most likely token.
-        top_p: Keep the most likely tokens that together reach this probability; (0, 1].
+        top_p: Keep the most likely tokens that together reach this probability; [0, 1]. At 0 it is
+            the most likely one.
         top_k: Keep this many of the most likely tokens; 0 or -1 keeps all.
         min_p: Keep tokens with at least this fraction of the highest probability; [0, 1].
         seed: Same seed, same tokens, in any batch; None takes the next seed of the engine.
@@ -164,7 +165,7 @@ _RULES = {
     "frequency_penalty": _number("a number in [-2, 2]", lambda v: -2 <= v <= 2),
     "repetition_penalty": _number("a number in [0.01, 100]", lambda v: 0.01 <= v <= 100),
     "temperature": _number("a number of at least 0", lambda v: v >= 0),
-    "top_p": _number("a number in (0, 1]", lambda v: 0 < v <= 1),
+    "top_p": _number("a number in [0, 1]", lambda v: 0 <= v <= 1),
     "top_k": _integer(
         "a whole number from 1 to 2**31 - 1, or 0 or -1 for all tokens", lambda v: -1 <= v < 2**31
     ),

@@ -19,7 +19,7 @@ from suffice.sampling_params import SamplingParams
     ("arguments", "message"),
     [
         (["run", "a", "--temp", "-1"], "--temp -1: must be a number of at least 0"),
-        (["run", "a", "--top-p", "0"], "--top-p 0: must be a number in (0, 1]"),
+        (["run", "a", "--top-p", "2"], "--top-p 2: must be a number in [0, 1]"),
         (["run", "a", "--min-p", "2"], "--min-p 2: must be a number in [0, 1]"),
         (
             ["run", "a", "-n", "-2"],

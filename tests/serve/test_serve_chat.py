@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 
 from serving import Served, events
@@ -126,7 +127,7 @@ def test_a_null_is_as_if_it_were_not_given(server: Served) -> None:
         ({"temprature": 1}, 400, "unknown_field", "temprature", "Did you mean 'temperature'?"),
         ({"temperature": "hot"}, 400, "invalid_value", "temperature", "not 'hot'"),
         ({"temperature": -1}, 400, "invalid_value", "temperature", "at least 0"),
-        ({"top_p": 0}, 400, "invalid_value", "top_p", "(0, 1]"),
+        ({"top_p": -0.1}, 400, "invalid_value", "top_p", "[0, 1]"),
         ({"n": 0}, 400, "invalid_value", "n", "greater than or equal to 1"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens", "at least 1"),
         ({"messages": []}, 400, "invalid_value", "messages", "at least 1 item"),
@@ -163,3 +164,61 @@ def test_unknown_fields_may_be_allowed(serving: Callable[..., Any]) -> None:
     with serving(allow_unknown_fields=True, served_names=("small",)) as server:
         answer = server.chat(max_tokens=1, temprature=1, model="small")
         assert answer.status_code == 200 and answer.json()["model"] == "small"
+        for name, value in OTHERS.items():  # names that somebody knows are never dropped
+            answer = server.chat(max_tokens=1, **{name: value})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == name
+
+
+OTHERS: dict[str, Any] = {
+    "grammar": 'root ::= "a"',
+    "json_schema": {},
+    "guided_json": {},
+    "n_predict": 3,
+    "repeat_penalty": 1.1,
+    "typical_p": 0.9,
+    "mirostat": 2,
+    "enable_thinking": False,
+}
+
+
+def test_names_of_other_servers_are_refused_unless_they_ask_for_nothing(server: Served) -> None:
+    for name, value, more in (
+        ("guided_regex", "a", "Use 'structured_outputs.regex'."),
+        ("n_predict", 3, "Use 'max_tokens'."),
+        ("typical_p", 0.5, "'typical_p' is not supported here"),
+    ):
+        answer = server.chat(max_tokens=1, **{name: value})
+        assert answer.status_code == 400 and more in answer.json()["error"]["message"]
+    assert server.chat(max_tokens=1, typical_p=1.0, mirostat=0, n_probs=0).status_code == 200
+
+
+def test_a_server_may_answer_to_any_name(serving: Callable[..., Any]) -> None:
+    with serving(any_model=True, served_names=("small",)) as server:
+        answer = server.chat(max_tokens=1, model="gpt-4o")
+        assert answer.status_code == 200 and answer.json()["model"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [
+        ("/v1/models", "/models"),
+        ("/v1/models/scripted", "/models/scripted"),
+        ("/health", "/v1/health"),
+        ("/version", "/v1/version"),
+    ],
+)
+def test_paths_are_known_with_and_without_v1(path: str, other: str, server: Served) -> None:
+    found, same = (httpx2.get(server.url + each) for each in (path, other))
+    assert same.status_code == found.status_code and same.json() == found.json()
+
+
+def test_requests_are_taken_with_and_without_v1(server: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "seed": 1}
+    texts = {
+        httpx2.post(server.url + path, json=body).json()["choices"][0]["message"]["content"]
+        for path in ("/v1/chat/completions", "/chat/completions")
+    }
+    assert len(texts) == 1
+    assert httpx2.post(server.url + "/v1/tokenize", json={"prompt": "a"}).status_code == 200
+    assert httpx2.post(server.url + "/embeddings", json={}).status_code == 501
+    assert httpx2.get(server.url + "/v1/v1/models").status_code == 404

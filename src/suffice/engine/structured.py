@@ -22,9 +22,9 @@ LONGEST = 1 << 18  # characters of a grammar
 # and takes about 0.05 s for a million.
 MOST_CONVERSION = 20_000_000
 MOST_KEPT = 64  # compiled grammars
-# Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
-# small model may write spaces until its tokens are used up.
-SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
+# JSON is written on one line: after a comma or a colon there may be a space, elsewhere none. With
+# more freedom a small model may write spaces until its tokens are used up.
+SPACES = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 # For a regex and for a mask, in llguidance's units. Its own limits, a million and 200,000, allow
 # masks of 0.2 s; an enumeration of 2,000 texts needs less than 20,000 for a mask.
 MOST_WORK, MOST_MASK_WORK = 100_000, 40_000

@@ -48,6 +48,8 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
+_PLAIN = (*_NOT_HERE, "/v1/models", "/health", "/ready", "/version", "/metrics")
+_WITH_NAMES = ("/models/", "/requests/")  # what follows is a name
 
 
 def build(front: Front) -> ASGIApp:
@@ -70,7 +72,8 @@ def build(front: Front) -> ASGIApp:
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
     shown = FILES if front.settings.page else ()
-    guarded = Heads(Guard(Posts(app, front, posts), front, shown))
+    paths = Paths(Posts(app, front, posts), {*posts, *_PLAIN})
+    guarded = Heads(Guard(paths, front, shown))
     if not front.settings.allowed_origins:
         return guarded
     return CORSMiddleware(
@@ -79,6 +82,28 @@ def build(front: Front) -> ASGIApp:
         allow_methods=["*"],
         allow_headers=["*"],
     )
+
+
+class Paths:
+    """Takes known paths with and without /v1, in which clients differ."""
+
+    def __init__(self, app: ASGIApp, known: set[str]) -> None:
+        self._app = app
+        self._others = {
+            each.removeprefix("/v1") if each.startswith("/v1/") else f"/v1{each}": each
+            for each in known
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == "http":
+            path = path_of(scope)
+            known = self._others.get(path)
+            if known is None and scope["method"] != "POST" and path.startswith(_WITH_NAMES):
+                known = f"/v1{path}"
+            if known is not None:
+                scope = {**scope, "path": scope["root_path"] + known}
+        await self._app(scope, receive, send)
 
 
 class Heads:

@@ -247,7 +247,8 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
         server_header=False,
     )
     server = Server(config, front)
-    print(f"suffice serves {settings.names[0]} at {where}", file=sys.stderr, flush=True)
+    named = settings.names[0] + (", by any name," if settings.any_model else "")
+    print(f"suffice serves {named} at {where}", file=sys.stderr, flush=True)
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -162,6 +162,9 @@ class Settings:
     allow_unknown_fields: bool = _server(
         False, "--allow-unknown-fields", "Ignore unknown fields of requests."
     )
+    any_model: bool = _server(
+        False, "--any-model", "Answer as the model served whatever model a request names."
+    )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     metrics_prefix: str = _server(
         "suffice", "--metrics-prefix", "Prefix of the metrics' names, such as suffice or vllm."

@@ -89,8 +89,7 @@ def read_until_stop(
     mine = tl.load(owner + at // heads)
     begin, end, count, used = seen_by(at, heads, counts, first, length, UNIT, LISTED)
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
-    start = start_of(mine, at % heads, stride_owner, stride_head)
-    ints = shared + at * shared_size
+    start, ints = start_of(mine, at % heads, stride_owner, stride_head), shared + at * shared_size
     r, one, least, wave = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0, split * 0
     if FILTERS:
         least = tl.load(top + at * GROUP + r, mask=r < GROUP, other=0.0)

@@ -56,10 +56,36 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (None, False),
     "length_penalty": (None, 1.0),
 }
-_FORMERLY = {  # vLLM's former names, and llama.cpp's
-    **{f"guided_{form}": form for form in ("json", "regex", "choice", "grammar")},
-    "grammar": "grammar",
-    "json_schema": "json",
+# Names of vLLM and llama.cpp for what has another name here, or None: what is not here. They are
+# never ignored, unless their value asks for nothing.
+_ELSEWHERE: Mapping[str, str | None] = {
+    **{
+        f"guided_{form}": f"structured_outputs.{form}"
+        for form in ("json", "regex", "choice", "grammar")
+    },
+    "grammar": "structured_outputs.grammar",
+    "json_schema": "structured_outputs.json",
+    "n_predict": "max_tokens",
+    "n_probs": "logprobs",
+    "repeat_penalty": "repetition_penalty",
+    **dict.fromkeys(
+        (
+            *("typical_p", "tfs_z", "mirostat", "dynatemp_range", "xtc_probability", "top_n_sigma"),
+            *("dry_multiplier", "repeat_last_n", "min_keep", "samplers", "lora", "id_slot"),
+            *("t_max_predict_ms", "n_indent", "n_keep", "image_data", "early_stopping"),
+            *("logits_processors", "documents", "mm_processor_kwargs", "chat_template"),
+            *("reasoning_format", "add_special_tokens", "thinking", "enable_thinking"),
+        )
+    ),
+}
+_NOTHING: Mapping[str, tuple[Any, ...]] = {  # their values that ask for nothing
+    **dict.fromkeys(("typical_p", "tfs_z", "repeat_penalty"), (1,)),
+    **dict.fromkeys(("mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier"), (0,)),
+    **dict.fromkeys(("min_keep", "n_probs", "n_indent", "n_keep", "t_max_predict_ms"), (0,)),
+    **dict.fromkeys(("top_n_sigma", "id_slot", "n_predict"), (-1,)),
+    **dict.fromkeys(("image_data", "lora", "logits_processors", "documents"), ([],)),
+    "early_stopping": (False,),
+    "add_special_tokens": (False,),
 }
 
 
@@ -199,12 +225,18 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
             continue
         if name in REFUSED and given[name] not in REFUSED[name]:
             raise Problem("unsupported", f"'{name}' is not supported here", param=name)
-        if name in IGNORED or name in REFUSED or allow_unknown:
+        elsewhere = name in _ELSEWHERE
+        asks = given[name] is not None and given[name] not in _NOTHING.get(name, ())
+        dropped = not asks if elsewhere else allow_unknown
+        if name in IGNORED or name in REFUSED or dropped:
             del given[name]
             continue
         near = nearest(name[:MOST_SHOWN], sorted(known))
-        if name in _FORMERLY and "structured_outputs" in known:
-            near = f" Use 'structured_outputs.{_FORMERLY[name]}'."
+        own = _ELSEWHERE.get(name)
+        if own is not None and own.partition(".")[0] in known:
+            near = f" Use '{own}'."
+        elif elsewhere:
+            raise Problem("unsupported", f"'{name}' is not supported here", param=name)
         raise Problem(
             "unknown_field", f"unknown field '{one_line(name, 60)}'.{near}", param=name[:60]
         )

@@ -140,6 +140,8 @@ class Front:
         names = (*self.settings.names, *self.settings.adapters)
         if name is None or name in names:
             return name or names[0]
+        if self.settings.any_model:
+            return names[0]
         near = nearest(name[:200], names)
         message = f"the model '{name[:60]}' is not served here.{near} Served: {', '.join(names)}"
         raise Problem("model_not_found", message, param="model")

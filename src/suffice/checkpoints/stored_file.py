@@ -67,9 +67,16 @@ class StoredFile:
             InputError: The file cannot be read, or ends before the array does.
         """
         found = np.empty(shape, dtype)
-        into = found.reshape(-1).view(np.uint8)
-        self._checked(name, lambda: core.read_bytes(self._file, offset, into))
+        self.read_into(name, offset, found.reshape(-1).view(np.uint8))
         return found
+
+    def read_into(self, name: str, offset: int, out: NDArray[np.uint8]) -> None:
+        """Read the bytes of the array `name` that `out` has space for, by all threads.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the array does.
+        """
+        self._checked(name, lambda: core.read_bytes(self._file, offset, out))
 
     def read_rows(
         self,

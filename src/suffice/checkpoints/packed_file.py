@@ -1,0 +1,179 @@
+"""A file of packed weights: a start reads them as they lay in memory, and packs nothing.
+
+    magic        8 bytes: the format and its version
+    length       uint64: bytes of the description
+    digest       16 bytes: of the description
+    description  JSON: what the weights were made of, the bytes of the file, and each weight's
+                 fields, in which an array is its place, type and shape
+    arrays       from a page's begin on, in the order of a step; each begins a line of the cache
+
+A file bears the time of change of the model that it was made of. So one that was changed in its
+place is seen without a look at its gigabytes, and is not read, as one that is cut or of another
+model is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import struct
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from suffice.checkpoints.stored_file import StoredFile
+from suffice.errors import InputError
+from suffice.paths import write_whole
+from suffice.quant import PackedLinear
+from suffice.quant.code_layout import CodeLayout
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.packed_float8 import PackedFloat8
+from suffice.quant.panels import Allocate
+
+Weights = Mapping[str, PackedLinear | np.ndarray]
+MAGIC = b"sufpack1"
+LINE, PAGE = 64, 4096
+_DIGEST = 16
+_HEAD = struct.Struct(f"<8sQ{_DIGEST}s")
+_MOST = 1 << 26  # bytes of a description; a thousand weights need a quarter of a MiB
+_WRITTEN = 8 << 20  # bytes at a time, between which a writer may be told to stop
+_BYTE = np.dtype(np.uint8)
+_TYPES: dict[str, np.dtype[Any]] = {
+    np.dtype(each).name: np.dtype(each)
+    for each in (np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int32)
+}
+_KINDS = {kind.__name__: kind for kind in (PackedLinear, PackedCodes, PackedFloat8)}
+
+
+class Stopped(Exception):
+    """A file was not wanted any more while it was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What packed weights were made of.
+
+    `key` names all that they depend on, and `time` is when the newest of the model's files was
+    changed, in seconds since 1970, even ones: no file system keeps less.
+    """
+
+    key: str
+    time: int
+
+
+def write(path: Path, weights: Weights, origin: Origin, stopped: threading.Event) -> None:
+    """Write a file, which then replaces the one that is there, unless it is `stopped`.
+
+    Raises:
+        OSError: It cannot be written.
+        Stopped: `stopped` was set; no file is left.
+    """
+    text, arrays = _described(weights, origin)
+    start = _up(_HEAD.size + len(text), PAGE)
+    with write_whole(path) as part:
+        with part.open("r+b", buffering=0) as file:
+            file.write(_HEAD.pack(MAGIC, len(text), _digest(text)) + text)
+            for at, array in arrays.items():
+                file.seek(start + at)
+                data = memoryview(array.reshape(-1).view(_BYTE))
+                for first in range(0, len(data), _WRITTEN):
+                    if stopped.is_set():
+                        raise Stopped
+                    file.write(data[first : first + _WRITTEN])
+            file.truncate(_up(file.tell() - start, LINE) + start)
+            os.fsync(file.fileno())  # a name without data would be found after a loss of power
+        os.utime(part, (origin.time, origin.time))
+
+
+def read(path: Path, origin: Origin, allocate: Allocate) -> dict[str, PackedLinear | np.ndarray]:
+    """Read a file into one array of `allocate`, by all threads.
+
+    Raises:
+        InputError: There is none, or it is damaged, cut or of another origin.
+    """
+    file = StoredFile(path)
+    found, start = _description(file)
+    if found["key"] != origin.key or found["time"] != origin.time:
+        raise InputError(f"{path} was packed from another model")
+    if start + found["bytes"] != file.size or int(path.stat().st_mtime) != origin.time:
+        raise InputError(f"{path} was changed after it was written")
+    memory = allocate((file.size - start,), _BYTE)
+    file.read_into("packed weights", start, memory)
+    return {name: _restored(each, memory) for name, each in found["weights"].items()}
+
+
+def _described(weights: Weights, origin: Origin) -> tuple[bytes, dict[int, np.ndarray]]:
+    """Return a file's description, and each array by its place, counted from the first one's."""
+    arrays: dict[int, np.ndarray] = {}
+    end = 0
+
+    def fields(value: Any) -> Any:
+        nonlocal end
+        if isinstance(value, np.ndarray):
+            at, end = end, _up(end + value.nbytes, LINE)
+            arrays[at] = value
+            return {"at": at, "type": value.dtype.name, "shape": value.shape}
+        if isinstance(value, CodeLayout):
+            return dataclasses.asdict(value)
+        if isinstance(value, PackedLinear):
+            own = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+            return {"kind": type(value).__name__} | {name: fields(own[name]) for name in own}
+        assert value is None or isinstance(value, int), value
+        return value
+
+    of_weights = {name: fields(each) for name, each in weights.items()}
+    found = {"key": origin.key, "time": origin.time, "bytes": end, "weights": of_weights}
+    return json.dumps(found).encode(), arrays
+
+
+def _description(file: StoredFile) -> tuple[dict[str, Any], int]:
+    """Return a file's description and where its arrays begin.
+
+    Raises:
+        InputError: It is no file of packed weights, or its description is damaged.
+    """
+    head = file.read(0, _HEAD.size)
+    magic, length, digest = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, b"")
+    text = file.read(_HEAD.size, length) if magic == MAGIC and length <= _MOST else b""
+    if not text or _digest(text) != digest:
+        raise InputError(f"{file.path} is no file of packed weights, or is damaged")
+    return json.loads(text), _up(_HEAD.size + length, PAGE)
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_DIGEST).digest()
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, dict) and "at" in entry
+
+
+def _restored(entry: dict[str, Any], memory: np.ndarray) -> PackedLinear | np.ndarray:
+    """Return a weight whose arrays lie in `memory`."""
+    if _is_array(entry):
+        return _array(entry, memory)
+    values = {
+        name: _array(each, memory) if _is_array(each) else each for name, each in entry.items()
+    }
+    kind = _KINDS[values.pop("kind")]
+    if "layout" in values:
+        values["layout"] = CodeLayout(**values["layout"])
+    return kind(**values)
+
+
+def _array(entry: dict[str, Any], memory: np.ndarray) -> np.ndarray:
+    dtype = _TYPES[entry["type"]]
+    data = memory[entry["at"] :][: math.prod(entry["shape"]) * dtype.itemsize]
+    found: np.ndarray = data.view(dtype).reshape(entry["shape"])
+    return found

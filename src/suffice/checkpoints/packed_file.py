@@ -21,6 +21,7 @@ import math
 import os
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from suffice.checkpoints import leased
 from suffice.checkpoints.stored_file import StoredFile
+from suffice.decoder.pages import HugePages
 from suffice.errors import InputError
 from suffice.paths import write_whole
 from suffice.quant import PackedLinear
@@ -49,11 +52,9 @@ _TYPES: dict[str, np.dtype[Any]] = {
     np.dtype(each).name: np.dtype(each)
     for each in (np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int32)
 }
-_KINDS = {kind.__name__: kind for kind in (PackedLinear, PackedCodes, PackedFloat8)}
-
-
-class Stopped(Exception):
-    """A file was not wanted any more while it was written."""
+_KINDS: dict[str, type[PackedLinear]] = {
+    kind.__name__: kind for kind in (PackedLinear, PackedCodes, PackedFloat8)
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +73,7 @@ def write(path: Path, weights: Weights, origin: Origin, stopped: threading.Event
     """Write a file, which then replaces the one that is there, unless it is `stopped`.
 
     Raises:
-        OSError: It cannot be written.
-        Stopped: `stopped` was set; no file is left.
+        OSError: It cannot be written, or `stopped` was set; no file is left.
     """
     text, arrays = _described(weights, origin)
     start = _up(_HEAD.size + len(text), PAGE)
@@ -82,21 +82,25 @@ def write(path: Path, weights: Weights, origin: Origin, stopped: threading.Event
             file.write(_HEAD.pack(MAGIC, len(text), _digest(text)) + text)
             for at, array in arrays.items():
                 file.seek(start + at)
-                data = memoryview(array.reshape(-1).view(_BYTE))
+                data = array.reshape(-1).view(_BYTE)
                 for first in range(0, len(data), _WRITTEN):
                     if stopped.is_set():
-                        raise Stopped
-                    file.write(data[first : first + _WRITTEN])
+                        raise InterruptedError
+                    file.write(data[first : first + _WRITTEN].data)
             file.truncate(_up(file.tell() - start, LINE) + start)
             os.fsync(file.fileno())  # a name without data would be found after a loss of power
-        os.utime(part, (origin.time, origin.time))
+        os.utime(part, (time.time(), origin.time))
 
 
-def read(path: Path, origin: Origin, allocate: Allocate) -> dict[str, PackedLinear | np.ndarray]:
-    """Read a file into one array of `allocate`, by all threads.
+def read(
+    path: Path, origin: Origin, allocate: Allocate | None = None
+) -> dict[str, PackedLinear | np.ndarray]:
+    """Return a file's weights: mapped at first, see `leased`, or read by all threads.
+
+    They are read into one array of `allocate` if that is given, or if the file cannot be leased.
 
     Raises:
-        InputError: There is none, or it is damaged, cut or of another origin.
+        InputError: There is no file, or it is damaged, cut or of another origin.
     """
     file = StoredFile(path)
     found, start = _description(file)
@@ -104,8 +108,12 @@ def read(path: Path, origin: Origin, allocate: Allocate) -> dict[str, PackedLine
         raise InputError(f"{path} was packed from another model")
     if start + found["bytes"] != file.size or int(path.stat().st_mtime) != origin.time:
         raise InputError(f"{path} was changed after it was written")
-    memory = allocate((file.size - start,), _BYTE)
-    file.read_into("packed weights", start, memory)
+    mapped = leased.mapped(file.descriptor(), file.size) if allocate is None else None
+    if mapped is None:
+        memory = (allocate or HugePages())((found["bytes"],), _BYTE)
+        file.read_into("packed weights", start, memory)
+    else:
+        memory = mapped[start:]
     return {name: _restored(each, memory) for name, each in found["weights"].items()}
 
 
@@ -163,7 +171,7 @@ def _restored(entry: dict[str, Any], memory: np.ndarray) -> PackedLinear | np.nd
     """Return a weight whose arrays lie in `memory`."""
     if _is_array(entry):
         return _array(entry, memory)
-    values = {
+    values: dict[str, Any] = {
         name: _array(each, memory) if _is_array(each) else each for name, each in entry.items()
     }
     kind = _KINDS[values.pop("kind")]

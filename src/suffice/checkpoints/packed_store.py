@@ -1,4 +1,4 @@
-"""The folder of packed weights: which file belongs to a model, how long it stays, when it is written.
+"""The folder of packed weights: which file is a model's, when it is written, how long it stays.
 
 To pack a model's weights takes longer than to read them packed. So the first start keeps them in a
 file, in a thread that goes on after the first token, and later starts read it. Nothing needs the
@@ -52,7 +52,7 @@ class Place:
     least: int
     limit: int | None
 
-    def read(self, allocate: Allocate) -> dict[str, PackedLinear | np.ndarray] | None:
+    def read(self, allocate: Allocate | None) -> dict[str, PackedLinear | np.ndarray] | None:
         """Read the weights; None if there is no sound file of them. An unsound one is removed."""
         if not self.path.exists():
             return None
@@ -124,7 +124,7 @@ def _source(path: Path, stamp: str) -> tuple[str, int]:
 
 def _code() -> list[int]:
     """Return when what packs was changed, and its size: another version may pack otherwise."""
-    package, core = Path(__file__).parent.parent, Path(native.core.__file__)
+    package, core = Path(__file__).parent.parent, Path(native.extension())
     rooms = ("checkpoints", "decoder", "quant", "backends")
     files = [core, *(each for room in rooms for each in (package / room).rglob("*.py"))]
     return [max(each.stat().st_mtime_ns for each in files), core.stat().st_size]
@@ -152,7 +152,7 @@ class _Writer:
         atexit.register(self._finish)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, packed_file.Stopped):
+        with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
             path, limit = self.place.path, self.place.limit
             path.parent.mkdir(parents=True, exist_ok=True)

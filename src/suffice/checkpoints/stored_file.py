@@ -47,6 +47,17 @@ class StoredFile:
         except OSError as error:
             raise self._unreadable(error) from None
 
+    def descriptor(self) -> int:
+        """Return a descriptor of the file that the caller closes.
+
+        Raises:
+            InputError: There is none left.
+        """
+        try:
+            return os.dup(self._file)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
     def read(self, offset: int, count: int) -> bytes:
         """Read up to `count` bytes.
 

@@ -16,7 +16,7 @@ from suffice.checkpoints.open import open_model
 from suffice.checkpoints.packed_store import place_of
 from suffice.data.essay import essay
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.pages import HugePages, to_huge_pages
+from suffice.decoder.pages import to_huge_pages
 from suffice.decoder.shelf import Shelf
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
@@ -153,7 +153,7 @@ def _decoder(
     quant, limit = config.quantization, config.packed_bytes
     keeps = config.packed and config.merge_adapter is None
     place = place_of(opened.path, stamp, quant, limit) if keeps else None
-    kept = place.read(allocate or HugePages()) if place else None
+    kept = place.read(allocate) if place else None
     if kept is not None:
         return DecoderWeights(opened.config, kept)
     decoder = DecoderWeights.from_checkpoint(opened, quant, report, allocate)

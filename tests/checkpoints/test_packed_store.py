@@ -55,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(packed_store, "folder", lambda: found)
     monkeypatch.setattr(packed_store, "LEAST", 0)
     monkeypatch.setattr(packed_store, "LEAST_ROUNDED", 0)
+    monkeypatch.setattr(leased, "AFTER", 0)
     return found
 
 
@@ -71,6 +72,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 path = tiny.make(path.parent, "llama-bias", tokenizer=True)
             if kind in FOLDERS:
                 quantized_folders.write(path, FOLDERS[kind])
+            for file in (path, *path.parent.rglob("*")):
+                os.utime(file, (1e9, 1e9))  # before any change of what is packed
             made[kind] = path
         return made[kind]
 

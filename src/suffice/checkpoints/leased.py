@@ -3,7 +3,8 @@
 The read of a mapped file ends the process with SIGBUS where another program has cut it. A lease
 (`fcntl`) keeps others from that: the system makes who opens the file for writing, or cuts it, wait
 until the lease ends. So a file is mapped under a lease, and a thread replaces the mapping by memory
-of this process, with huge pages; then the lease ends. What uses the mapping need not wait for that.
+of this process, with huge pages, once a first token had its time; then the lease ends. What uses
+the mapping need not wait for that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from suffice.decoder.mapping import (
     to_private,
 )
 
+AFTER = 2.0  # seconds, in which a first token need not share the memory's bandwidth
 PRIORITY = 10  # of the thread: it takes what is left over, and a tenth of a core that is not
 
 
@@ -53,6 +56,7 @@ def mapped(descriptor: int, size: int) -> np.ndarray | None:
 def _settle(memory: np.ndarray, descriptor: int) -> None:
     """Replace a mapping and end its lease; the lease stays as long as the mapping does."""
     libc().madvise(address_of(memory), memory.nbytes, MADV_POPULATE_READ)
+    time.sleep(AFTER)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PRIORITY)
         to_private(memory)

@@ -1,7 +1,8 @@
 """A file that weights are read from, natively and in parallel.
 
-The file is read and never mapped into memory. If another program cuts a mapped file, the next read
-of it ends the process with SIGBUS; here it is an `InputError`. A loaded model holds copies only.
+The file is read and not mapped into memory, but for what is `leased`. If another program cuts a
+mapped file, the next read of it ends the process with SIGBUS; here it is an `InputError`. A loaded
+model holds copies only.
 """
 
 from __future__ import annotations

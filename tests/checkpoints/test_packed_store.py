@@ -9,6 +9,8 @@ import errno
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -374,6 +376,19 @@ def test_a_mapping_is_replaced_under_who_reads_it(
     reader.join()
     os.truncate(path, 0)
     assert seen and all(seen) and np.array_equal(mapped, data)
+
+
+def test_a_mapping_lasts_to_the_end_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    code = (
+        "import atexit, os, sys\n"
+        "atexit.register(lambda: print(mapped.tobytes().decode()))\n"  # after all later ones
+        "from suffice.decoder import mapping\n"
+        "mapped = mapping.map_file(os.open(sys.argv[1], os.O_RDONLY), 0, 3, mapping.PROT_READ)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, b"abc\n")
 
 
 def test_a_file_that_is_stopped_is_not_left(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def map_file(descriptor: int, offset: int, size: int, protection: int) -> np.nda
     check(library.mmap(begin, size, protection, flags, descriptor, offset) == _MAP_FAILED)
     library.madvise(begin, size, MADV_HUGEPAGE)  # without huge pages the system refuses: no harm
     memory = (ctypes.c_uint8 * size).from_address(begin)
-    weakref.finalize(memory, library.munmap, whole, size + HUGE)
+    ended = weakref.finalize(memory, library.munmap, whole, size + HUGE)
+    ended.atexit = False  # threads may read it to the very end of the process
     return _bytes_of(memory)
 
 

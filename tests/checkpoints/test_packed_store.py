@@ -1,6 +1,6 @@
 """Packed weights on disk: the same bits, never required, and removed when they are too many.
 
-Tests packed_file.py, packed_store.py, leased.py and decoder/mapping.py.
+Tests packed_file.py and packed_store.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import errno
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,6 @@ from quantized_folders import Program, gptq_said
 from suffice import native
 from suffice.checkpoints import leased, packed_file, packed_store
 from suffice.checkpoints.files import fingerprint
-from suffice.decoder import mapping
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.load import load
@@ -74,7 +71,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 path = tiny.make(path.parent, "llama-bias", tokenizer=True)
             if kind in FOLDERS:
                 quantized_folders.write(path, FOLDERS[kind])
-            for file in (path, *path.parent.rglob("*")):
+            for file in path.iterdir() if path.is_dir() else [path]:
                 os.utime(file, (1e9, 1e9))  # before any change of what is packed
             made[kind] = path
         return made[kind]
@@ -321,74 +318,6 @@ def test_a_name_depends_on_what_the_weights_do(
     assert len({plain, changed, name()}) == 3
     monkeypatch.setattr(packed_store, "_code", list)
     assert name() != changed
-
-
-def test_a_file_that_is_mapped_cannot_be_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(bytes(range(256)) * 100)
-    go, settle = threading.Event(), leased._settle
-
-    def settle_later(*given: Any) -> None:
-        go.wait()
-        settle(*given)
-
-    monkeypatch.setattr(leased, "_settle", settle_later)
-    memory = leased.mapped(os.open(path, os.O_RDONLY), path.stat().st_size)
-    if memory is None:
-        pytest.skip("this file system has no leases")
-    with pytest.raises(BlockingIOError):
-        os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    go.set()
-    os.truncate(path, 0)  # waits for the end of the lease
-    assert memory.tobytes() == bytes(range(256)) * 100
-
-
-def test_a_file_of_another_size_or_being_written_is_not_mapped(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"x" * 5000)
-    assert leased.mapped(os.open(path, os.O_RDONLY), 9000) is None
-    with path.open("r+b"):
-        assert leased.mapped(os.open(path, os.O_RDONLY), 5000) is None
-
-
-def test_a_mapping_is_replaced_under_who_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapping, "PIECE", mapping.HUGE)
-    path, size = tmp_path / "x", 3 * mapping.HUGE + 5000
-    data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
-    data.tofile(path)
-    descriptor = os.open(path, os.O_RDONLY)
-    mapped = mapping.map_file(descriptor, 0, size, mapping.PROT_READ)
-    os.close(descriptor)
-    ended, seen = threading.Event(), []
-
-    def read() -> None:
-        while not ended.is_set():
-            seen.append(np.array_equal(mapped, data))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    mapping.to_private(mapped)
-    ended.set()
-    reader.join()
-    os.truncate(path, 0)
-    assert seen and all(seen) and np.array_equal(mapped, data)
-
-
-def test_a_mapping_lasts_to_the_end_of_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"abc")
-    code = (
-        "import atexit, os, sys\n"
-        "atexit.register(lambda: print(mapped.tobytes().decode()))\n"  # after all later ones
-        "from suffice.decoder import mapping\n"
-        "mapped = mapping.map_file(os.open(sys.argv[1], os.O_RDONLY), 0, 3, mapping.PROT_READ)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (0, b"abc\n")
 
 
 def test_a_file_that_is_stopped_is_not_left(tmp_path: Path) -> None:

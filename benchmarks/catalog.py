@@ -17,10 +17,11 @@ class Script(NamedTuple):
 SCRIPTS = (
     Script("peers.speed", "decode, batch and prompt speed of suffice and its peers", "an hour"),
     Script("peers.batches", "prompts and batches of suffice and its peers", "30 minutes"),
+    Script("peers.sizes", "shapes of models that people run, and llama.cpp", "hours"),
     Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
     Script(
         "peers.headline",
-        "the README's table, from results of peers.speed, peers.quality, quant.files",
+        "the README's tables, from results of peers.sizes, .speed, .quality, quant.files",
         "at once",
     ),
     Script("peers.start", "a first token, imports, environments: seconds and memory", "30 minutes"),

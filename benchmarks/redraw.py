@@ -27,7 +27,7 @@ from benchmarks.engine import adapters, experts, left_out, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
-from benchmarks.peers import report, start_report
+from benchmarks.peers import report, sizes_report, start_report
 from benchmarks.quant import files_table, tasks
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.serve import bars, disconnects, division, exactness, nodes, simulated, soak
@@ -77,6 +77,7 @@ DRAWN: dict[str, Draw] = {
     "growth/results/shares.json": lambda _, data: shares.table(data),
     "growth/results/use_cases.json": lambda _, data: use_cases.report(data),
     "growth/results/varied.json": lambda _, data: varied.report(data),
+    "peers/results/sizes_*.json": of_cells(sizes_report.table),
     "peers/results/speed.json": lambda _, data: report.report(data),
     "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/files.json": lambda _, data: files_table.tables(data),

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 
 from benchmarks.harness import shaped_file
-from benchmarks.harness.shaped_file import CONTEXT, EMBEDDING, ROUTER, Tensors
+from benchmarks.harness.shaped_file import EMBEDDING, HEAD, ROUTER, Tensors
 
 ARCHITECTURE = "qwen3moe"
 TYPES = ("Q4_0", "Q4_K_M")
@@ -63,7 +63,7 @@ def tensors(shape: ExpertShape) -> Tensors:
     found: Tensors = {EMBEDDING: vocabulary}
     for index in range(shape.layers):
         found |= {f"blk.{index}.{name}.weight": size for name, size in layer.items()}
-    return found | {"output_norm.weight": (width,), "output.weight": vocabulary}
+    return found | {"output_norm.weight": (width,), HEAD: vocabulary}
 
 
 def write(path: Path, shape: ExpertShape, kind: str) -> Path:
@@ -74,17 +74,9 @@ def write(path: Path, shape: ExpertShape, kind: str) -> Path:
     """
 
     def add_facts(writer: gguf.GGUFWriter) -> None:
-        writer.add_context_length(CONTEXT)
-        writer.add_embedding_length(shape.width)
-        writer.add_block_count(shape.layers)
-        writer.add_feed_forward_length(shape.inner * shape.chosen)
-        writer.add_head_count(shape.heads)
-        writer.add_head_count_kv(shape.kv_heads)
-        writer.add_key_length(shape.head_size)
-        writer.add_value_length(shape.head_size)
-        writer.add_layer_norm_rms_eps(1e-6)
+        inner = shape.inner * shape.chosen
+        shaped_file.add_sizes(writer, shape, inner, norm_eps=1e-6)
         writer.add_rope_freq_base(1e6)
-        writer.add_vocab_size(shape.vocabulary)
         writer.add_expert_count(shape.experts)
         writer.add_expert_used_count(shape.chosen)
         writer.add_expert_feed_forward_length(shape.inner)

@@ -4,16 +4,19 @@ Text that such a model makes means nothing, but reading, packing and running it 
 file of that shape. A tensor is made, written and forgotten, so the model never exists in memory.
 Matrices have a variance of 1 / K, but the embedding 1, as large as what the layers add to it: what
 follows depends on the token, and streams do not all fall into the same text.
-The vocabulary has a token for each byte and one for each of many pairs of bytes.
+The vocabulary has a token for each byte and one for each of many pairs of bytes, and if these are
+not enough, of many triples.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
-from itertools import islice, product
+from collections.abc import Callable, Mapping
+from itertools import chain, islice, product
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 import gguf
 import numpy as np
@@ -36,9 +39,20 @@ CONTEXT = 4096
 PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
 Tensors = dict[str, tuple[int, ...]]  # sizes by name, in the order of the file
-EMBEDDING, ROUTER = "token_embd.weight", "ffn_gate_inp"
+EMBEDDING, HEAD, ROUTER = "token_embd.weight", "output.weight", "ffn_gate_inp"
 _BETTER = ("attn_v", "ffn_down", "ffn_down_exps")  # in a part of a mixed file's layers
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+class Sizes(Protocol):
+    """What the metadata says of a shape of any architecture."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
 
 
 def tensors(shape: Shape) -> Tensors:
@@ -50,7 +64,7 @@ def tensors(shape: Shape) -> Tensors:
             found[f"blk.{layer}.{norm}.weight"] = (shape.width,)
         for name, size in zip(_MATRICES, shape.linears, strict=True):
             found[f"blk.{layer}.{name}.weight"] = size
-    return found | {"output_norm.weight": (shape.width,), "output.weight": vocabulary}
+    return found | {"output_norm.weight": (shape.width,), HEAD: vocabulary}
 
 
 def weight_count(shape: Shape) -> int:
@@ -61,20 +75,26 @@ def weight_count(shape: Shape) -> int:
 def types(sizes: Tensors, layers: int, kind: str) -> dict[str, str]:
     """Return the type of each tensor in a file of type `kind`; routers and norms are floats.
 
-    Q4_K_M is Q4_K, with Q6_K for the head and, in a half of the layers (the first and the last
-    eighth, and of those between every third), for the values and the way down.
+    Q4_K_M is Q4_K, with Q6_K for the head (the embedding, if there is no other) and, in a half of
+    the layers (the first and the last eighth, and of those between every third), for the values and
+    the way down.
     """
     found = {name: kind if coded(name, size) else "F32" for name, size in sizes.items()}
     if kind != MIXED:
         return found
-    eighth = layers // 8
+    eighth, head = layers // 8, head_of(sizes)
     for name in (name for name in found if found[name] == MIXED):
         part = name.split(".")
         layer = int(part[1]) if part[0] == "blk" else -1
         better = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
-        mixed = part[0] == "output" or (better and part[-2] in _BETTER)
+        mixed = name == head or (better and part[-2] in _BETTER)
         found[name] = "Q6_K" if mixed else "Q4_K"
     return found
+
+
+def head_of(sizes: Tensors) -> str:
+    """Return the name of the matrix that makes logits."""
+    return HEAD if HEAD in sizes else EMBEDDING
 
 
 def coded(name: str, size: tuple[int, ...]) -> bool:
@@ -90,10 +110,11 @@ def tensor_bytes(kind: str, size: tuple[int, ...]) -> int:
 
 def data_bytes(shape: Shape, kind: str) -> int:
     """Return the bytes of all tensors of a file."""
-    return _data_bytes(tensors(shape), types(tensors(shape), shape.layers, kind))
+    return bytes_of(tensors(shape), types(tensors(shape), shape.layers, kind))
 
 
-def _data_bytes(sizes: Tensors, type_of: dict[str, str]) -> int:
+def bytes_of(sizes: Tensors, type_of: dict[str, str]) -> int:
+    """Return the bytes of tensors of these sizes and types."""
     return sum(tensor_bytes(type_of[name], size) for name, size in sizes.items())
 
 
@@ -109,7 +130,7 @@ def write(path: Path, shape: Shape, kind: str) -> Path:
     return write_tensors(
         path,
         "llama",
-        lambda writer: _add_sizes(writer, shape),
+        lambda writer: add_sizes(writer, shape, shape.hidden),
         sizes,
         types(sizes, shape.layers, kind),
     )
@@ -121,16 +142,17 @@ def write_tensors(
     add_facts: Callable[[gguf.GGUFWriter], None],
     sizes: Tensors,
     type_of: dict[str, str],
+    given: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Path:
     """Write a file of an architecture: random tensors of these sizes and types; return its path.
 
-    `add_facts` adds the architecture's own metadata.
+    `add_facts` adds the architecture's own metadata. Tensors that are `given` are not random.
 
     Raises:
         InputError: The disk has no room.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    needed = _data_bytes(sizes, type_of) + SPARE_BYTES
+    needed = bytes_of(sizes, type_of) + SPARE_BYTES
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise InputError(
@@ -150,7 +172,10 @@ def write_tensors(
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for name, size in sizes.items():
-            writer.write_tensor_data(_values(name, type_of[name], size, random))
+            found = given.get(name)
+            writer.write_tensor_data(
+                _values(name, type_of[name], size, random) if found is None else found
+            )
         writer.close()
     return path
 
@@ -191,14 +216,23 @@ def _bytes_of(value: float) -> np.ndarray:
     return np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
-def _add_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    writer.add_context_length(CONTEXT)
+def add_sizes(
+    writer: gguf.GGUFWriter,
+    shape: Sizes,
+    hidden: int,
+    context: int = CONTEXT,
+    norm_eps: float = 1e-5,
+) -> None:
+    """Add the metadata that every architecture has; `hidden` is the feed-forward width."""
+    writer.add_context_length(context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.hidden)
+    writer.add_feed_forward_length(hidden)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_key_length(shape.head_size)
+    writer.add_value_length(shape.head_size)
+    writer.add_layer_norm_rms_eps(norm_eps)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(shape.vocabulary)
 
@@ -206,16 +240,17 @@ def _add_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
 def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: int) -> None:
     """Add a byte-level tokenizer of exactly `vocabulary` tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    least, most = 1 + len(letters), 1 + len(letters) + len(letters) ** 2
+    least, most = 1 + len(letters), 1 + sum(len(letters) ** count for count in (1, 2, 3))
     if not least <= vocabulary <= most:
         raise InputError(f"vocabulary={vocabulary}: must be from {least} to {most} tokens")
-    pairs = list(islice(product(letters, repeat=2), vocabulary - least))
-    tokens = ["<eos>", *letters, *map("".join, pairs)]
+    texts = chain(product(letters, repeat=2), product(letters, repeat=3))
+    merged = [("".join(text[:-1]), text[-1]) for text in islice(texts, vocabulary - least)]
+    tokens = ["<eos>", *letters, *map("".join, merged)]
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([control] + [normal] * (vocabulary - 1))
-    writer.add_token_merges([f"{left} {right}" for left, right in pairs])
+    writer.add_token_merges([f"{left} {right}" for left, right in merged])
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.peers.install import ROOT, last_line
 
-TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
+TIMEOUT = 7200.0  # seconds; a compiler may run before the first answer, or a long prompt
 
 
 def engine_module(name: str) -> str:
@@ -97,10 +97,17 @@ class Worker:
         ready, _, _ = select.select([self._process.stdout], [], [], TIMEOUT)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            said = last_line(self._log) if ready else f"no answer in {TIMEOUT:.0f} s"
-            raise EngineError(said)
+            raise EngineError(self._end() if ready else f"no answer in {TIMEOUT:.0f} s")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _end(self) -> str:
+        """Return why the process has ended: the signal, or else its last line."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(10)
+            if status < 0:
+                return f"ended by {signal.Signals(-status).name}"
+        return last_line(self._log)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

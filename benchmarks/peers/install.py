@@ -15,6 +15,13 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "peers"
 SYSTEM = Path("/usr/lib")
 TORCH = "torch==2.13.0"
+AVX2 = " ".join(
+    (
+        "-DGGML_NATIVE=OFF",
+        *(f"-DGGML_{name}=ON" for name in ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")),
+        *(f"-DGGML_{name}=OFF" for name in ("AVX_VNNI", "AVX512")),
+    )
+)
 
 
 class InstallError(Exception):
@@ -69,7 +76,13 @@ PACKAGES = {
         Package(
             "llama-cpp-python",
             ("llama-cpp-python==0.3.36",),
-            building=(("CMAKE_ARGS", "-DGGML_NATIVE=ON"),),
+            # With its pass `dse`, GCC 12 leaves out stores to llama.cpp's configuration of AMX.
+            building=(("CMAKE_ARGS", "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS=-fno-dse"),),
+        ),
+        Package(  # the same for AVX2, without AVX-512 and VNNI: suffice's set v3
+            "llama-cpp-python-v3",
+            ("llama-cpp-python==0.3.36",),
+            building=(("CMAKE_ARGS", AVX2),),
         ),
         Package("hqq", (TORCH, "hqq==0.2.8.post1"), building=(("DISABLE_CUDA", "1"),)),
         Package(
@@ -97,19 +110,20 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
         InstallError: pip failed; its output is in install.log.
     """
     done = package.folder / "installed"
-    if again:
-        shutil.rmtree(package.folder, ignore_errors=True)
-    wanted = "\n".join(package.requirements)
-    if done.exists() and done.read_text() == wanted:
+    wanted = "\n".join((*package.requirements, *map("=".join, package.building)))
+    if not again and done.exists() and done.read_text() == wanted:
         return
+    shutil.rmtree(package.folder, ignore_errors=True)  # pip keeps what was built otherwise
     package.folder.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ) | dict(package.building)
     environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(jobs)
     with (package.folder / "install.log").open("w") as log:
         pip = [str(package.python), "-m", "pip", "--disable-pip-version-check"]
+        # A wheel in pip's cache may be built with other options.
+        kept_out = ["--no-cache-dir"] if package.building else []
         commands = [
             [sys.executable, "-m", "venv", str(package.folder / "venv")],
-            [*pip, "install", *package.requirements],
+            [*pip, "install", *kept_out, *package.requirements],
         ]
         if package.without:
             commands.append([*pip, "uninstall", "--yes", *package.without])

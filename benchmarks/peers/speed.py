@@ -113,13 +113,16 @@ class Case:
     batch: int = 1
     count: int = 64
 
-    def run(self, worker: Worker, vocabulary: int, seed: int) -> dict[str, Any]:
-        """Return an engine's answer and its tokens per second; a prompt depends on `seed`."""
+    def run(self, worker: Worker, vocabulary: int, seed: int, **how: str) -> dict[str, Any]:
+        """Return an engine's answer and its tokens per second; a prompt depends on `seed`.
+
+        `how` is a choice that the engine has.
+        """
         if self.prompt:
-            answer = worker.ask("prefill", tokens=tokens(self.prompt, vocabulary, seed))
+            answer = worker.ask("prefill", tokens=tokens(self.prompt, vocabulary, seed), **how)
             return answer | {"tokens_per_second": self.prompt / answer["seconds"]}
         prompts = [tokens(max(self.depth, 1), vocabulary, each) for each in range(self.batch)]
-        answer = worker.ask("decode", prompts=prompts, count=self.count)
+        answer = worker.ask("decode", prompts=prompts, count=self.count, **how)
         answer.pop("tokens")
         return answer | {"tokens_per_second": self.batch * self.count / answer["seconds"]}
 
@@ -157,14 +160,18 @@ def duel(
             tell(f"{report.CASES[name]}, round {number} of {rounds}")
             read = ours.ask("roof")
             roof, check = read["bytes_per_second"], read["torch_bytes_per_second"]
-            own = case.run(ours, vocabulary, number)
-            size = own.get("kv_bytes", 0) + own.get("weight_bytes", 0)
-            own["roof_fraction"] = size / own["seconds"] / roof if size else None
+            own = of_roof(case.run(ours, vocabulary, number), roof)
             other = case.run(peer, vocabulary, number)
             if number:
                 turn = {"roof": roof, "roof_by_torch": check, "ours": own, "peer": other}
                 found[name].append(turn)
     return found
+
+
+def of_roof(answer: dict[str, Any], roof: float) -> dict[str, Any]:
+    """Return an answer with the fraction of the streaming read at which it read, if it did."""
+    size = answer.get("kv_bytes", 0) + answer.get("weight_bytes", 0)
+    return answer | {"roof_fraction": size / answer["seconds"] / roof if size else None}
 
 
 def agree(ours: Worker, peer: Worker) -> dict[str, int]:

@@ -36,8 +36,8 @@ void bind_machine(nb::module_& m) {
   });
   m.def("isa", [] { return std::string(kernels().name); });
   m.def("use_isa", [](const std::string& name) { return use_isa(name.c_str()); }, "name"_a);
-  m.def("crosses_inputs", &crosses_inputs);
-  m.def("cross_inputs", &cross_inputs, "on"_a);
+  m.def("on_amd", &on_amd);
+  m.def("choose_as_on_amd", &choose_as_on_amd, "on"_a);
   m.def("cores", &usable_cores);
   m.def("threads", [] { return team()->size(); });
   m.def(

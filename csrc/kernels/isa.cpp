@@ -45,7 +45,7 @@ const Kernels*& chosen() {
   return current;
 }
 
-bool& crossing() {
+bool& as_on_amd() {
 #if SUFFICE_X86
   static bool on = is_amd();
 #else
@@ -56,11 +56,8 @@ bool& crossing() {
 
 }  // namespace
 
-bool crosses_inputs() {
-  const Crossing crosses = kernels().codes.crossing;
-  return crosses == Crossing::always || (crosses == Crossing::on_amd && crossing());
-}
-void cross_inputs(bool on) { crossing() = on; }
+bool on_amd() { return as_on_amd(); }
+void choose_as_on_amd(bool on) { as_on_amd() = on; }
 
 const Kernels& kernels() { return *chosen(); }
 

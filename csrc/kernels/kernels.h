@@ -298,9 +298,9 @@ struct IsaState {
   bool built, runs;
 };
 std::vector<IsaState> isa_states();  // all sets for this kind of processor, best first
-// Whether the set crosses inputs where they may be. What crosses on AMD's processors alone can be
-// told to cross or not: results are the same bits.
-bool crosses_inputs();
-void cross_inputs(bool on);
+// Whether kernels of AVX-512 make the choices that pay on AMD's processors: many rows of inputs are
+// crossed, and the core's own prefetchers read the weights of one row. Results are the same bits.
+bool on_amd();
+void choose_as_on_amd(bool on);
 
 }  // namespace suffice

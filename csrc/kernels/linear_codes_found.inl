@@ -1,11 +1,12 @@
 // Many rows times weights of few bits: levels are looked up once for all of them.
 
-// Panels that share inputs, in registers or, with 16 of them, in the L1 cache: there this many rows
-// go through one panel, then through the next.
+// Panels that share inputs: in registers, or with 16 of these in the L1 cache, where kNearRows rows
+// go through one panel, then through the next. So do kManyRows and more.
 constexpr int kFoundPanels = 2;
 constexpr int kTilePanels = SUFFICE_LEVEL == 4 ? kFoundPanels : 1;
 constexpr int kNearRows = SUFFICE_LEVEL == 4 ? kPartRows : 24;
 constexpr int kManyRows = 16;
+
 // Rows that share the levels of panels in registers.
 template <class In>
 constexpr int kFoundRows = SUFFICE_LEVEL == 4   ? (In::four_bytes == kQuad ? 6 : 4)

@@ -67,11 +67,6 @@ struct SpanScales {
   SUFFICE_INLINE Unit of(int unit) const { return {*this, unit * kUnit / Group}; }
 };
 
-// With AVX-512, products of one row take less time than reading, and the core's own prefetchers
-// reach the memory's speed; fetching lines for them is slower. Of several rows it is not.
-template <int B>
-constexpr bool kFetchesRows = SUFFICE_LEVEL < 4 || B > 1;
-
 // Fetches what one row's products take a few units later; after the last unit, the first again. A
 // panel of a wide matrix and its inputs do not fit the L1 cache together, and an input waits behind
 // all loads from memory. Two units' sums are a line.
@@ -86,8 +81,10 @@ SUFFICE_INLINE void fetch_inputs(const Linear& w, const Inputs& x, const std::by
   if (sums) fetch_near(later < x.stretches + units ? later : later - units);
 }
 
-// A panel times B rows, as codes_tile multiplies them.
-template <class In, int Bits, bool Even, class Span, int B>
+// A panel times B rows, as codes_tile multiplies them. With AVX-512, products of one row take less
+// time than reading: some processors' own prefetchers then reach the memory's speed, and fetching
+// lines for them is slower; others wait for most lines that are not fetched.
+template <class In, int Bits, bool Even, class Span, int B, bool Fetched>
 __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Inputs& x, int row,
                                          float* y, int y_stride) {
   constexpr int bytes = unit_bytes(Bits);
@@ -99,11 +96,11 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
   const std::byte* next = w.data + panel * w.panel_bytes();
   const auto add_span = [&](int units) __attribute__((always_inline)) {
     const Span span(next);
-    if (kFetchesRows<B>) fetch_lines(next, Span::header_bytes);
+    if (Fetched) fetch_lines(next, Span::header_bytes);
     next += Span::header_bytes;
 #pragma GCC unroll 2
     for (int i = 0; i < units; i++) {
-      if (kFetchesRows<B>)
+      if (Fetched)
         fetch_lines(next, bytes);
       else
         fetch_inputs<In>(w, x, input, stretch, i % 2 == 0);
@@ -126,12 +123,15 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
 // `4bit` and `int8`. The base set spends its time on products: it prepares all.
 template <class In, int Bits, bool Even>
 bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  const bool amd = on_amd();
   const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
     if (w.layout != CodeLayout{Bits, Group, scales, minima}) return false;
     using Span = SpanScales<scales, minima, Group>;
     for (int panel = first; panel < last; panel++)
       in_units<kDirectRows<In, Bits>>(x.count, [&]<int B>(int row) {
-        rows_tile<In, Bits, Even, Span, B>(w, panel, x, row, y, y_stride);
+        if constexpr (SUFFICE_LEVEL == 4 && B == 1)
+          if (amd) return rows_tile<In, Bits, Even, Span, B, false>(w, panel, x, row, y, y_stride);
+        rows_tile<In, Bits, Even, Span, B, true>(w, panel, x, row, y, y_stride);
       });
     return true;
   };

@@ -14,43 +14,57 @@ struct Folded {  // a query times the scales of a chunk's channels
 // score = sum code * folded + sum low * query. With x the rounded folded query, and 7.5 times the
 // differences added, the rounding error is (code - 7.5) * (folded - x * unit): at most 7.5 times
 // each difference.
-inline void fold(const float* query, const std::byte* sketch, int size, Folded* to) {
+template <int Q>
+SUFFICE_INLINE void fold(const float* const* queries, const std::byte* sketch, int size,
+                         Folded* to) {
   const uint16_t* scale = reinterpret_cast<const uint16_t*>(sketch);
   const uint16_t* low = scale + size;
-  alignas(64) float folded[kMaxSize];
-  vf greatest = {}, bias = {};
+  alignas(64) float folded[Q][kMaxSize];
+  vf greatest[Q], bias[Q], differences[Q], magnitudes[Q];
+  clear(greatest), clear(bias), clear(differences), clear(magnitudes);
   for (int d = 0; d < size; d += W) {
-    const vf value = load(query + d) * load_bf16(scale + d);
-    store(folded + d, value);
-    greatest = max(greatest, max(value, -value));
-    bias += load(query + d) * load_bf16(low + d);
+    const vf scales = load_bf16(scale + d), lows = load_bf16(low + d);
+    for (int q = 0; q < Q; q++) {
+      const vf query = load(queries[q] + d), value = query * scales;
+      store(folded[q] + d, value);
+      greatest[q] = max(greatest[q], max(value, -value));
+      bias[q] += query * lows;
+    }
   }
-  to->unit = max_of(greatest) / 127.0f;
-  const float inverse = to->unit > 0 ? 1.0f / to->unit : 0.0f;
-  vf differences = {}, magnitudes = {};
-  for (int d = 0; d < size; d += W) {
-    const vf value = load(folded + d);
-    const vf rounded = round_even(value * inverse);
-    store_narrow(__builtin_convertvector(rounded, vi), to->codes + d);
-    const vf difference = value - rounded * to->unit;
-    differences += difference;
-    magnitudes += max(difference, -difference);
+  float inverse[Q];
+  for (int q = 0; q < Q; q++) {
+    to[q].unit = max_of(greatest[q]) / 127.0f;
+    inverse[q] = to[q].unit > 0 ? 1.0f / to[q].unit : 0.0f;
   }
-  to->bias = sum_of(bias + 7.5f * differences);
-  to->offset = 7.5f * sum_of(magnitudes);
+  for (int d = 0; d < size; d += W)
+    for (int q = 0; q < Q; q++) {
+      const vf value = load(folded[q] + d);
+      const vf rounded = round_even(value * inverse[q]);
+      store_narrow(__builtin_convertvector(rounded, vi), to[q].codes + d);
+      const vf difference = value - rounded * to[q].unit;
+      differences[q] += difference;
+      magnitudes[q] += max(difference, -difference);
+    }
+  for (int q = 0; q < Q; q++) {
+    to[q].bias = sum_of(bias[q] + 7.5f * differences[q]);
+    to[q].offset = 7.5f * sum_of(magnitudes[q]);
+  }
 }
 
-// Scores of a block's 16 keys for Q queries.
+// Scores of a block's 16 keys for Q queries; what lies `ahead` of it is read later.
 template <int Q>
-SUFFICE_INLINE void score_codes(const std::byte* codes, int size, const Folded* folded,
-                                vf (*scores)[kVectors]) {
+SUFFICE_INLINE void score_codes(const std::byte* codes, int size, size_t ahead,
+                                const Folded* folded, vf (*scores)[kVectors]) {
   const vi half = splat_bits(0x0f0f0f0f);
-  vi sum[Q][kVectors] = {};
+  vi sum[Q][kVectors];
+  clear(sum);
   for (int start = 0; start < size; start += kNarrowDimensions) {
     const int left = size - start;
     const int end = start + (left < kNarrowDimensions ? left : kNarrowDimensions);
-    vi part[Q][kVectors] = {};
-    for (int d = start; d < end; d += 8, codes += kLineBytes)
+    vi part[Q][kVectors];
+    clear(part);
+    for (int d = start; d < end; d += 8, codes += kLineBytes) {
+      fetch_near(codes + ahead);
       for (int v = 0; v < kVectors; v++) {
         const vi both = load_bits(codes + v * kVectorBytes);
         const vi first = both & half, second = (both >> 4) & half;
@@ -58,6 +72,7 @@ SUFFICE_INLINE void score_codes(const std::byte* codes, int size, const Folded* 
           part[q][v] = dot_halves(part[q][v], first, second, broadcast<vi>(folded[q].codes + d),
                                   broadcast<vi>(folded[q].codes + d + 4));
       }
+    }
     for (int q = 0; q < Q; q++)
       for (int v = 0; v < kVectors; v++) sum[q][v] += widen(part[q][v]);
   }
@@ -77,10 +92,11 @@ SUFFICE_INLINE void estimate_chunk(const KVHead& head, const float* const* queri
   const float* residual = reinterpret_cast<const float*>(sketch + 4 * static_cast<size_t>(size));
   const std::byte* codes = sketch + sketch_codes_at(size);
   Folded folded[Q];
-  for (int q = 0; q < Q; q++) fold(queries[first + q], sketch, size, folded + q);
+  fold<Q>(queries + first, sketch, size, folded);
   vf scores[kSketchBlocks][Q][kVectors];
   for (int b = 0; b < kSketchBlocks; b++)
-    score_codes<Q>(codes + static_cast<size_t>(b) * kPanel * size / 2, size, folded, scores[b]);
+    score_codes<Q>(codes + static_cast<size_t>(b) * kPanel * size / 2, size, sketch_bytes(size),
+                   folded, scores[b]);
   for (int i = 0; i < Q; i++) {
     const int q = first + i;
     vf top = scores[0][i][0];

@@ -2,6 +2,14 @@
 //
 // A token's scores by bases come first, in tiles; see attention/tier_search.h.
 
+// The sum of 2^(score - peak) of a block, in all lanes together.
+SUFFICE_INLINE vf sum_block(const float* scores, vf peak) {
+  vf sum = {};
+#pragma GCC unroll 4
+  for (int key = 0; key < kPanel; key += W) sum += exp2(load(scores + key) - peak);
+  return sum;
+}
+
 // masses [count][stride]: the sum of 2^(score - peak) of each block, from the first of `tiles` on.
 inline void sum_blocks(const CodedTiles& tiles, int count, const float* peaks, float* masses,
                        int stride) {
@@ -9,15 +17,17 @@ inline void sum_blocks(const CodedTiles& tiles, int count, const float* peaks, f
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
     const int blocks = tiles.end - i < kTileBlocks ? tiles.end - i : kTileBlocks;
     for (int q = 0; q < count; q++) {
-      vf sums[kTileBlocks] = {};
-      for (int b = 0; b < blocks; b++)
-        for (int key = b * kPanel; key < (b + 1) * kPanel; key += W)
-          sums[b] += exp2(load(scores + q * kTileRows + key) - splat(peaks[q]));
+      const float* const from = scores + q * kTileRows;
       float* const to = masses + static_cast<size_t>(q) * stride + i - tiles.begin;
-      if (blocks == kTileBlocks)
-        sum_four(sums, to);
-      else
-        for (int b = 0; b < blocks; b++) to[b] = sum_of(sums[b]);
+      if (blocks < kTileBlocks) {
+        for (int b = 0; b < blocks; b++)
+          to[b] = sum_of(sum_block(from + b * kPanel, splat(peaks[q])));
+        continue;
+      }
+      vf sums[kTileBlocks];
+#pragma GCC unroll 4
+      for (int b = 0; b < kTileBlocks; b++) sums[b] = sum_block(from + b * kPanel, splat(peaks[q]));
+      sum_four(sums, to);
     }
   }
 }

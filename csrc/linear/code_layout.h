@@ -15,8 +15,9 @@ namespace suffice {
 //     power       a byte e: 2^(e - 128)
 //     nested      a signed byte, times a float16 for all groups of 256 columns
 //     f32         a number of 32 bits
-//     e4m3        a byte 0eeeemmm, half of this number of 8 bits: (8 + m) 2^(e - 11), or m 2^-10 if
-//     e = 0 nested32    a signed byte, times a float32 for all groups of 256 columns; of grids
+//     e4m3        a byte 0eeeemmm: (8 + m) 2^(e - 11), if e = 0 m 2^-10; half of what it means
+//                 as a float of 8 bits
+//     nested32    a signed byte, times a float32 for all groups of 256 columns; of grids
 enum class ScaleForm : uint8_t { f16, bf16, power, nested, f32, e4m3, nested32 };
 
 //     none        0

@@ -21,7 +21,9 @@ bool takes_changed(const Linear& w) {
 bool takes_crossed(const Linear& w, int count) {
   const CodeKernels& codes = kernels().codes;
   const bool as_bytes = w.max_code == kMaxByte && w.range <= codes.byte_range;
-  return w.type == Type::codebook && crosses_inputs() && !as_bytes && count >= codes.crossed_rows;
+  const bool crosses =
+      codes.crossing == Crossing::always || (codes.crossing == Crossing::on_amd && on_amd());
+  return w.type == Type::codebook && crosses && !as_bytes && count >= codes.crossed_rows;
 }
 
 // Whether bytes of inputs are multiplied as bytes by every instruction set that has such products.

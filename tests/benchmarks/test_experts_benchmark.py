@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from benchmarks.harness import record, shaped_adapter, shaped_experts, shaped_fi
 from suffice.checkpoints.adapters import read_adapters
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.adapter import Adapter
+from workers import Inside
 
 TINY = shaped_experts.TINY
 
@@ -84,19 +84,6 @@ def test_rounds_in_which_the_memory_changed_its_speed_are_left_out() -> None:
     even, uneven = turn(58.0, 56.0), turn(58.0, 36.0)
     assert experts.steady([even, uneven]) == [even]
     assert experts.steady([uneven]) == [uneven], "else there would be no figure"
-
-
-class Inside:
-    """An engine in this process, where `Worker` starts one."""
-
-    def __init__(self, python: Path, module: str, options: dict[str, Any], *_: object) -> None:
-        self._engine = importlib.import_module(module).build(options)
-        self.about = self._engine.about()
-
-    def ask(self, do: str, **arguments: Any) -> Any:
-        return getattr(self._engine, do)(**arguments)
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -55,7 +55,7 @@ def test_each_row_has_its_perplexity_and_the_fastest_peer() -> None:
     rows += headline.file_rows(FILES)
     assert rows[2]["cases"]["decode-0"] == (90, 22, 90 / 22), "not the median of each speed"
     facts = {"model": "tiny", "threads": 2, "windows": 8, "rows": rows, "sources": {}}
-    drawn = headline.table(facts)
+    drawn = headline.peers_table(facts)
     assert "| bf16 | 1.000 | vLLM bf16 | 10 / 40 (0.25x) |" in drawn
     assert "| the file (Q4_1) | 1.000 | llama.cpp | 90 / 22 (4.09x) |" in drawn
 
@@ -71,7 +71,7 @@ def test_the_table_names_the_command_that_made_it_and_its_sources() -> None:
         "speed": facts("2026-01-02", "25", "speed") | SPEED,
         "quality": facts("2026-01-01", "25", "quality") | QUALITY | {"windows": 8},
     }
-    data = headline.collected(results)
+    data = headline.collected(results, {})
     assert data["command"] == record.program() != "other"
     assert data["sources"]["files"]["command"] == "other"
     assert data["machine"]["cpu_family_model"] == "25/1" and data["date"].startswith("2026-01-03")

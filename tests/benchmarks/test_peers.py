@@ -46,6 +46,8 @@ class Engine:
         if self.speed == 5:
             tokens[3] = -1
         return {{"seconds": seconds, "tokens": tokens, "kv_bytes": 20, "weight_bytes": 30}}
+    def die(self):
+        os.kill(os.getpid(), 4)
     def crash(self):
         raise RuntimeError("out of luck")
 
@@ -124,6 +126,8 @@ def test_an_engine_that_ends_is_an_error_with_its_last_line_and_no_path(start: A
     worker = start(speed=1)
     with pytest.raises(EngineError, match=r"^RuntimeError: out of luck$"):
         worker.ask("crash")
+    with pytest.raises(EngineError, match=r"^ended by SIGILL$"):
+        start(speed=1).ask("die")
 
 
 def test_a_duel_has_rounds_of_both_and_the_fraction_of_the_roof(start: Any) -> None:

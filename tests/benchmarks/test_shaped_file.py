@@ -73,12 +73,12 @@ def test_the_prompt_is_one_token_of_the_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.encode("!#") == [tokenizer.encode("!!")[0] + 2], "pairs of bytes are tokens"
 
 
-@pytest.mark.parametrize("vocabulary", [256, 1 + 256 + 256**2 + 1])
+@pytest.mark.parametrize("vocabulary", [100, 256])
 def test_a_vocabulary_without_a_token_for_each_byte_is_refused(
     vocabulary: int, tmp_path: Path
 ) -> None:
     shape = dataclasses.replace(TINY, vocabulary=vocabulary)
-    with pytest.raises(InputError, match=r"must be from 257 to 65793 tokens"):
+    with pytest.raises(InputError, match=r"must be from 257 to 16843009 tokens"):
         shaped_file.write(tmp_path / "bad.gguf", shape, "Q4_0")
     assert not list(tmp_path.iterdir())
 

@@ -12,22 +12,27 @@ import pytest
 import tiny
 from commands import Cli
 
+# Of the tiny model: embedding and head, three layers, norms.
+WEIGHTS = 2 * 320 * 64 + 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64 + 2 * 64) + 64
 ARGUMENTS = ("bench", "-p", "4", "-n", "3", "-d", "0,8", "-r", "2")
 
 
 def test_markdown(cli: Cli, checkpoint: Path) -> None:
-    ran = cli(*ARGUMENTS, "-m", str(checkpoint))
+    ran = cli(*ARGUMENTS, "-m", str(checkpoint), "-ctk", "float32", "-ctv", "int8")
     assert ran.code == 0
-    head, rule, *rows = ran.out.splitlines()
-    assert [cell.strip() for cell in head.split("|")[5:9]] == [
-        "threads",
-        "batch",
-        "test",
-        "t/s",
+    lines = ran.out.splitlines()
+    head, rule, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+    assert head[1:-1] == [
+        *("model", "size", "params", "backend", "threads", "type_k", "type_v", "weights", "batch"),
+        *("test", "t/s", "GB/s", "roof", "KV/token", "weights/token"),
     ]
-    assert set(rule) <= set("|-: ")
-    names = [row.split("|")[7].strip() for row in rows]
-    assert names == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+    assert set("".join(rule)) <= set("-:")
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["test"] for row in found] == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+    for row in found:
+        assert (row["backend"], row["type_k"], row["type_v"]) == ("CPU", "float32", "int8")
+        assert row["params"] == f"{WEIGHTS / 1e6:.2f} M"
+        assert (row["GB/s"] == row["roof"] == "-") == row["test"].startswith("pp")
     assert "tokenization and sampling are not part of the times" in ran.err
 
 
@@ -42,7 +47,9 @@ def test_json_counts_every_byte(cli: Cli, checkpoint: Path) -> None:
     read = deep["kv_bytes_per_token"] + deep["weight_bytes_per_token"]
     expected = read * deep["tokens_per_second"] / deep["roof_bytes_per_second"]
     assert deep["roof_fraction"] == pytest.approx(expected)
-    assert records["pp4"]["roof_fraction"] is None
+    per_second = read * deep["tokens_per_second"]
+    assert deep["read_bytes_per_second"] == pytest.approx(per_second)
+    assert records["pp4"]["roof_fraction"] is records["pp4"]["read_bytes_per_second"] is None
 
 
 def test_experts_have_a_column(cli: Cli, tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def test_scores_of_a_prompt_s_end_are_the_policy_s() -> None:
         expected = observation.observed_scores(q, k, **options)
         found = observed_scores(*(torch.from_numpy(x).float() for x in (q, k)), **options)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+        of_window = observed_scores(torch.ones(4, 5, 16), torch.ones(2, 5, 16), **options)
+        assert of_window.shape == (2, 0)  # all rows are the window's: none has a score
 
 
 @pytest.mark.parametrize(

@@ -303,21 +303,21 @@ def test_nothing_overflows(each_isa: str, bits: int, a: int) -> None:
 
 
 @pytest.fixture
-def choose_crossing() -> Iterator[Callable[[bool], None]]:
-    """Chooses whether many rows of 16-bit inputs are crossed, as some processors gain by."""
-    before = native.core.crosses_inputs()
-    yield native.core.cross_inputs
-    native.core.cross_inputs(before)
+def choose_amd() -> Iterator[Callable[[bool], None]]:
+    """Chooses whether kernels of AVX-512 run as they do on AMD's processors."""
+    before = native.core.on_amd()
+    yield native.core.choose_as_on_amd
+    native.core.choose_as_on_amd(before)
 
 
 @pytest.mark.parametrize("a", [16, 8])
 @pytest.mark.parametrize("bits", BITS)
-def test_crossed_inputs_change_no_bit(
-    each_isa: str, bits: int, a: int, choose_crossing: Callable[[bool], None]
+def test_choices_of_processors_change_no_bit(
+    each_isa: str, bits: int, a: int, choose_amd: Callable[[bool], None]
 ) -> None:
     ends = np.float32([[1, 1], [-1, -1], [1, -1]]).repeat(6, 0)  # of inputs
     tables = [even_levels(bits), np.linspace(0, 255, 2**bits).astype(np.uint8)]
-    choose_crossing(True)
+    choose_amd(True)
     for layout in layouts(bits):
         for table in tables:
             if not fits(layout, 320):
@@ -326,6 +326,10 @@ def test_crossed_inputs_change_no_bit(
             extreme = np.tile(ends * packed.most, 160) - np.float32([[0], [255]] * 9)
             x = np.concatenate([normal(23, 320), extreme])
             few = np.concatenate([multiply(packed, x[at : at + 3]) for at in range(0, len(x), 3)])
+            one = multiply(packed, x[:1])
+            choose_amd(False)
+            assert np.array_equal(multiply(packed, x[:1]), one)
+            choose_amd(True)
             for count in (len(x), 16, 5):
                 assert np.array_equal(multiply(packed, x[:count]), few[:count])
 

@@ -18,10 +18,14 @@ from benchmarks.peers.worker import serve
 
 FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 BATCH = 4096
+CACHES = {"f16": 1, "q8_0": 8}  # ggml_type
 
 
 class LlamaCpp:
-    """A GGUF file with a float16 cache, llama.cpp's default."""
+    """A GGUF file with a cache of a type, by default llama.cpp's: float16.
+
+    A context holds `rows` tokens of each sequence; with several, `batch_rows` if that is given.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -31,8 +35,8 @@ class LlamaCpp:
         if not self.model:
             raise SystemExit("llama.cpp cannot load the model")
         self.greedy = lib.llama_sampler_init_greedy()
-        self._contexts: dict[int, Any] = {}
-        self._kept: dict[int, list[list[int]]] = {}
+        self._contexts: dict[tuple[int, str], Any] = {}
+        self._kept: dict[tuple[int, str], list[list[int]]] = {}
 
     def about(self) -> dict[str, Any]:
         return {
@@ -40,24 +44,28 @@ class LlamaCpp:
             "system": lib.llama_print_system_info().decode().strip(),
         }
 
-    def prefill(self, tokens: list[int]) -> dict[str, Any]:
-        context = self._context(1)
+    def prefill(self, tokens: list[int], cache: str = "f16") -> dict[str, Any]:
+        context = self._context(1, cache)
+        self._kept.pop((1, cache), None)
         self._forget(context, 1, 0)
         began = time.perf_counter()
         self._run(context, [tokens], 0)
         lib.llama_sampler_sample(self.greedy, context, -1)
         return {"seconds": time.perf_counter() - began}
 
-    def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
+    def decode(self, prompts: list[list[int]], count: int, cache: str = "f16") -> dict[str, Any]:
         sequences, length = len(prompts), len(prompts[0])
-        context = self._context(sequences)
+        context = self._context(sequences, cache)
         # The prompt's last token is run again to get the first new token.
-        if self._kept.get(sequences) != prompts:
-            self._forget(context, sequences, 0)
-            if length > 1:
-                self._run(context, [prompt[:-1] for prompt in prompts], 0)
-            self._kept[sequences] = prompts
-        self._forget(context, sequences, length - 1)
+        kept = self._kept.pop((sequences, cache), [[]] * sequences)
+        rows = min(len(kept[0]), length) - 1
+        begun = all(old[:rows] == new[:rows] for old, new in zip(kept, prompts, strict=True))
+        rows = rows if begun and rows > 0 else 0
+        self._forget(context, sequences, rows)
+        step = BATCH // sequences
+        for first in range(rows, length - 1, step):
+            self._run(context, [prompt[:-1][first : first + step] for prompt in prompts], first)
+        self._kept[sequences, cache] = prompts
         self._run(context, [prompt[-1:] for prompt in prompts], length - 1)
         tokens = self._sample(context, sequences)
         chosen = [tokens[0]]
@@ -75,6 +83,7 @@ class LlamaCpp:
         """
         look = LlamaPromptLookupDecoding(num_pred_tokens=drafts)
         context, vocabulary = self._context(1), lib.llama_model_get_vocab(self.model)
+        self._kept.clear()
         self._forget(context, 1, 0)
         if len(tokens) > 1:
             self._run(context, [tokens[:-1]], 0)
@@ -98,6 +107,7 @@ class LlamaCpp:
     def score(self, tokens: list[int]) -> dict[str, Any]:
         """Return -ln p of every token but the first, each after those before it."""
         context = self._context(1)
+        self._kept.clear()
         self._forget(context, 1, 0)
         self._run(context, [tokens], 0, every=True)
         size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
@@ -109,21 +119,23 @@ class LlamaCpp:
             losses.append(float(top + np.log(np.exp(logits - top).sum()) - logits[target]))
         return {"losses": losses}
 
-    def _context(self, sequences: int) -> Any:
-        if sequences not in self._contexts:
+    def _context(self, sequences: int, cache: str = "f16") -> Any:
+        if (sequences, cache) not in self._contexts:
+            rows = self.options["rows"]
+            if sequences > 1:
+                rows = self.options.get("batch_rows", rows)
             params = lib.llama_context_default_params()
-            params.n_ctx = self.options["rows"] * sequences
+            params.n_ctx = rows * sequences
             params.n_batch, params.n_ubatch = BATCH, 512
             params.n_seq_max = sequences
             params.n_threads = params.n_threads_batch = self.options["threads"]
             params.flash_attn_type = FLASH[self.options["flash"]]
-            self._contexts[sequences] = lib.llama_init_from_model(self.model, params)
-        return self._contexts[sequences]
+            params.type_k = params.type_v = CACHES[cache]
+            self._contexts[sequences, cache] = lib.llama_init_from_model(self.model, params)
+        return self._contexts[sequences, cache]
 
     def _forget(self, context: Any, sequences: int, rows: int) -> None:
         """Keep the first `rows` rows of each sequence."""
-        if sequences == 1 and rows == 0:
-            self._kept.pop(1, None)
         memory = lib.llama_get_memory(context)
         for sequence in range(sequences):
             lib.llama_memory_seq_rm(memory, sequence, rows, -1)

@@ -16,9 +16,9 @@ ROOF_BYTES = 512 << 20  # more than any CPU cache
 class Suffice:
     """The runner's steps and an argmax in a bare loop, like the other bare loops."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], llm: LLM | None = None) -> None:
         self.options = options
-        self.llm = LLM(
+        self.llm = llm or LLM(
             options["gguf"],
             dtype=options["dtype"],
             quantization=options["quantization"],
@@ -77,18 +77,28 @@ class Suffice:
         return {"seconds": seconds, "tokens": chosen} | self._bytes(before)
 
     def _prompt(self, prompts: list[list[int]]) -> tuple[list[Any], list[int]]:
-        """Return the prompts' sequences and next tokens; the last of each length are kept."""
+        """Return the prompts' sequences and next tokens; the last of each length are kept.
+
+        Prompts that continue kept ones take their sequences.
+        """
         kept = self._kept.get(len(prompts[0]))
         if kept is None or kept[0] != prompts:
             for sequence in kept[1] if kept else []:
                 self.runner.close(sequence)
-            starts = [self.runner.open("start", self.options["rows"]) for _ in prompts]
+            starts = self._begun(prompts)
             tokens = [
-                int(self.runner.prefill(start, prompt).argmax())
+                int(self.runner.prefill(start, prompt[start.cache.length :]).argmax())
                 for start, prompt in zip(starts, prompts, strict=True)
             ]
             kept = self._kept[len(prompts[0])] = (prompts, starts, tokens)
         return kept[1], kept[2]
+
+    def _begun(self, prompts: list[list[int]]) -> list[Any]:
+        """Return sequences with as much of the prompts as is kept."""
+        for length in sorted(self._kept, reverse=True):
+            if self._kept[length][0] == [prompt[:length] for prompt in prompts]:
+                return self._kept.pop(length)[1]
+        return [self.runner.open("start", self.options["rows"]) for _ in prompts]
 
     def _bytes(self, before: Trace) -> dict[str, Any]:
         trace = self.runner.trace.since(before)

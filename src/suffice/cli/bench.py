@@ -91,18 +91,24 @@ def _techniques(llm: LLM) -> str:
 def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
     """Return one result as a flat record."""
     from suffice import native
+    from suffice.cache import types_of
     from suffice.cache.machine import cpu_name
 
     case, decoding = result.case, result.case.generate > 0
+    keys, values = types_of(llm.config.kv_cache_dtype)
     return {
         "version": __version__,
         "cpu": cpu_name(),
         "isa": native.isa(),
+        "backend": "CPU",
         "threads": native.threads(),
         "model": model.model,
         "model_bytes": llm.runner.weight_bytes,
+        "n_params": llm.runner.weight_count,
         "weights": model.options.quantization or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
+        "type_k": keys,
+        "type_v": values,
         "techniques": _techniques(llm) or None,
         "batch": case.batch,
         "test": case.name,
@@ -117,6 +123,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "expert_bytes_per_token": result.expert_bytes_per_token if result.expert_fraction else None,
         "expert_fraction": result.expert_fraction or None,
         "prompt_fraction": result.prompt_fraction or None,
+        "read_bytes_per_second": result.read_bytes_per_second if decoding else None,
         "roof_bytes_per_second": result.roof_bytes_per_second,
         "roof_fraction": result.roof_fraction if decoding else None,
     }
@@ -128,7 +135,8 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
         return json.dumps(records, indent=1)
     if output == "csv":
         return as_csv([{**row, "seconds": " ".join(map(str, row["seconds"]))} for row in records])
-    columns = "model size weights kv threads batch test t/s KV/token weights/token roof"
+    columns = "model size params backend threads type_k type_v weights batch test t/s GB/s roof"
+    columns += " KV/token weights/token"
     rows = [_row(row) for row in records]
     if any(row["expert_fraction"] for row in records):
         columns += " experts/token"
@@ -158,19 +166,18 @@ def _experts(row: dict[str, Any]) -> str:
 
 
 def _row(row: dict[str, Any]) -> list[object]:
-    roof = row["roof_fraction"]
+    read, roof, count = row["read_bytes_per_second"], row["roof_fraction"], row["n_params"]
     return [
         row["model"],
         _mib(row["model_bytes"]),
-        row["weights"],
-        row["kv"],
-        row["threads"],
-        row["batch"],
+        f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.2f} M",
+        *(row[name] for name in ("backend", "threads", "type_k", "type_v", "weights", "batch")),
         row["test"],
         f"{row['tokens_per_second']:.2f} ± {row['deviation']:.2f}",
+        "-" if read is None else f"{read / 1e9:.2f}",
+        "-" if roof is None else f"{100 * roof:.0f} %",
         _mib(row["kv_bytes_per_token"]),
         _mib(row["weight_bytes_per_token"]),
-        "-" if roof is None else f"{100 * roof:.0f} %",
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import sys
@@ -135,11 +134,11 @@ def show_model(name: str) -> None:
     with busy(f"opening {name}"):
         from suffice.checkpoints.formats.quantized_file import Quantized
         from suffice.checkpoints.open import open_model
-        from suffice.decoder.names import shapes
+        from suffice.decoder.names import weight_count
 
         opened = open_model(path)
     config = opened.config
-    parameters = sum(math.prod(shape) for shape in shapes(config).values())
+    parameters = weight_count(config)
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
     layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
     rows = len(config.layers) * 2 * config.kv_heads  # of keys and values

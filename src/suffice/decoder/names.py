@@ -6,6 +6,8 @@ Names: `embed`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, 
 
 from __future__ import annotations
 
+import math
+
 from suffice.decoder.blocks import MATRICES
 from suffice.decoder.config import DecoderConfig
 
@@ -39,6 +41,11 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if not config.tied:
         found.update(_matrix(config, "head", (config.vocab, embed_width)))
     return found
+
+
+def weight_count(config: DecoderConfig) -> int:
+    """Return the number of weights of a decoder."""
+    return sum(map(math.prod, shapes(config).values()))
 
 
 def _layer_shapes(config: DecoderConfig, index: int) -> dict[str, tuple[int, ...]]:

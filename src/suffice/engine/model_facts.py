@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from suffice.cache.kv import MAX_TENTATIVE
+from suffice.decoder.names import weight_count
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.steps import UNIT
@@ -23,6 +24,11 @@ class ModelFacts:
     def vocabulary(self) -> int:
         """Number of token ids, V."""
         return self.decoder.config.vocab
+
+    @property
+    def weight_count(self) -> int:
+        """Number of all weights."""
+        return weight_count(self.decoder.config)
 
     @property
     def weight_bytes(self) -> int:

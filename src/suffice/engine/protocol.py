@@ -232,6 +232,11 @@ class Runner(LoopRunner, Protocol):
     """The model and its memory, also for callers that run whole prompts or known tokens."""
 
     @property
+    def weight_count(self) -> int:
+        """Number of all weights."""
+        ...
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         ...

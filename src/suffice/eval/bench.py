@@ -69,10 +69,14 @@ class BenchResult:
         return statistics.stdev(self.speeds) if len(self.seconds) > 1 else 0.0
 
     @property
+    def read_bytes_per_second(self) -> float:
+        """Bytes of weights, keys and values read per second."""
+        return (self.kv_bytes_per_token + self.weight_bytes_per_token) * self.mean
+
+    @property
     def roof_fraction(self) -> float:
         """Bytes read per second, as a fraction of the machine's streaming read bandwidth."""
-        read = self.kv_bytes_per_token + self.weight_bytes_per_token
-        return read * self.mean / self.roof_bytes_per_second
+        return self.read_bytes_per_second / self.roof_bytes_per_second
 
 
 def cases(

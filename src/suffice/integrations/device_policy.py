@@ -105,6 +105,8 @@ def observed_scores(
     (groups, rows, size), (heads, window, _) = k.shape, q.shape
     hidden = torch.ones(window, window, dtype=torch.bool, device=q.device).triu(1)
     means = torch.empty(groups, rows - window, device=q.device)
+    if rows == window:
+        return means
     for group, own in enumerate((scale * q.float()).view(groups, -1, window, size)):
         scores = own @ k[group].float().T
         scores[..., rows - window :].masked_fill_(hidden, -torch.inf)

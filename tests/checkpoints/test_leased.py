@@ -51,6 +51,16 @@ def test_a_file_of_another_size_or_being_written_is_not_mapped(tmp_path: Path) -
         assert leased.mapped(os.open(path, os.O_RDONLY), 5000) is None
 
 
+def test_a_file_that_is_not_all_in_memory_is_not_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.write(bytes(3 * mapping.HUGE))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), mapping.HUGE, mapping.HUGE, os.POSIX_FADV_DONTNEED)
+    assert leased.mapped(os.open(path, os.O_RDONLY), 3 * mapping.HUGE) is None
+
+
 def test_a_mapping_is_replaced_under_who_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

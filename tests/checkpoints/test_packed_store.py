@@ -5,7 +5,9 @@ Tests packed_file.py and packed_store.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -54,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(packed_store, "folder", lambda: found)
     monkeypatch.setattr(packed_store, "LEAST", 0)
     monkeypatch.setattr(packed_store, "LEAST_ROUNDED", 0)
+    monkeypatch.setattr(packed_store, "LOWEST", 0)  # other tests run, too
     monkeypatch.setattr(leased, "AFTER", 0)
     return found
 
@@ -177,8 +180,13 @@ def be_foreign(path: Path) -> None:
 def be_of_another_model(path: Path) -> None:
     """Leave a sound file whose weights are others."""
     origin = packed_file.Origin("another", int(path.stat().st_mtime))
-    weights = {"embed": np.zeros((3, 4), np.float32)}
-    packed_file.write(path, weights, origin, threading.Event())
+    path.unlink()
+    write(path, {"embed": np.zeros((3, 4), np.float32)}, origin)
+
+
+def write(path: Path, weights: packed_file.Weights, origin: packed_file.Origin) -> None:
+    with contextlib.closing(packed_file.Unfinished(path, weights, origin)) as file:
+        file.finish()
 
 
 def keep_time(path: Path, data: bytes) -> None:
@@ -208,7 +216,7 @@ def test_a_file_that_is_not_sound_is_replaced(
 def test_a_file_that_ends_while_it_is_read_is_no_weight(tmp_path: Path) -> None:
     path, origin = tmp_path / "x", packed_file.Origin("k", 1000)
     weights = {"embed": np.arange(40_000, dtype=np.float32)}
-    packed_file.write(path, weights, origin, threading.Event())
+    write(path, weights, origin)
 
     def cutting(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         os.truncate(path, 5000)
@@ -228,13 +236,42 @@ def no_space(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    """Let a piece be written, and half of the next one."""
+    monkeypatch.setattr(packed_file, "WRITTEN", 100_000)
+    pwrite = os.pwrite
 
-    monkeypatch.setattr(packed_file.os, "fsync", fail)
+    def fill(descriptor: int, data: memoryview, at: int) -> int:
+        if at > 200_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data[: len(data) // 2 + 1], at)
+
+    monkeypatch.setattr(packed_file.os, "pwrite", fill)
 
 
-@pytest.mark.parametrize("trouble", [no_folder, no_space, full_disk])
+def no_unnamed_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the file system be one of those, or the folder one for reading."""
+    opened = os.open
+
+    def open_(path: Any, flags: int, *mode: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(packed_file.os, "open", open_)
+
+
+def another_writer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    "trouble", [no_folder, no_space, full_disk, no_unnamed_files, another_writer]
+)
 def test_a_disk_that_takes_nothing_is_no_error(
     trouble: Callable[..., None],
     models: Callable[[str], Path],
@@ -244,9 +281,24 @@ def test_a_disk_that_takes_nothing_is_no_error(
 ) -> None:
     config = config_of(models("Q4_0"))
     trouble(folder, monkeypatch)
+    before = open_files()
     runner = started(config)
     assert logits(runner).any() and capfd.readouterr() == ("", "")
     assert not folder.is_dir() or not list(folder.iterdir())
+    assert open_files() == before
+
+
+def test_a_write_that_does_less_is_gone_on_with(
+    models: Callable[[str], Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, pwrite = config_of(models("Q4_0")), os.pwrite
+    started(config)
+    (path,) = folder.iterdir()
+    sound = path.read_bytes()
+    path.unlink()
+    monkeypatch.setattr(packed_file.os, "pwrite", lambda to, data, at: pwrite(to, data[:9999], at))
+    started(config)
+    assert path.read_bytes() == sound
 
 
 @pytest.mark.parametrize("options", [{"packed": False}, {"packed_bytes": 1000}])
@@ -285,16 +337,6 @@ def test_what_was_used_longest_ago_goes_first(
     assert set(folder.iterdir()) == {written[0]}
 
 
-def test_what_was_left_unfinished_is_removed(folder: Path) -> None:
-    folder.mkdir()
-    left, new = (folder / f"x.packed-{name}.part" for name in "ab")
-    for path in (left, new):
-        path.write_text("x")
-    os.utime(left, (1000, 1000))
-    packed_store.make_room(None)
-    assert list(folder.iterdir()) == [new]
-
-
 def test_a_name_depends_on_what_the_weights_do(
     models: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,15 +360,6 @@ def test_a_name_depends_on_what_the_weights_do(
     assert len({plain, changed, name()}) == 3
     monkeypatch.setattr(packed_store, "_code", list)
     assert name() != changed
-
-
-def test_a_file_that_is_stopped_is_not_left(tmp_path: Path) -> None:
-    stopped = threading.Event()
-    stopped.set()
-    weights = {"embed": np.zeros(10, np.float32)}
-    with pytest.raises(InterruptedError):
-        packed_file.write(tmp_path / "x", weights, packed_file.Origin("k", 0), stopped)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ The read of a mapped file ends the process with SIGBUS where another program has
 until the lease ends. So a file is mapped under a lease, and a thread replaces the mapping by memory
 of this process, with huge pages, once a first token had its time; then the lease ends. What uses
 the mapping need not wait for that.
+
+A disk that fails would be SIGBUS, too. So only a file that the system has in memory is mapped; of
+another one, the disk is what takes the time, and a read is as fast.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ from suffice.decoder.mapping import (
     map_file,
     to_private,
 )
+from suffice.decoder.pages import HUGE
 
 AFTER = 2.0  # seconds, in which a first token need not share the memory's bandwidth
 PRIORITY = 10  # of the thread: it takes what is left over, and a tenth of a core that is not
 
 
 def mapped(descriptor: int, size: int) -> np.ndarray | None:
-    """Return a file of `size` bytes as it is mapped into memory; None if it cannot be leased.
+    """Return a file of `size` bytes as it is mapped; None if it has no lease or is not in memory.
 
     Not every file system has leases; only who owns a file gets one, while nobody can write it. The
     descriptor is closed when the lease ends.
@@ -41,7 +45,7 @@ def mapped(descriptor: int, size: int) -> np.ndarray | None:
         # The signal that somebody waits: one that is ignored, as SIGIO is not.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        whole = os.fstat(descriptor).st_size == size
+        whole = os.fstat(descriptor).st_size == size and _is_in_memory(descriptor, size)
         memory = map_file(descriptor, 0, size, PROT_READ) if whole else None
     except (OSError, AttributeError):  # a system without leases lacks their names, too
         memory = None
@@ -51,6 +55,17 @@ def mapped(descriptor: int, size: int) -> np.ndarray | None:
         given = memory, descriptor
         threading.Thread(target=_settle, args=given, name="packed file", daemon=True).start()
     return memory
+
+
+def _is_in_memory(descriptor: int, size: int) -> bool:
+    """Return whether the system has a file's pages in memory: a byte of each huge page is asked."""
+    byte = bytearray(1)
+    try:
+        return all(
+            os.preadv(descriptor, [byte], at, os.RWF_NOWAIT) == 1 for at in range(0, size, HUGE)
+        )
+    except BlockingIOError:
+        return False
 
 
 def _settle(memory: np.ndarray, descriptor: int) -> None:

@@ -14,13 +14,14 @@ model is not.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import math
 import os
 import struct
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,6 @@ from suffice.checkpoints import leased
 from suffice.checkpoints.stored_file import StoredFile
 from suffice.decoder.pages import HugePages
 from suffice.errors import InputError
-from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.code_layout import CodeLayout
 from suffice.quant.packed_codes import PackedCodes
@@ -46,7 +46,7 @@ LINE, PAGE = 64, 4096
 _DIGEST = 16
 _HEAD = struct.Struct(f"<8sQ{_DIGEST}s")
 _MOST = 1 << 26  # bytes of a description; a thousand weights need a quarter of a MiB
-_WRITTEN = 8 << 20  # bytes at a time, between which a writer may be told to stop
+WRITTEN = 32 << 20  # bytes at a time; no process ends within one
 _BYTE = np.dtype(np.uint8)
 _TYPES: dict[str, np.dtype[Any]] = {
     np.dtype(each).name: np.dtype(each)
@@ -69,27 +69,65 @@ class Origin:
     time: int
 
 
-def write(path: Path, weights: Weights, origin: Origin, stopped: threading.Event) -> None:
-    """Write a file, which then replaces the one that is there, unless it is `stopped`.
+class Unfinished:
+    """A file that is being written; it has no name until all of it is on the disk.
+
+    So nothing is left where its writer ends. One is written in a folder at a time.
 
     Raises:
-        OSError: It cannot be written, or `stopped` was set; no file is left.
+        OSError: Another one is written, or the file system has no files without a name.
     """
-    text, arrays = _described(weights, origin)
-    start = _up(_HEAD.size + len(text), PAGE)
-    with write_whole(path) as part:
-        with part.open("r+b", buffering=0) as file:
-            file.write(_HEAD.pack(MAGIC, len(text), _digest(text)) + text)
-            for at, array in arrays.items():
-                file.seek(start + at)
-                data = array.reshape(-1).view(_BYTE)
-                for first in range(0, len(data), _WRITTEN):
-                    if stopped.is_set():
-                        raise InterruptedError
-                    file.write(data[first : first + _WRITTEN].data)
-            file.truncate(_up(file.tell() - start, LINE) + start)
-            os.fsync(file.fileno())  # a name without data would be found after a loss of power
-        os.utime(part, (time.time(), origin.time))
+
+    def __init__(self, path: Path, weights: Weights, origin: Origin) -> None:
+        self._path, self._time = path, origin.time
+        text, arrays = _described(weights, origin)
+        start = _up(_HEAD.size + len(text), PAGE)
+        head = _HEAD.pack(MAGIC, len(text), _digest(text)) + text
+        whole = {0: np.frombuffer(head, np.uint8)}
+        whole |= {start + at: array.reshape(-1).view(_BYTE) for at, array in arrays.items()}
+        self._pieces = [
+            (at + first, data[first : first + WRITTEN])
+            for at, data in whole.items()
+            for first in range(0, len(data), WRITTEN)
+        ]
+        self._done = 0
+        last, data = self._pieces[-1]
+        self._bytes = _up(last + len(data) - start, LINE) + start
+        with contextlib.ExitStack() as opened:
+            self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, self._folder)
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Each write waits for the disk: the end of a process would wait for all of them.
+            flags = os.O_TMPFILE | os.O_WRONLY | os.O_DSYNC | os.O_CLOEXEC
+            self._file = os.open(path.parent, flags, 0o666)
+            opened.callback(os.close, self._file)
+            os.truncate(self._file, self._bytes)
+            self._opened = opened.pop_all()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What a child needs to go on with the file."""
+        return self._folder, self._file
+
+    def finish(self) -> None:
+        """Write what is not yet written, and give the file its name.
+
+        Raises:
+            OSError: It cannot be written, or there is a file of this name.
+        """
+        for at, data in self._pieces[self._done :]:
+            while len(data):
+                count = os.pwrite(self._file, data.data, at)
+                at, data = at + count, data[count:]
+            self._done += 1
+        os.utime(self._file, (time.time(), self._time))
+        # With a folder's descriptor the link is followed: it stands for the file without a name.
+        own = f"/proc/self/fd/{self._file}"
+        os.link(own, self._path, src_dir_fd=self._folder, follow_symlinks=True)
+
+    def close(self) -> None:
+        """Close the file; one without a name is gone then."""
+        self._opened.close()
 
 
 def read(

@@ -1,8 +1,8 @@
 """The folder of packed weights: which file is a model's, when it is written, how long it stays.
 
 To pack a model's weights takes longer than to read them packed. So the first start keeps them in a
-file, in a thread that goes on after the first token, and later starts read it. Nothing needs the
-file: where there is none, or none can be written, weights are packed.
+file, and later starts read it. Nobody waits for the file and nothing needs it: where there is none,
+or none can be written, weights are packed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,6 @@ from suffice.checkpoints.packed_file import Origin, Weights
 from suffice.errors import InputError
 from suffice.outside import is_outside
 from suffice.paths import cache_dir
-from suffice.progress import status
 from suffice.quant import PackedLinear, Quant
 from suffice.quant.file import AsStored
 from suffice.quant.none import NoQuant
@@ -34,10 +34,9 @@ from suffice.quant.panels import Allocate
 
 # Bytes of packed weights from which on a file pays: what only changes its order is packed soon.
 LEAST, LEAST_ROUNDED = 256 << 20, 16 << 20
-LEFT_AFTER = 3600  # seconds without a change; then a file that is not whole has no writer
 _NAME = 16  # hexadecimal digits of each of two hashes
 _SUFFIX = ".packed"
-_LOWEST = 19  # priority
+LOWEST = 19  # priority
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,19 @@ class Place:
         return found
 
     def keep(self, weights: Weights) -> None:
-        """Write the weights in a thread, if that pays and there is room for them."""
+        """Write the weights next to other work, if that pays and there is room for them."""
         size = sum(
             each.bytes if isinstance(each, PackedLinear) else each.nbytes
             for each in weights.values()
         )
-        if size >= self.least and (self.limit is None or size <= self.limit):
-            _Writer(self, weights, size).start()
+        too_large = self.limit is not None and size > self.limit
+        if size < self.least or too_large or self.path.exists():  # of another process, meanwhile
+            return
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_room(None if self.limit is None else self.limit - size)
+            if shutil.disk_usage(self.path.parent).free >= 2 * size:  # some is left for others
+                _Writer(packed_file.Unfinished(self.path, weights, self.origin)).start()
 
 
 def place_of(path: Path, stamp: str, method: Quant, limit: int | None) -> Place | None:
@@ -136,50 +141,55 @@ def _hash(text: str) -> str:
 
 @dataclass
 class _Writer:
-    """Writes a file in a thread of its own, which the end of the process waits for.
+    """Writes a file in a thread that takes what time is left over.
 
-    Ctrl-C ends the wait; then no file is left.
+    What it has not done at the end of the process is left to a child, so nobody waits for it.
     """
 
-    place: Place
-    weights: Weights
-    size: int
-    stopped: threading.Event = field(default_factory=threading.Event)
+    file: packed_file.Unfinished
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="packed weights", daemon=True)
-        self._thread.start()
-        atexit.register(self._finish)
+        atexit.register(self._hand_over)
+        threading.Thread(target=self._run, name="packed weights", daemon=True).start()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
-            path, limit = self.place.path, self.place.limit
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make_room(None if limit is None else limit - self.size)
-            if shutil.disk_usage(path.parent).free >= 2 * self.size:  # some is left for others
-                packed_file.write(path, self.weights, self.place.origin, self.stopped)
-        atexit.unregister(self._finish)
-        self.weights = {}
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+            self.file.finish()
+        atexit.unregister(self._hand_over)
+        self.file.close()
 
-    def _finish(self) -> None:
-        try:
-            with status("keeping packed weights for the next start (Ctrl-C: not)"):
-                self._thread.join()
-        except KeyboardInterrupt:
-            self.stopped.set()
-            self._thread.join()
+    def _hand_over(self) -> None:
+        with contextlib.suppress(OSError), warnings.catch_warnings():
+            # Of threads, whose locks a child may need: this one needs none.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if os.fork():
+                return
+            try:
+                self._finish_alone()
+            finally:
+                os._exit(0)
+
+    def _finish_alone(self) -> None:
+        """Finish the file in a child that has nothing else of its parent open."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(null, standard)
+        for each in list(Path("/proc/self/fd").iterdir()):
+            if int(each.name) not in (0, 1, 2, *self.file.descriptors):
+                with contextlib.suppress(OSError):
+                    os.close(int(each.name))
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+        # Where memory runs short, this process is ended first.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        self.file.finish()
 
 
 def make_room(most: int | None) -> None:
     """Remove the files that were used longest ago until those that stay have at most `most` bytes.
 
-    So are files that were not finished.
+    None sets no limit.
     """
-    for part in folder().glob(f"*{_SUFFIX}-*.part"):
-        with contextlib.suppress(OSError):
-            if time.time() - part.stat().st_mtime > LEFT_AFTER:
-                part.unlink()
     if most is None:
         return
     found = [(each.stat(), each) for each in folder().glob(f"*{_SUFFIX}")]

@@ -23,7 +23,7 @@ import os, pathlib, sys, threading, time
 import numpy as np
 from suffice.checkpoints import packed_file, packed_store
 folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
-packed_file.WRITTEN, packed_store.LOWEST = 1000, 0
+packed_file.WRITTEN, packed_store.LOWEST, packed_store.LOW = 1000, 0, 0
 parent, write = os.getpid(), os.pwrite
 first = threading.Event()
 

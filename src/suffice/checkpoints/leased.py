@@ -32,7 +32,7 @@ from suffice.decoder.mapping import (
 from suffice.decoder.pages import HUGE
 
 AFTER = 2.0  # seconds, in which a first token need not share the memory's bandwidth
-PRIORITY = 10  # of the thread: it takes what is left over, and a tenth of a core that is not
+NICENESS = 10  # of the thread: it takes what is left over, and a tenth of a core that is not
 
 
 def mapped(descriptor: int, size: int) -> np.ndarray | None:
@@ -73,6 +73,6 @@ def _settle(memory: np.ndarray, descriptor: int) -> None:
     libc().madvise(address_of(memory), memory.nbytes, MADV_POPULATE_READ)
     time.sleep(AFTER)
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PRIORITY)
+        os.nice(NICENESS)  # of this thread
         to_private(memory)
         os.close(descriptor)

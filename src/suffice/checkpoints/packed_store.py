@@ -36,7 +36,7 @@ from suffice.quant.panels import Allocate
 LEAST, LEAST_ROUNDED = 256 << 20, 16 << 20
 _NAME = 16  # hexadecimal digits of each of two hashes
 _SUFFIX = ".packed"
-LOWEST = 19  # priority
+LOWEST, LOW = 19, 10  # niceness: of a thread next to an answer, of a child that holds memory
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Writer:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+            os.nice(LOWEST)  # of this thread
             self.file.finish()
         atexit.unregister(self._hand_over)
         self.file.close()
@@ -179,7 +179,7 @@ class _Writer:
             if int(each.name) not in (0, 1, 2, *self.file.descriptors):
                 with contextlib.suppress(OSError):
                     os.close(int(each.name))
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+        os.nice(LOW)
         # Where memory runs short, this process is ended first.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         self.file.finish()

@@ -160,7 +160,8 @@ class _Writer:
         self.file.close()
 
     def _hand_over(self) -> None:
-        with contextlib.suppress(OSError), warnings.catch_warnings():
+        # Python 3.12.0 and 3.12.1 refuse a fork here: then the file is given up.
+        with contextlib.suppress(OSError, RuntimeError), warnings.catch_warnings():
             # Of threads, whose locks a child may need: this one needs none.
             warnings.simplefilter("ignore", DeprecationWarning)
             if os.fork():

@@ -46,7 +46,7 @@ LINE, PAGE = 64, 4096
 _DIGEST = 16
 _HEAD = struct.Struct(f"<8sQ{_DIGEST}s")
 _MOST = 1 << 26  # bytes of a description; a thousand weights need a quarter of a MiB
-WRITTEN = 32 << 20  # bytes at a time; no process ends within one
+WRITTEN = 8 << 20  # bytes at a time; no process ends within one
 _BYTE = np.dtype(np.uint8)
 _TYPES: dict[str, np.dtype[Any]] = {
     np.dtype(each).name: np.dtype(each)

@@ -14,39 +14,41 @@ from transformers import PreTrainedModel, StaticCache
 
 import suffice.integrations.transformers as st
 from benchmarks.gpu import models
+from benchmarks.gpu.lent import Lent
 from benchmarks.gpu.parts import Cell, Part, Place
 from benchmarks.harness.tables import CellStore, markdown
-from suffice.integrations.checks import cache_argument
+from suffice.integrations.checks import cache_argument, head_shape
 from suffice.integrations.device_requests import DeviceRequests
 from suffice.integrations.native_cache import NativeCache
 
 ROWS, BATCHES = 32768, (1, 2, 4, 8)
 STEPS, WARM = 32, 6
 STATIC, EXACT = "StaticCache, compiled", "exact"
-RANDOM = (
-    STATIC,
-    EXACT,
-    "exact without graphs",
+LENT_TO = "Mistral-7B"
+STOPPING = (
     "art:change=0.05,angle=0.05,patience=2",
+    "art:change=0.01,block=16,order=sketch",
     "aet:keys=0.7,values=0.001",
     "certified:eps=0.2",
     "skip_softmax:factor=30",
     "tiers:eps=0.7,skip=0.0002",
 )
+RANDOM = (
+    STATIC,
+    EXACT,
+    "exact without graphs",
+    *STOPPING,
+)
 # Attention, and a policy, of enabled models whose prompt is a text.
 REAL = (
     (STATIC, "full"),
     (EXACT, "full"),
-    ("art:change=0.05,angle=0.05,patience=2", "full"),
-    ("aet:keys=0.7,values=0.001", "full"),
-    ("certified:eps=0.2", "full"),
-    ("skip_softmax:factor=30", "full"),
-    ("tiers:eps=0.7,skip=0.0002", "full"),
+    *((attention, "full") for attention in STOPPING),
     *(
         (attention, f"{policy}:{share}")
         for policy in ("snapkv", "pyramidkv")
         for share in (0.8, 0.2)
-        for attention in (EXACT, "art:change=0.05,angle=0.05,patience=2")
+        for attention in (EXACT, STOPPING[0])
     ),
 )
 
@@ -92,15 +94,17 @@ def tokens_per_second(
     return batch * steps / seconds
 
 
-def filled(place: Place, model: PreTrainedModel, cache: Any, batch: int, rows: int) -> Any:
-    """Fill a cache with random keys and values, as if a prompt had run."""
-    decoder = model.config.get_text_config(decoder=True)
-    size = getattr(decoder, "head_dim", None) or (
-        decoder.hidden_size // decoder.num_attention_heads
-    )
-    for layer in range(decoder.num_hidden_layers):
-        pair = (place.random(batch, decoder.num_key_value_heads, rows, size) for _ in range(2))
-        key, value = pair
+def filled(
+    place: Place, model: PreTrainedModel, cache: Any, shape: tuple[int, int], lent: Lent | None
+) -> Any:
+    """Fill a cache of a batch of rows with random keys and values, or those that are lent."""
+    _, heads, size = head_shape(model.config.get_text_config(decoder=True), 0)
+    batch, rows = shape
+    for layer in range(model.config.num_hidden_layers):
+        if lent is None:
+            key, value = (place.random(batch, heads, rows, size) for _ in range(2))
+        else:
+            key, value = (each[:batch] for each in lent.rows(layer))
         if not isinstance(cache, NativeCache):
             cache.update(key, value, layer)
             continue
@@ -111,18 +115,30 @@ def filled(place: Place, model: PreTrainedModel, cache: Any, batch: int, rows: i
     return cache
 
 
-def of_random(place: Place, name: str, batch: int, column: str) -> dict[str, Any]:
-    """Return the tokens a second of a random model by a way to decode."""
-    model, rows = random_model(place, name), 60 if place.tiny else ROWS
+def of_random(
+    place: Place, name: str, batch: int, column: str, *, lends: bool = False
+) -> dict[str, Any]:
+    """Return the tokens a second of a random model by a way to decode.
+
+    If SmolLM2 `lends` it rows and queries, stops and bytes are those of texts.
+    """
+    model, rows, lent = random_model(place, name), 60 if place.tiny else ROWS, None
+    if lends:
+        lent = Lent(place, model)
+        batch, rows = min(batch, lent.batch), lent.count
+    shape = batch, rows
     most = rows + WARM + STEPS + 2
     if column == STATIC:
-        cache = StaticCache(model.config, most)
-        filled(place, model, cache, batch, rows)
+        cache = filled(place, model, StaticCache(model.config, most), shape, lent)
         return {"rate": tokens_per_second(place, model, cache, batch, rows, compiles=True)}
     attention = EXACT if column.startswith(EXACT) else column
     graphs = column != "exact without graphs"
-    with enabled_with(place, model, attention=attention, graphs=graphs) as enabled:
-        cache = filled(place, model, enabled.new_cache(), batch, rows)
+    with contextlib.ExitStack() as stack:
+        if lent is not None:
+            stack.enter_context(lent.asking(batch))
+        options = {"attention": attention, "graphs": graphs}
+        enabled = stack.enter_context(enabled_with(place, model, **options))
+        cache = filled(place, model, enabled.new_cache(), shape, lent)
         rate = tokens_per_second(place, model, cache, batch, rows, compiles=False)
         return {"rate": rate, "share": enabled.trace.key_fraction}
 
@@ -153,8 +169,8 @@ def enabled_with(
 ) -> Iterator[st.Enabled]:
     """Enable a model; a tiny run has the kernels on the CPU, and no graphs."""
     with contextlib.ExitStack() as stack:
-        if not place.cuda:
-            graphs = False
+        graphs = graphs and place.cuda
+        if place.tiny:
             stack.enter_context(patch.object(st, "requests_on", lambda device: DeviceRequests))
         yield stack.enter_context(st.enable(model, growth="step:4096", graphs=graphs, **options))
 
@@ -164,12 +180,17 @@ def cells(place: Place) -> Iterator[Cell]:
     batches = (1,) if place.tiny else BATCHES
     for name in list(models.SHAPES)[:1] if place.tiny else models.SHAPES:
         for batch in batches:
-            for column in RANDOM[:2] if place.tiny else RANDOM:
+            for column in RANDOM:
                 row = f"{name}, random, batch {batch}"
                 yield Cell(row, column, partial(of_random, place, name, batch, column))
+    for batch in batches[:1] if place.tiny else (1, 8):
+        for column in (STATIC, EXACT, *STOPPING):
+            row = f"{LENT_TO}, random, rows of texts, batch {batch}"
+            own = partial(of_random, place, LENT_TO, batch, column, lends=True)
+            yield Cell(row, column, own)
     for name in list(models.REAL)[:1] if place.tiny else models.REAL:
         for batch in batches[:1] + batches[-1:] if not place.tiny else (1,):
-            for attention, policy in REAL[4:6] if place.tiny else REAL:
+            for attention, policy in REAL[5::4] if place.tiny else REAL:
                 column = attention if policy == "full" else f"{attention} {policy}"
                 measure = partial(of_real, place, name, batch, attention, policy)
                 yield Cell(f"{name}, batch {batch}", column, measure)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -73,16 +74,21 @@ def real(place: Place, name: str) -> tuple[PreTrainedModel, list[list[int]]]:
     pattern, rows = REAL[name]
     if place.tiny:
         made = torch.Generator().manual_seed(0)
-        texts = torch.randint(3, 200, (2, 110), generator=made)
-        return random(place, name), texts.tolist()
+        ids = torch.randint(3, 200, (2, 110), generator=made)
+        return random(place, name), ids.tolist()
     found = sorted(place.models.glob(pattern)) if place.models else []
     if not found:
         raise InputError(f"{name}: --models={place.models} has no {pattern}")
     source = found[0]
+    if source.is_dir() and not (source / "config.json").is_file():  # a folder of one file
+        source = next(source.glob("*.gguf"), source)
     given = {} if source.is_dir() else {"gguf_file": source.name}
     folder = source if source.is_dir() else source.parent
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **given)
     tokenizer = AutoTokenizer.from_pretrained(folder, **given)
+    options: dict[str, Any] = {**given, "dtype": torch.bfloat16}
+    if given and hasattr(transformers, "GgufConfig"):  # else it would keep the file's blocks
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, **options)
     return model.to(place.device).eval(), texts(place, tokenizer, rows)
 
 
@@ -100,13 +106,15 @@ def texts(place: Place, tokenizer: Any, rows: int, most: int = 8) -> list[list[i
 
 
 @contextlib.contextmanager
-def recording(model: PreTrainedModel) -> Iterator[dict[int, tuple[torch.Tensor, ...]]]:
-    """Record each full layer's last query [B, H, 1, D], and its keys and values, while it runs."""
+def recording(
+    model: PreTrainedModel, last: int = 1
+) -> Iterator[dict[int, tuple[torch.Tensor, ...]]]:
+    """Record each full layer's last queries [B, H, last, D], its keys and values, while it runs."""
     found: dict[int, tuple[torch.Tensor, ...]] = {}
 
     def attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         if getattr(module, "sliding_window", None) is None:
-            found[module.layer_idx] = query[:, :, -1:].clone(), key.clone(), value.clone()
+            found[module.layer_idx] = query[:, :, -last:].clone(), key.clone(), value.clone()
         return sdpa_attention_forward(module, query, key, value, mask, **options)
 
     before = model.config._attn_implementation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -27,7 +28,7 @@ def log_probabilities(place: Place, attention: str) -> tuple[torch.Tensor, torch
     prompt, tokens = (100, 3) if place.tiny else (PROMPT, TOKENS)
     ids = torch.tensor([text[: prompt + tokens] for text in texts[:BATCH]], device=place.device)
     name, found = cache_argument(model.forward) or "", []
-    with enabled_with(place, model, attention=attention, graphs=True) as enabled:
+    with enabled_with(place, model, attention=attention, graphs=place.cuda) as enabled:
         cache = enabled.new_cache()
         with torch.no_grad():
             model(ids[:, :prompt], logits_to_keep=1, **{name: cache})
@@ -56,19 +57,31 @@ def measured(place: Place, attention: str) -> dict[str, Any]:
 
 def cells(place: Place) -> Iterator[Cell]:
     """Return a cell for each technique."""
-    for setting in COLUMNS[::5] if place.tiny else COLUMNS:
+    for setting in COLUMNS:
         yield Cell(MODEL, setting, partial(measured, place, setting))
 
 
 def table(store: CellStore) -> str:
-    """Return the figures of each technique."""
+    """Return the figures of each technique, next to those of native code, if they are there."""
     head = ["", "perplexity", "KL divergence", "same first token", "keys read"]
-    rows = [
-        [f"`{setting}`", own["perplexity"], own["divergence"], own["agree"], own["share"]]
-        for columns in store.cells.values()
-        for setting, own in columns.items()
-    ]
+    names = "perplexity", "divergence", "agree", "share"
+    native = _native(store)
+    head += [f"{name}, CPU" for name in head[1:]] if native else []
+    rows = []
+    for columns in store.cells.values():
+        for setting, own in columns.items():
+            theirs = [native.get(setting, {}).get(name, "") for name in names] if native else []
+            rows.append([f"`{setting}`", *(own[name] for name in names), *theirs])
     return markdown(head, rows)
+
+
+def _native(store: CellStore) -> dict[str, Any]:
+    """Return the cells of `--cpu`, next to a GPU's."""
+    path = store.folder / "quality_cpu.json"
+    if store.name == path.stem or not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["cells"][MODEL]
+    return found
 
 
 PART = Part("quality", "perplexity and divergence of SmolLM2-135M", cells, table)

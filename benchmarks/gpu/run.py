@@ -3,6 +3,7 @@
     python -m benchmarks.gpu.run --models DIR --data DIR      everything, on the GPU
     python -m benchmarks.gpu.run --parts exact,growth         some parts
     python -m benchmarks.gpu.run --interpret                  tiny sizes by Triton's interpreter
+    python -m benchmarks.gpu.run --cpu --models DIR --data DIR   quality by native code on the CPU
 
 A second run goes on where the first stopped: --minutes says when that is. Results are by device.
 Nothing is downloaded: --models has SmolLM2-135M and Gemma 3 270M as folders of transformers or as
@@ -33,6 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--parts", help="their names, with commas between; default: all")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, without a GPU")
+    parser.add_argument("--cpu", action="store_true", help="the part quality, on the CPU")
     parser.add_argument("--models", type=Path, help="folder of the models")
     parser.add_argument("--data", type=Path, help="folder of the texts")
     parser.add_argument("--minutes", type=float, help="begin no cell after this time")
@@ -51,10 +53,13 @@ def run(options: argparse.Namespace) -> str:
 
     parts = every_part()
     place = _place(options)
-    names = options.parts.split(",") if options.parts else list(parts)
+    usual = ["quality"] if options.cpu else list(parts)
+    names = options.parts.split(",") if options.parts else usual
     for name in names:
         if name not in parts:
             raise unknown("part", name, parts)
+    if options.cpu and names != ["quality"]:
+        raise InputError(f"--cpu with --parts {options.parts}: must be quality")
     if options.minutes is not None and options.minutes <= 0:
         raise InputError(f"--minutes={options.minutes}: must be above 0")
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
@@ -63,9 +68,9 @@ def run(options: argparse.Namespace) -> str:
 
 def every_part() -> dict[str, Part]:
     """Return the parts by name."""
-    from benchmarks.gpu import decode, exact, growth, quality, softmax, techniques
+    from benchmarks.gpu import bounds, decode, exact, growth, quality, softmax, techniques
 
-    modules = exact, techniques, decode, growth, softmax, quality
+    modules = exact, techniques, bounds, decode, growth, softmax, quality
     every = [*(module.PART for module in modules), techniques.SWEPT]
     return {part.name: part for part in every}
 
@@ -78,6 +83,8 @@ def _place(options: argparse.Namespace) -> Place:
 
     if options.interpret:
         return Place(torch.device("cpu"), True, None, None)
+    if options.cpu:
+        return Place(torch.device("cpu"), False, options.models, options.data)
     if not torch.cuda.is_available():
         raise InputError("PyTorch sees no GPU: --interpret runs tiny sizes without one")
     device = torch.device("cuda", torch.cuda.current_device())
@@ -87,6 +94,7 @@ def _place(options: argparse.Namespace) -> Place:
 def _measured(part: Part, place: Place, options: argparse.Namespace, end: float) -> str:
     from rich.console import Console
     from rich.progress import Progress
+    from triton.errors import TritonError
 
     from benchmarks.harness import record
     from benchmarks.harness.tables import CellStore
@@ -106,7 +114,8 @@ def _measured(part: Part, place: Place, options: argparse.Namespace, end: float)
                 continue
             try:
                 store.keep(cell.row, cell.column, cell.measure())
-            except RuntimeError as error:  # no memory, or a kernel that PyTorch does not have here
+            # No memory, a kernel that PyTorch does not have here, or one that Triton cannot build.
+            except (RuntimeError, TritonError) as error:
                 if options.interpret:
                     raise
                 store.refused[f"{cell.row}, {cell.column}"] = str(error).splitlines()[0][:200]

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -13,6 +14,7 @@ from benchmarks.gpu import models
 from benchmarks.gpu.parts import Cell, Part, Place
 from benchmarks.harness.tables import CellStore, markdown
 from suffice.attention import ATTENTIONS
+from suffice.backends.triton import attend as kernels
 from suffice.backends.triton.audit import audited
 from suffice.backends.triton.call import Tokens
 from suffice.backends.triton.rules import HeadRules
@@ -24,6 +26,7 @@ SETTINGS = (
     "aet:keys=0.7,values=0.001",
     "art",
     "art:change=0.05,angle=0.05,patience=2",
+    "art:change=0.01,block=16,order=sketch",
     "certified:eps=0.05",
     "certified:eps=0.2",
     "certified:eps=0.2,bounded=false",
@@ -39,6 +42,10 @@ SWEEP = tuple(
     for patience in (1, 5)
 )
 NEVER = "art:change=1e-30"
+OURS = tuple(
+    f"art:change={change},block=16,order=sketch" for change in (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)
+)
+PROGRAMS = (1, 2, 4, 8, 16)  # for each token and key/value head, and not as many as fill a GPU
 TEXTS = (1, 8)
 
 
@@ -51,19 +58,21 @@ class Held(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def prompts(place: Place, name: str, count: int) -> dict[int, tuple[torch.Tensor, ...]]:
+def prompts(
+    place: Place, name: str, count: int, last: int = 1
+) -> dict[int, tuple[torch.Tensor, ...]]:
     """Return the last queries, keys and values of a model's full layers after some texts."""
     model, texts = models.real(place, name)
     ids = torch.tensor(texts[:count], device=place.device)
-    with models.recording(model) as found, torch.no_grad():
+    with models.recording(model, last) as found, torch.no_grad():
         model(ids, logits_to_keep=1)
     return found
 
 
-def held(place: Place, name: str, count: int, setting: str) -> Held:
+def held(place: Place, name: str, count: int, setting: str, last: int = 1) -> Held:
     """Return the layers with what a technique keeps, just before their last token's attention."""
     rule, layers, queries = ATTENTIONS.build(setting).rule(), [], []
-    for q, k, v in prompts(place, name, count).values():
+    for q, k, v in prompts(place, name, count, last).values():
         batch, heads, rows, _ = k.shape
         lengths = torch.zeros(batch, dtype=torch.int32, device=k.device)
         rules = HeadRules.of([rule] * heads, k.device)
@@ -73,8 +82,16 @@ def held(place: Place, name: str, count: int, setting: str) -> Held:
         layer.store(k, v, every.expand(batch, -1))
         lengths += rows - 1
         layers.append(layer)
-        queries.append(q[:, :, 0].contiguous())
+        queries.append(q[:, :, -1].contiguous())
     return Held(layers, queries, torch.ones(batch, 1, dtype=torch.int32, device=k.device))
+
+
+def with_programs(
+    place: Place, name: str, count: int, setting: str, programs: int
+) -> dict[str, Any]:
+    """Return what `measured` does, with that many programs for a token and key/value head."""
+    with patch.object(kernels, "splits_that_fill", lambda call: programs):
+        return measured(place, name, count, setting)
 
 
 def measured(place: Place, name: str, count: int, setting: str) -> dict[str, Any]:
@@ -86,8 +103,7 @@ def measured(place: Place, name: str, count: int, setting: str) -> dict[str, Any
     figures, shares = [], []
     for layer, q, own in triples:
         _, reads = layer.attend(q, own, scale)
-        group = q.shape[1] // layer.keys.shape[1]
-        figures.append(audited(reads, layer.attend_exactly(q, own, scale), group))
+        figures.append(audited(reads, layer.attend_exactly(q, own, scale)))
         shares.append(read_share(reads, own, layer))
     missing, error, bound, *_ = torch.cat([each.flatten(1) for each in figures], 1)
     exactly = HeadRules.of([None] * case.layers[0].keys.shape[1], case.ranks.device)
@@ -126,13 +142,29 @@ def read_share(reads: Any, tokens: Tokens, layer: DeviceLayer) -> torch.Tensor:
     return read / (2 * row * tokens.length.sum() * layer.keys.shape[1])
 
 
-def cells(place: Place, settings: tuple[str, ...]) -> Iterator[Cell]:
-    """Return a cell for each model, number of texts and setting."""
+def texts_of(place: Place) -> Iterator[tuple[str, int, str]]:
+    """Return each model, number of texts, and the name of their row."""
     for name in list(models.REAL)[:1] if place.tiny else models.REAL:
         for count in TEXTS[:1] if place.tiny else TEXTS:
-            for setting in settings[1::3] if place.tiny else settings:
-                row = f"{name}, {count} texts"
-                yield Cell(row, setting, partial(measured, place, name, count, setting))
+            yield name, count, f"{name}, {count} texts"
+
+
+def cells(place: Place) -> Iterator[Cell]:
+    """Return a cell for each model, number of texts and setting."""
+    for name, count, row in texts_of(place):
+        for setting in SETTINGS:
+            yield Cell(row, setting, partial(measured, place, name, count, setting))
+
+
+def swept(place: Place) -> Iterator[Cell]:
+    """Return a cell for each model, number of texts, and thresholds or programs of `art`."""
+    settings = (NEVER, *SWEEP, *OURS)
+    for name, count, row in texts_of(place):
+        for setting in settings[::5] if place.tiny else settings:
+            yield Cell(row, setting, partial(measured, place, name, count, setting))
+        for programs in PROGRAMS[1:2] if place.tiny else PROGRAMS:
+            own = partial(with_programs, place, name, count, SETTINGS[3], programs)
+            yield Cell(row, f"{SETTINGS[3]}, {programs} programs a head", own)
 
 
 def table(store: CellStore) -> str:
@@ -153,12 +185,12 @@ def table(store: CellStore) -> str:
 PART = Part(
     "techniques",
     "techniques over exact attention on caches of real models",
-    partial(cells, settings=SETTINGS),
+    cells,
     table,
 )
 SWEPT = Part(
     "art",
-    "ART's thresholds swept, and a check that never fires",
-    partial(cells, settings=(NEVER, *SWEEP)),
+    "ART's thresholds swept, its order and programs, and a check that never fires",
+    swept,
     table,
 )

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from suffice.backends.triton.aet import always_read, learn_masses
-from suffice.backends.triton.call import shape_of, tile_of
+from suffice.backends.triton.call import shape_of, unit_of
 from suffice.backends.triton.codes import begin_sums, move_sums, score_units, sum_codes
 from suffice.backends.triton.encode import encode, encode_fitted
 from suffice.backends.triton.heavy_tiles import score_tiles, sum_heavy_tiles
@@ -58,11 +58,12 @@ NUMBERS = ("scale", "two")
 def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
     """Return the name, the kernel and the compile-time values of what is compiled."""
     part = shape_of(size, 4)
-    rows = {**part, "UNIT": 256, "TILE": tile_of(size, 256), "PAGE": 16, "LISTED": False}
-    stops = {**rows, "UNIT": 64, "TILE": tile_of(size, 64), "MARKED": False, "FILTERS": False}
+    paged = {"PAGE": 16, "LISTED": False}
+    rows = {**unit_of(size, 4, 256), **paged}
+    stops = {**unit_of(size, 4, 64), **paged, "MARKED": False, "FILTERS": False}
     tiles = {**part, "UNIT": 256, "TILE": 64, "PAGE": 16}
     half = {"D": size, "HALF": triton.next_power_of_2(size // 2)}
-    of_aet = {"UNIT": 16, "TILE": 16, "num_warps": 4, "RULE": AET, "MARKED": True, "FILTERS": True}
+    of_aet = {**unit_of(size, 4, 16), "RULE": AET, "MARKED": True, "FILTERS": True}
     of_sets = {"MOST": 4, "LOCALS": 2, "LISTED": 8}
     turns = {"PART": size & -size, "STEPS": (size & -size).bit_length() - 1}
     bases = {**turns, "D": size, "DIM": part["DIM"], "PAGE": 16, "RUN": 256 // part["DIM"]}
@@ -76,12 +77,12 @@ def kernels(size: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ("aet", read_until_stop, {**stops, **of_aet, "PROBE": 32}),
         ("always", always_read, {**of_sets, "num_warps": 4}),
         ("learn", learn_masses, {**of_sets, "GROUP": 4, "ROWS": 16, "num_warps": 4}),
-        ("scores", score_units, {**rows}),
+        ("scores", score_units, {**rows, "TILE": min(rows["TILE"], 32), "num_warps": 4}),
         ("moved", move_sums, {"D": size, "DIM": part["DIM"], "PAGE": 16, "num_warps": 4}),
         ("begun", begin_sums, {**part, "UNIT": 256, **summed}),
         ("coded", sum_codes, {**rows, **summed, "TAILED": True}),
         ("skip_softmax: keys", score_tiles, tiles),
-        ("skip_softmax: values", sum_heavy_tiles, {**tiles, "TILES": 256}),
+        ("skip_softmax: values", sum_heavy_tiles, {**tiles, "TILES": 256, "num_warps": 4}),
         ("encode", encode, {**bases, "KEYS": True}),
         ("encode: fitted", encode_fitted, bases),
         ("tiers: queries", turn_queries, {**part, **turns, "FITTED": True, "BOUNDED": True}),

@@ -98,7 +98,7 @@ class Case:
         rules = options.pop("rules", None) or rules_of(technique, held.heads)
         if rules.kind == "aet" and "sets" not in options:
             options["sets"] = AetSets(rules.parameters, requests, held.heads, DEVICE)
-        if rules.kind == "certified" and "sketches" not in options:
+        if rules.sketched and "sketches" not in options:
             rows, size = self.k.shape[2:]
             options["sketches"] = made = Sketches(requests, held.heads, size, rows, DEVICE)
             made.extend(held, self.tokens.length, rows)

@@ -156,12 +156,12 @@ def test_the_sets_of_aet_are_the_reference_s_for_many_tokens(options: str) -> No
         assert [sorted(each) for each in found] == [sorted(each) for each in expected]
         assert [each.nonzero().flatten().tolist() for each in marks[0]] == list(map(sorted, found))
         masses = rng.integers(3, size=(heads, len(expected[0]))).astype(np.float32)  # many ties
-        given = torch.zeros(heads, always.blocks.shape[-1], call.rows)
+        given = torch.zeros(heads, always.blocks.shape[-1], 1)
         for head, (state, blocks) in enumerate(zip(reference, expected, strict=True)):
             own = dict(zip(blocks, masses[head].tolist(), strict=True))
             technique.learn(state, own)
             given[head, :count, 0] = torch.tensor([own[block] for block in found[head]])
-        sums = dataclasses.replace(call.none(), peaks=call.zeros(call.rows, dtype=torch.float32))
+        sums = dataclasses.replace(call.none(), peaks=call.zeros(1, dtype=torch.float32))
         sums.totals.fill_(1)
         ours.learn(call, always, torch.zeros_like(given).to(DEVICE), given.to(DEVICE), sums)
 
@@ -219,8 +219,9 @@ def test_the_comparison_bites(
     ("technique", "change", "message"),
     [
         ("tiers:sample=8", {}, "tiers: sample=8 on a GPU: must be 0"),
-        ("art:values=0.1", {}, "a value filter on a GPU"),
-        ("art:block=16,order=sketch", {}, "must be blocks, newest first"),
+        ("art:values=0.1", {}, "art: values=0.1 on a GPU: must be 0"),
+        ("certified:values=0.1", {}, "certified: values=0.1 on a GPU: must be 0"),
+        ("aet:order=sketch", {}, "aet: order=sketch on a GPU: must be newest"),
         ("exact", {"size": 72}, "heads of size 72: must be a multiple of 16 from 16 to 256"),
         ("exact", {"dtype": torch.float64}, "queries are torch.float64: must be"),
     ],

@@ -14,7 +14,7 @@ SHARED = 99 << 10  # bytes of shared memory that a program may have on the small
 
 
 @pytest.mark.parametrize(
-    ("target", "size"), [("sm_80", 64), ("sm_90", 128), ("sm_120", 64), ("gfx942", 128)]
+    ("target", "size"), [("sm_80", 128), ("sm_90", 64), ("sm_120", 128), ("gfx942", 128)]
 )
 def test_kernels_fit(target: str, size: int, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

@@ -24,6 +24,7 @@ TECHNIQUES = [
     {"attention": "art:change=0.5,angle=0.5,patience=1,block=16"},
     {"attention": "aet:keys=0.5,globals=16,locals=8"},
     {"attention": "certified:eps=0.3"},
+    {"attention": "art:change=0.5,angle=0.5,patience=1,block=16,order=sketch"},
     {"attention": "tiers:eps=0.4,skip=0.02,bounded=true"},
     {"policy": "streaming:budget=30"},
     {"policy": "quest:budget=48,dense_layers=1"},
@@ -123,6 +124,22 @@ def test_what_a_step_gave_stays(model: Any, replays: list[int]) -> None:
             outputs += [model(ids[:, at : at + 1], **as_cache(cache)).logits for at in (2, 3)]
         found.append(torch.cat(outputs))
     assert replays[0] == 4 and torch.equal(*found)
+
+
+def test_a_mask_may_hide_the_known_padding_alone(model: Any, replays: list[int]) -> None:
+    ids = torch.arange(60, device=DEVICE).view(2, 30) + 3
+    mask = torch.ones(2, 34, dtype=torch.long, device=DEVICE)
+    mask[1, :7] = 0
+    with st.enable(model, graphs=True, growth="step:64") as enabled, torch.no_grad():
+        cache = enabled.new_cache()
+        model(ids, attention_mask=mask[:, :30], **as_cache(cache))
+        for columns in (31, 32, 33):
+            model(ids[:, :1], attention_mask=mask[:, :columns], **as_cache(cache))
+        assert replays[0] == 1
+        mask[0, 30] = 0
+        with pytest.raises(InputError, match="attention_mask hides other tokens than padding"):
+            model(ids[:, :1], attention_mask=mask, **as_cache(cache))
+        assert replays[0] == 1
 
 
 def test_a_compiled_model_breaks_at_attention_alone(model: Any) -> None:

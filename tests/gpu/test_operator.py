@@ -9,7 +9,7 @@ import torch
 import triton
 
 from gpu.device_rows import DEVICE, Case
-from suffice.backends.triton.operator import decode_attention
+from suffice.backends.triton import operator
 from suffice.errors import InputError
 
 ART = "art:change=1.2,angle=1,patience=2,block=32"
@@ -97,7 +97,7 @@ def test_exported() -> None:
     [
         (
             "aet",
-            "attention 'aet' of decode_attention: must be art, exact, skip_softmax: others",
+            "attention 'aet' of decode_attention: must be art, exact, skip_softmax, which keep",
         ),
         (
             "certified:eps=0.1",
@@ -105,12 +105,67 @@ def test_exported() -> None:
         ),
         ("art:calibrated", "attention 'art:calibrated' of decode_attention: give its thresholds"),
         ("art:chnge=1", "has no option 'chnge'. Did you mean 'change'"),
-        ("art:values=0.5", "a value filter on a GPU"),
+        ("art:values=0.5", "art: values=0.5 on a GPU: must be 0"),
+        ("art:block=16,order=sketch", "order must be newest: sketches are kept"),
     ],
 )
 def test_techniques_that_are_refused(technique: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        decode_attention(*arguments(Case.random((20,), heads=1), technique))
+        operator.decode_attention(*arguments(Case.random((20,), heads=1), technique))
+
+
+@pytest.mark.parametrize("technique", ["exact", ART, "skip_softmax:factor=50,block=16"])
+def test_memory_for_partial_results_is_limited(
+    technique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are computed one part after another, and their bits do not depend on it."""
+    given = arguments(Case.random((150, 63, 20, 90, 33), group=2), technique, 16)
+    calls, real = [], operator.attend
+
+    def attend(rules: Any, q: torch.Tensor, *own: Any, **named: Any) -> Any:
+        calls.append(len(q))
+        return real(rules, q, *own, **named)
+
+    monkeypatch.setattr(operator, "attend", attend)
+    whole = OPERATOR(*given)
+    monkeypatch.setattr(operator, "WORKSPACE", 3_000)
+    parts = OPERATOR(*given)
+    assert calls[0] == 5 and sum(calls[1:]) == 5 and max(calls[1:]) < 5
+    assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1][:2], parts[1][:2])
+
+
+def test_strides_of_small_tensors_are_free() -> None:
+    given = arguments(Case.random((150, 63), group=2), "exact", 16)
+    apart = [each.repeat_interleave(2, -1)[..., ::2] for each in given[3:7]]
+    found, counts = OPERATOR(*given[:3], *apart, *given[7:])
+    assert torch.equal(found, OPERATOR(*given)[0]) and counts[0].tolist() == [[150] * 2, [63] * 2]
+
+
+@pytest.mark.parametrize("technique", ["exact", ART, "skip_softmax"])
+def test_no_tokens_and_no_rows(technique: str) -> None:
+    q, keys, values, table, *tokens = arguments(Case.random((20, 30)), technique)[:7]
+    none = OPERATOR(q[:0], keys, values, table, *(x[:0] for x in tokens), technique, 1.0)
+    assert [each.shape for each in none] == [(0, *q.shape[1:]), (3, 0, 2)]
+    zero = [tokens[0], *(0 * x for x in tokens[1:])]
+    for rows in (keys[:, :, :0], keys):
+        found, counts = OPERATOR(q, rows, rows, table, *zero, technique, 1.0)
+        assert not found.any() and not counts.any()
+
+
+def test_shapes_that_are_refused() -> None:
+    q, keys, values, _, *tokens = arguments(Case.random((20,)), "exact")[:7]
+    rest = (*tokens, "exact", 1.0)
+    table = torch.zeros(1, 2, dtype=torch.int64, device=DEVICE)
+    for given, message in (
+        ((q[..., :32], keys, values, None), "queries of size 32 for keys of size 64"),
+        ((q, keys, values[:, :, :10], None), "shapes and strides must be the same"),
+        ((q[0], keys, values, None), r"q \[8, 64\]: must have 3 dimensions"),
+        ((q, keys[0], values, None), "keys .*: must have 4 dimensions"),
+        ((q, keys, values, table), r"table: torch.int64 \[1, 2\]: must be torch.int32 \[B, P\]"),
+        ((q.to("meta"), keys, values, None), "tensors on cpu.*, meta: must be on one device"),
+    ):
+        with pytest.raises(InputError, match=message):
+            operator.decode_attention(*given, *rest)
 
 
 def test_arguments_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,9 +191,9 @@ def test_codes_weigh_what_a_policy_left(
 def test_a_bound_is_audited() -> None:
     case = Case.random((420,), group=2)
     found, exact = (case.run(each)[1] for each in ("certified:eps=0.3", "exact"))
-    missing, error, bound, *_ = audited(found, exact, 2)
+    missing, error, bound, *_ = audited(found, exact)
     assert (missing <= bound + 1e-5).all() and (missing > 0).any() and (error > 0).any()
-    beyond = audited(exact, exact, 2)
+    beyond = audited(exact, exact)
     assert (beyond[:2].abs() < 1e-6).all() and beyond[2:].isnan().all()
 
 
@@ -201,7 +201,7 @@ def test_a_bound_is_audited() -> None:
 def test_what_is_missing_is_the_weight_of_the_rows_without_a_value(technique: str) -> None:
     case = Case.random((300, 190), group=2)
     found, exact = case.run(technique, splits=5)[1], case.run("exact")[1]
-    missing = audited(found, exact, 2)[0]
+    missing = audited(found, exact)[0]
     for at, (length, own) in enumerate(zip(case.lengths, case.reference(technique), strict=True)):
         q = case.q[at].double().view(2, 2, -1)
         weights = (case.scale * q @ case.k[at, :, :length].double().mT).softmax(-1)

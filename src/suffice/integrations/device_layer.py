@@ -57,9 +57,9 @@ class DeviceLayer:
         self.keys = like.new_empty(batch, heads, 0, size)
         self.values = self.keys.clone()
         self.rows = [0] * batch
-        sketched, known = rules.kind == "certified", rules.kind == "aet"
+        known = rules.kind == "aet"
         device = like.device
-        self.sketches = Sketches(batch, heads, size, 0, device) if sketched else None
+        self.sketches = Sketches(batch, heads, size, 0, device) if rules.sketched else None
         self.sets = AetSets(rules.parameters, batch, heads, device) if known else None
         based = rules.kind == "tiers"
         self.bases = Bases(batch, heads, size, 0, device, rounding) if based else None

@@ -18,6 +18,7 @@ import torch
 
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.rule import READ_ALL
+from suffice.backends.triton.attend import check_size
 from suffice.backends.triton.audit import audited
 from suffice.backends.triton.bases import Rounding
 from suffice.backends.triton.call import Reads, Tokens
@@ -32,12 +33,13 @@ from suffice.integrations.requests import INTERRUPTED, ServedSettings
 from suffice.trace import Audit, BoundSums, Trace
 
 
-def check_device(config: Config) -> None:
-    """Refuse what only models on the CPU have.
+def check_device(config: Config, size: int) -> None:
+    """Refuse what only models on the CPU have; `size` is that of the model's heads.
 
     Raises:
-        InputError: A technique or an option without a kernel for GPUs.
+        InputError: A technique, an option or a size without a kernel for GPUs.
     """
+    check_size(size)
     name, softmax = ATTENTIONS.name_of(config.technique), SOFTMAXES.name_of(config.softmax)
     rule = config.technique.rule() or READ_ALL
     check_rule(rule)
@@ -113,14 +115,19 @@ class DeviceRequests:
         """Make room for a pass over T new columns; see `Requests.begin`.
 
         Raises:
-            InputError: More rows than the limit, another batch size, several tokens at once with a
-                technique that keeps state, or tokens that continue evicted ones.
+            InputError: More rows than the limit, another type or batch size, several tokens at once
+                with a technique that keeps state, or tokens that continue evicted ones.
         """
         if self._admitted:  # what is recorded asks for nothing from the host
             return
         if not self._ended:
             raise InputError(INTERRUPTED)
         batch, count = key.shape[0], key.shape[2]
+        if self._held and key.dtype != self._held[0].keys.dtype:
+            raise InputError(
+                f"keys are {key.dtype}: the cache holds {self._held[0].keys.dtype}: begin with "
+                "enabled.new_cache()"
+            )
         self._check_pass(batch, count)
         if not self._held:
             self._open(key)
@@ -169,7 +176,7 @@ class DeviceRequests:
         if self._decodes and count > 1 and not self.settings.config.technique.stateless:
             raise InputError(
                 f"{count} tokens in a step with attention 'aet', whose state cannot be undone on a "
-                "GPU: give one at a time, or another attention"
+                "GPU: must be one: drafts need another attention"
             )
         if self._texts and batch != len(self._texts):
             raise InputError(f"a batch of {batch}: the cache holds {len(self._texts)} requests")
@@ -264,7 +271,7 @@ class DeviceRequests:
         if self._audits is not None:
             exact = layer.attend_exactly(q, tokens, scale)
             coded = layer.tables is not None
-            self._audits.append(audited(reads, exact, self._group, coded=coded))
+            self._audits.append(audited(reads, exact, coded=coded))
         return found.view(query.shape[0], query.shape[2], *found.shape[1:])
 
     def _count(self, index: int, reads: Reads) -> None:

@@ -6,7 +6,8 @@ one graph for each capacity.
 
 The first step with a capacity runs as usual, which also compiles the kernels; the second is
 recorded. A step is not recorded if it is audited, is of several tokens, or has inputs that are
-neither tensors nor plain values; nor if the caller wants gradients.
+neither tensors nor plain values; nor if the caller wants gradients, or if its mask hides anything
+but the padding that is known: a mask is looked at, which waits for the device.
 """
 
 from __future__ import annotations
@@ -73,8 +74,11 @@ class _Steps:
         if not isinstance(requests, DeviceRequests) or ids is None or torch.is_grad_enabled():
             return False
         mask = arguments.get("attention_mask")
-        plain = mask is None or (mask.dim() == 2 and bool(mask[:, -1].all()))
-        return plain and ids.shape[1] == 1 and requests.can_replay(ids.shape[0])
+        return (
+            ids.shape[1] == 1
+            and requests.can_replay(ids.shape[0])
+            and (mask is None or requests.columns.continued(mask))
+        )
 
     def run(self, arguments: Mapping[str, Any]) -> Any:
         """Run a step as usual, record it, or replay it."""

@@ -44,6 +44,16 @@ class Columns:
         self._added, self._masks = count, []
         return [int(tokens) for tokens in new.sum(1)]
 
+    def continued(self, mask: torch.Tensor) -> bool:
+        """Return whether `mask` [B, S + 1] hides the padding so far and nothing else.
+
+        Waits for the mask's device.
+        """
+        if mask.shape != (len(self.held), self.count + 1):
+            return False
+        seen = mask.bool().cpu()
+        return bool(seen[:, -1].all()) and torch.equal(seen[:, :-1], self.held)
+
     def lost(self, columns: int) -> list[int]:
         """Return the number of each request's tokens in the last columns."""
         return [int(tokens) for tokens in self.held[:, self.count - columns :].sum(1)]

@@ -88,14 +88,16 @@ class NativeCache(Cache):  # type: ignore[misc]
         self.requests.reset()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Let request i continue the rows of request `beam_idx[i]`."""
+        """Let request i continue the rows of request `beam_idx[i]`; an empty cache stays so."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the requests in `indices`, in that order."""
-        self.requests.select(torch.arange(len(self.requests.caches))[indices].tolist())
+        """Keep the requests in `indices`, in that order; an empty cache stays so."""
+        if self.requests.columns.count:
+            self.requests.select(torch.arange(len(self.requests.caches))[indices].tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each request `repeats` times."""
+        """Repeat each request `repeats` times; an empty cache stays so."""
         count = len(self.requests.caches)
-        self.requests.select([index for index in range(count) for _ in range(repeats)])
+        if count:
+            self.requests.select([index for index in range(count) for _ in range(repeats)])

@@ -151,10 +151,10 @@ def enable(
     check_model(model)
     check_attention(config)
     device = None if requests_on(model.device) is Requests else model.device
-    _check_device(config, device, graphs)
+    decoder = model.config.get_text_config(decoder=True)
+    _check_device(config, device, graphs, head_shape(decoder, 1)[2])
     if _enabled(model) is not None:
         raise InputError(f"{type(model).__name__} is enabled already: disable it first")
-    decoder = model.config.get_text_config(decoder=True)
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
@@ -163,14 +163,14 @@ def enable(
     return Enabled(model, ServedSettings(config, windows, growth, rows, rounding), graphs)
 
 
-def _check_device(config: Config, device: torch.device | None, graphs: bool) -> None:
+def _check_device(config: Config, device: torch.device | None, graphs: bool, size: int) -> None:
     if device is None:
         if graphs:
             raise InputError("graphs=True for a model on the CPU: needs a GPU")
         return
     from suffice.integrations.device_requests import check_device
 
-    check_device(config)
+    check_device(config, size)
 
 
 def fitted_growth(growth: Growth, device: torch.device | None) -> Growth:
@@ -217,7 +217,7 @@ class Enabled:
     def __init__(self, model: Any, settings: ServedSettings, graphs: bool) -> None:
         """Change the model; everything has been checked before."""
         self.model = model
-        self._settings = settings
+        self._settings, self._device = settings, model.device
         self._last: NativeCache | None = None
         self._name = f"suffice-{next(_numbers)}"
         parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
@@ -241,7 +241,16 @@ class Enabled:
         vars(model)["_suffice"] = self
 
     def new_cache(self) -> NativeCache:
-        """Return an empty cache, as `generate` and a call without a cache get one."""
+        """Return an empty cache, as `generate` and a call without a cache get one.
+
+        Raises:
+            InputError: The model is on another device than when it was enabled.
+        """
+        if self.model.device != self._device:
+            raise InputError(
+                f"{type(self.model).__name__} was enabled on '{self._device}' and is on "
+                f"'{self.model.device}' now: enable it there"
+            )
         self._last = NativeCache(requests_on(self.model.device)(self._settings))
         return self._last
 

@@ -55,6 +55,7 @@ def always_read(
     block = local + (ring - local % LOCALS + LOCALS) % LOCALS  # the one at this place
     tl.store(local_masses + ring, 0.0, mask=(block >= tl.maximum(seen, local)) & (block < stop))
     seen = tl.maximum(seen, stop)
+    tl.debug_barrier()  # all threads have loaded the ends
     tl.store(ends, seen)
     tl.store(ends + 1, local)
     tl.store(ends + 2, taken)
@@ -81,7 +82,7 @@ def learn_masses(
 ):  # fmt: skip
     """Add the masses that a token gave the blocks of its list. Grid: N * G.
 
-    `peaks`, `totals` [N, G, units, ROWS] are of the blocks of the list, `last_*` [N, G, ROWS] of
+    `peaks`, `totals` [N, G, units, GROUP] are of the blocks of the list, `last_*` [N, G, GROUP] of
     all that was read.
     """
     at = tl.program_id(0)
@@ -90,11 +91,11 @@ def learn_masses(
     seen, local, taken = tl.load(ends), tl.load(ends + 1), tl.load(ends + 2)
     r, place = tl.arange(0, ROWS), tl.arange(0, LISTED)
     there = (place < tl.load(counts + at))[:, None] & (r < GROUP)[None, :]
-    of = (at * units + place[:, None]) * ROWS + r[None, :]
+    of = (at * units + place[:, None]) * GROUP + r[None, :]
     peak = tl.load(peaks + of, mask=there, other=float("-inf"))
     total = tl.load(totals + of, mask=there, other=0.0)
-    last = tl.load(last_peaks + at * ROWS + r, mask=r < GROUP, other=0.0)
-    every = tl.load(last_totals + at * ROWS + r, mask=r < GROUP, other=1.0)
+    last = tl.load(last_peaks + at * GROUP + r, mask=r < GROUP, other=0.0)
+    every = tl.load(last_totals + at * GROUP + r, mask=r < GROUP, other=1.0)
     found = tl.sum(total * tl.exp2(peak - last[None, :]) / every[None, :], axis=1)
     of_sinks = tl.minimum(sinks, seen)
     kept = place - of_sinks

@@ -22,7 +22,14 @@ from suffice.backends.triton.call import (
 )
 from suffice.backends.triton.coded import Tables, ValueSums, attend_coded
 from suffice.backends.triton.rules import HeadRules
-from suffice.backends.triton.sketches import Search, Sketches, between, estimated, newest
+from suffice.backends.triton.sketches import (
+    Search,
+    Sketches,
+    between,
+    by_sketch,
+    estimated,
+    newest,
+)
 from suffice.backends.triton.skipping import attend_skipping
 from suffice.backends.triton.stopping import AET, ART, FIELDS, read_until_stop
 from suffice.backends.triton.tiers import attend_in_tiers
@@ -53,7 +60,8 @@ def attend(
 
     `rules`: the technique's. `blocks`: those to read, in order; None: all that
     are seen, newest first. `sets`: the requests' states of `aet`, which learn: one token of each.
-    `sketches`, `bases`: of all rows that tokens see, for `certified` and for `tiers`. `tables`: of
+    `sketches`, `bases`: of all rows that tokens see, for `certified`, `art` in their order, and
+    `tiers`. `tables`: of
     a coded softmax, for attention to all rows; `value_sums` save it most values, and go on.
     `splits`: programs for each token and key/value head where a rule may stop; None: as many as
     fill the device. The output does not depend on it.
@@ -63,6 +71,9 @@ def attend(
     """
     _check(q, held)
     call = Call(q, held, tokens, scale * LOG2_E)
+    if not call.pairs or not tokens.most:
+        sums = call.none()
+        return call.out, Reads(sums.known, sums.known, sums.known, sums)
     if tables is not None:
         assert rules.kind == "read_all"
         return attend_coded(call, tables, value_sums, blocks)
@@ -80,14 +91,19 @@ def attend(
         return attend_skipping(call, rules)
     if rules.kind == "read_all":
         return _whole(call, blocks)
+    if rules.sketched:
+        assert sketches is not None and blocks is None
+        out, reads = _stopping(call, rules, by_sketch(call, sketches), splits)
+        sketched = sketches.bytes_read(call).expand_as(reads.keys)
+        return out, dataclasses.replace(reads, sketched=sketched)
     return _stopping(call, rules, blocks, splits)
 
 
 def _check(q: torch.Tensor, held: Held) -> None:
-    if q.shape[-1] not in SIZES:
+    check_size(q.shape[-1])
+    if q.shape[-1] != held.keys.shape[-1]:
         raise InputError(
-            f"heads of size {q.shape[-1]}: must be a multiple of {SIZES.step} from {SIZES.start} "
-            f"to {SIZES[-1]}"
+            f"queries of size {q.shape[-1]} for keys of size {held.keys.shape[-1]}: must be equal"
         )
     if q.shape[1] % held.heads:
         raise InputError(
@@ -100,8 +116,25 @@ def _check(q: torch.Tensor, held: Held) -> None:
             )
         if each.stride(-1) != 1:
             raise InputError(f"{name}: the elements of a head must lie together")
-    if held.keys.stride() != held.values.stride():
-        raise InputError("keys and values lie differently: their strides must be the same")
+    keys, values = held.keys, held.values
+    if (keys.shape, keys.stride()) != (values.shape, values.stride()):
+        raise InputError(
+            f"keys {list(keys.shape)} and values {list(values.shape)}: shapes and strides must be "
+            "the same"
+        )
+
+
+def check_size(size: int) -> None:
+    """Refuse a head's size that the kernels do not have.
+
+    Raises:
+        InputError: It is one.
+    """
+    if size not in SIZES:
+        raise InputError(
+            f"heads of size {size} on a GPU: must be a multiple of {SIZES.step} from "
+            f"{SIZES.start} to {SIZES[-1]}"
+        )
 
 
 def _whole(call: Call, listed: Blocks | None) -> tuple[torch.Tensor, Reads]:
@@ -151,15 +184,15 @@ def _until_stop(
     """Read units until the rule stops; store the output, and add to the sums."""
     top, before = sums.peaks.clone(), sums.totals.clone()
     units, (own, second, patience) = call.units(unit, listed), limits
-    splits = min(splits or splits_that_fill(call), units)
+    splits = max(min(splits or splits_that_fill(call), units), 1)
     shared = call.zeros(FIELDS + -(-units // splits))
     peaks, totals, wide = call.of_units(units)
-    kept = call.empty(units, call.rows) if rules.filters else totals
+    kept = call.empty(units, call.group) if rules.filters else totals
     counts = call.empty(units, dtype=torch.int32), call.empty(units, dtype=torch.int32)
     probe = torch.zeros_like(sums.sums) if rule["RULE"] == ART else sums.sums
     read_until_stop[(splits, call.pairs)](
         *call.inputs(listed, marks), peaks, totals, kept, wide, *counts, shared,
-        sums.peaks, sums.totals, sums.sums, probe, call.zeros(call.rows), top,
+        sums.peaks, sums.totals, sums.sums, probe, call.zeros(call.group), top,
         sums.known, call.out, own, rules.floors,
         call.scale, second, patience, call.heads, units, splits,
         *call.strides(listed, marks), *call.out.stride()[:2], shared.shape[-1],
@@ -193,7 +226,7 @@ def _certified(call: Call, rules: HeadRules, sketches: Sketches) -> tuple[torch.
     first, sums = newest(call), call.none()
     _add_all(call, sums, first, UNIT)
     found = estimated(call, sketches, bool(rules.parameters["bounded"]))
-    search = Search.of(found, sums, call.group, rules.limits["missing"].repeat(call.count))
+    search = Search.of(found, sums, rules.limits["missing"].repeat(call.count))
     begin = torch.zeros(call.pairs, dtype=torch.int64, device=call.q.device)
     known, read = search.known(sums), call.rows_of(first)
     for grows in (True, False):
@@ -211,4 +244,4 @@ def splits_that_fill(call: Call) -> int:
     if call.q.device.type != "cuda":
         return 2
     places = 2 * torch.cuda.get_device_properties(call.q.device).multi_processor_count
-    return max(-(-places // call.pairs), 1)
+    return max(places // call.pairs, 1)

@@ -32,6 +32,13 @@ def tile_of(size: int, unit: int) -> int:
     return min(unit & -unit, 64, (1024 // int(triton.next_power_of_2(size))) ** 2)
 
 
+def unit_of(size: int, group: int, unit: int) -> dict[str, int]:
+    """Return the compile-time values of kernels that read units of that many rows."""
+    shape, tile = shape_of(size, group), tile_of(size, unit)
+    shape["num_warps"] = 4 if tile == BLOCK else shape["num_warps"]
+    return {**shape, "UNIT": unit, "TILE": tile}
+
+
 @dataclass(frozen=True)
 class Held:
     """Keys and values of some requests, as tensors.
@@ -91,8 +98,8 @@ class Blocks:
 class Sums:
     """Sums over the rows that each token and key/value head has read so far.
 
-    For each of N G pairs and ROWS query heads `peaks`, `totals` [N G, ROWS] and `sums` [N G, ROWS,
-    DIM] in units of 2^peak, of `known` int32 [N, G] rows. The kernels add to them in place.
+    For each of N G pairs and its R query heads `peaks`, `totals` [N G, R] and `sums` [N G, R, DIM]
+    in units of 2^peak, of `known` int32 [N, G] rows. The kernels add to them in place.
     """
 
     peaks: torch.Tensor
@@ -104,8 +111,8 @@ class Sums:
 class Filtered(NamedTuple):
     """Weights of rows whose values were read, where some are not.
 
-    Those of all rows that are always read: `peaks` and `totals` [N G, ROWS]; and `kept` [N G,
-    units, ROWS], in units of 2^`unit_peaks`, of the first `used` int32 [N, G] units.
+    Those of all rows that are always read: `peaks` and `totals` [N G, R]; and `kept` [N G, units,
+    R], in units of 2^`unit_peaks`, of the first `used` int32 [N, G] units.
     """
 
     peaks: torch.Tensor
@@ -115,7 +122,7 @@ class Filtered(NamedTuple):
     used: torch.Tensor
 
     def total(self, sums: Sums) -> torch.Tensor:
-        """Return their sum [N G, ROWS], in the units of `sums`."""
+        """Return their sum [N G, R], in the units of `sums`."""
         place = torch.arange(self.kept.shape[1], device=self.kept.device)
         there = (place < self.used.flatten()[:, None])[..., None]
         kept = self.kept * (self.unit_peaks - sums.peaks[:, None]).exp2()
@@ -175,8 +182,8 @@ class Call:
 
     def of_units(self, units: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return room for peaks, totals and sums of units."""
-        peaks, totals = self.empty(units, self.rows), self.empty(units, self.rows)
-        return peaks, totals, self.empty(units, self.rows, self.dim)
+        peaks, totals = self.empty(units, self.group), self.empty(units, self.group)
+        return peaks, totals, self.empty(units, self.group, self.dim)
 
     def inputs(self, listed: Blocks | None, marks: torch.Tensor | None = None) -> tuple[Any, ...]:
         """Return the tensors that are read."""
@@ -200,15 +207,8 @@ class Call:
 
     def shapes(self, unit: int, listed: Blocks | None) -> dict[str, Any]:
         """Return the compile-time values."""
-        tile = tile_of(self.size, unit)
-        return {
-            **self.part,
-            "num_warps": 4 if tile == BLOCK else self.part["num_warps"],
-            "UNIT": unit,
-            "TILE": tile,
-            "PAGE": self.held.page,
-            "LISTED": listed is not None,
-        }
+        shape = unit_of(self.size, self.group, unit)
+        return {**shape, "PAGE": self.held.page, "LISTED": listed is not None}
 
     def units(self, unit: int, listed: Blocks | None) -> int:
         """Return the largest number of units of a token and key/value head."""
@@ -238,7 +238,7 @@ class Call:
 
     def none(self) -> Sums:
         """Return the sums of no rows."""
-        totals = self.zeros(self.rows, dtype=torch.float32)
-        sums = self.zeros(self.rows, self.dim, dtype=torch.float32)
+        totals = self.zeros(self.group, dtype=torch.float32)
+        sums = self.zeros(self.group, self.dim, dtype=torch.float32)
         known = self.zeros().view(self.count, self.heads)
         return Sums(totals - torch.inf, totals, sums, known)

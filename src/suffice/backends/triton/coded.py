@@ -103,9 +103,11 @@ def attend_coded(
     rows = at_owner, at_page, at_row, at_head, at_table
     shapes = call.shapes(UNIT, listed)
     scores, tops = call.empty(call.group, units * UNIT), call.empty(units, call.group)
+    # With larger tiles, or more warps, the compiler keeps registers in memory.
+    few = {"TILE": min(shapes["TILE"], 32), "num_warps": 4}
     score_units[(units, call.pairs)](
         q, k, table, blocks, counts, owner, first, length, scores, tops,
-        call.scale, call.heads, units, *of_queries, *rows, at_list, **shapes,
+        call.scale, call.heads, units, *of_queries, *rows, at_list, **shapes | few,
     )  # fmt: skip
     found, values = call.none(), call.zeros()
     kinds = {"SUMMED": sums is not None, "CODES": tables.weights.shape[1]}

@@ -123,10 +123,10 @@ def begin_sums(
     UNIT: tl.constexpr, PAGE: tl.constexpr, LISTED: tl.constexpr, SUMMED: tl.constexpr,
     CODES: tl.constexpr,
 ):  # fmt: skip
-    """Store the largest scores [N, G, ROWS] and, if SUMMED, what all rows weigh with code 0.
+    """Store the largest scores [N, G, GROUP] and, if SUMMED, what all rows weigh with code 0.
 
-    Into `totals` [N, G, ROWS] and `sums` [N, G, ROWS, DIM], which begin as 0, and into `reads` [N,
-    G] the values that were read for it; `moves` [B, G] of them by the last token of a request.
+    Into `totals` [N, G, GROUP] and `sums` [N, G, GROUP, DIM], which begin as 0, and into `reads`
+    [N, G] the values that were read for it; `moves` [B, G] of them by the last token of a request.
     Grid: N * G.
     """
     at = tl.program_id(0)
@@ -138,7 +138,7 @@ def begin_sums(
     for unit in range(used):
         own = tl.load(unit_peaks + (at * units + unit) * GROUP + r, mask=r < GROUP, other=0.0)
         peak = tl.maximum(peak, own)
-    tl.store(peaks + at * ROWS + r, peak)
+    tl.store(peaks + at * GROUP + r, peak, mask=r < GROUP)
     if SUMMED:
         held = mine * heads + head
         total = tl.load(own_sums + held * D + d, mask=d < D, other=0.0)
@@ -150,9 +150,10 @@ def begin_sums(
         )  # fmt: skip
         tl.store(reads + at, read + tl.where(end == last, tl.load(moves + held), 0))
         lowest = tl.load(weights + (head * GROUP + r) * CODES, mask=r < GROUP, other=0.0)
-        tl.store(totals + at * ROWS + r, lowest * (end - begin))
-        wide = (at * ROWS + r[:, None]) * DIM + d[None, :]
-        tl.store(sums + wide, lowest[:, None] * total.to(tl.float32)[None, :])
+        tl.store(totals + at * GROUP + r, lowest * (end - begin), mask=r < GROUP)
+        wide = (at * GROUP + r[:, None]) * DIM + d[None, :]
+        of_all = lowest[:, None] * total.to(tl.float32)[None, :]
+        tl.store(sums + wide, of_all, mask=(r < GROUP)[:, None])
 
 
 @triton.jit
@@ -177,7 +178,7 @@ def sum_codes(
     if unit < used:
         r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
         own, of_head = r < GROUP, head * GROUP + r
-        peak = tl.load(top + at * ROWS + r, mask=own, other=0.0)
+        peak = tl.load(top + at * GROUP + r, mask=own, other=0.0)
         lowest = tl.load(weights + of_head * CODES, mask=own, other=0.0)
         start = start_of(mine, head, stride_owner, stride_head)
         total, own_sums = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)

@@ -61,7 +61,7 @@ def sum_heavy_tiles(
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
     UNIT: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Store peaks, totals [N, G, units, ROWS] and sums [N, G, units, ROWS, DIM] of each unit.
+    """Store peaks, totals [N, G, units, GROUP] and sums [N, G, units, GROUP, DIM] of each unit.
 
     And `values` [N, G, units], how many were read: of tiles whose largest weight is at least
     `factors` [G] over the number of keys, in units of the largest weight so far, in some head. "So
@@ -72,7 +72,7 @@ def sum_heavy_tiles(
     mine = tl.load(owner + at // heads)
     begin, end = tl.load(first + at // heads), tl.load(length + at // heads)
     start = start_of(mine, at % heads, stride_owner, stride_head)
-    share = tl.load(factors + at % heads) / (end - begin)
+    share = tl.load(factors + at % heads) / tl.maximum(end - begin, 1)
     leaves_out = (share > 0) & (share <= 1)
     least = tl.where(leaves_out, tl.log2(tl.maximum(share, 1e-30)), float("-inf"))
     r, d = tl.arange(0, ROWS), tl.arange(0, DIM)

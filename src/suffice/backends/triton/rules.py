@@ -36,6 +36,11 @@ class HeadRules:
     floors: torch.Tensor
     filters: bool
 
+    @property
+    def sketched(self) -> bool:
+        """Whether sketches of the keys say what is read, or in which order."""
+        return self.kind == "certified" or bool(self.parameters.get("by_sketch"))
+
     @classmethod
     def of(cls, given: Sequence[AttentionRule | None], device: torch.device) -> HeadRules:
         """Return the rules of a layer's heads, None for those that read everything.
@@ -68,11 +73,13 @@ def check_rule(rule: AttentionRule) -> None:
     """
     if rule.kind not in LIMITS:
         raise InputError(f"attention rule '{rule.kind}' on a GPU: must be {', '.join(LIMITS)}")
-    if rule.softmax_tables or (rule.value_share and rule.kind == "art"):
-        raise InputError("a coded softmax or a value filter on a GPU: must be left out")
-    if rule.parameters.get("by_rows") or rule.parameters.get("by_sketch"):
-        raise InputError("rows one by one or by sketches on a GPU: must be blocks, newest first")
+    if rule.softmax_tables:
+        raise InputError(f"{rule.kind}: a coded softmax on a GPU: must be left out")
+    if rule.value_share and rule.kind in ("art", "certified"):
+        raise InputError(f"{rule.kind}: values={rule.value_share:g} on a GPU: must be 0")
+    if rule.parameters.get("by_rows"):
+        raise InputError("aet: block=1 on a GPU: must be 16")
+    if rule.parameters.get("by_sketch") and rule.kind == "aet":
+        raise InputError("aet: order=sketch on a GPU: must be newest")
     if rule.parameters.get("sample"):
         raise InputError(f"tiers: sample={rule.parameters['sample']} on a GPU: must be 0")
-    if rule.kind == "certified" and rule.value_share:
-        raise InputError("certified: values above 0 on a GPU: must be 0")

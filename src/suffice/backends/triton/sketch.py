@@ -59,7 +59,7 @@ def sketch_chunks(
         last = tl.load(place + D // 2, mask=mask, other=0).to(tl.float32)
         low_codes, scale, low, left = _coded(first)
         high_codes, last_scale, last_low, last_left = _coded(last)
-        to = at * chunks + chunk
+        to = at.to(tl.int64) * chunks + chunk
         bytes_to = codes + (to * _CHUNK + row[:, None]) * (D // 2) + d[None, :]
         tl.store(bytes_to, low_codes | (high_codes << 4), mask=mask)
         own, half = d < D // 2, D // 2
@@ -79,7 +79,7 @@ def estimate(
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
     BOUNDED: tl.constexpr,
 ):  # fmt: skip
-    """Store log2 of blocks' masses, and of the most that they can be, [N, G, ROWS, 4 chunks].
+    """Store log2 of blocks' masses, and of the most that they can be, [N, G, GROUP, 4 chunks].
 
     Grid: chunks, N * G. Of chunks outside [begins, ends) both are -inf.
     """
@@ -90,13 +90,13 @@ def estimate(
     mass = tl.full([ROWS, 4], float("-inf"), tl.float32)
     bound = mass
     if there:
-        held = (tl.load(owner + token) * heads + head) * chunks + chunk
+        held = (tl.load(owner + token) * heads + head).to(tl.int64) * chunks + chunk
         row = tl.arange(0, _CHUNK)
         own, half = d < D // 2, D // 2
         place = q + token * q_token + (head * GROUP + r[:, None]) * q_head + d[None, :]
         mask = (r < GROUP)[:, None] & own[None, :]
         packed = tl.load(
-            codes + (held.to(tl.int64) * _CHUNK + row[:, None]) * half + d[None, :],
+            codes + (held * _CHUNK + row[:, None]) * half + d[None, :],
             mask=own[None, :] & (row >= 0)[:, None], other=0,
         )  # fmt: skip
         scores = tl.zeros([ROWS, _CHUNK], tl.float32)
@@ -120,6 +120,6 @@ def estimate(
         widest = tl.load(residuals + held * 4 + four)
         error = tl.sqrt(square)[:, None] * widest[None, :] * _SLACK + lost[:, None] + _ROUNDING
         bound = mass + (error + _ROUNDING if BOUNDED else 0.0)
-    to = (at * ROWS + r[:, None]) * (4 * chunks) + 4 * chunk + four[None, :]
-    tl.store(masses + to, mass)
-    tl.store(bounds + to, bound)
+    to = (at.to(tl.int64) * GROUP + r[:, None]) * (4 * chunks) + 4 * chunk + four[None, :]
+    tl.store(masses + to, mass, mask=(r < GROUP)[:, None])
+    tl.store(bounds + to, bound, mask=(r < GROUP)[:, None])

@@ -1,4 +1,4 @@
-"""Sketches of a layer's keys, on the keys' device, and which blocks `certified` reads by them.
+"""Sketches of a layer's keys, on the keys' device, and the order of blocks that they give.
 
 Nothing here asks the device for a number: selections are tensors.
 """
@@ -88,7 +88,7 @@ def estimated(call: Call, sketches: Sketches, bounded: bool) -> Estimates:
     """Return the estimates for each token."""
     begin, end = windows_of(call.tokens.first, call.tokens.length)
     half = sketches.codes.shape[-1]
-    shape = call.rows, _PER_CHUNK * sketches.chunks
+    shape = call.group, _PER_CHUNK * sketches.chunks
     masses, bounds = call.empty(*shape), call.empty(*shape)
     estimate[(sketches.chunks, call.pairs)](
         call.q, sketches.codes, sketches.scales, sketches.lows, sketches.residuals,
@@ -97,7 +97,7 @@ def estimated(call: Call, sketches: Sketches, bounded: bool) -> Estimates:
         GROUP=call.group, ROWS=call.rows, D=2 * half, HALF=triton.next_power_of_2(half),
         BOUNDED=bounded,
     )  # fmt: skip
-    return Estimates(masses[:, : call.group], bounds[:, : call.group])
+    return Estimates(masses, bounds)
 
 
 @dataclass
@@ -116,20 +116,18 @@ class Search:
     eps: torch.Tensor
 
     @classmethod
-    def of(cls, found: Estimates, known: Sums, group: int, eps: torch.Tensor) -> Search:
+    def of(cls, found: Estimates, known: Sums, eps: torch.Tensor) -> Search:
         """Return the search after the newest rows, whose sums are known, were read."""
-        peak = torch.maximum(found.masses.amax(-1), known.peaks[:, :group])
-        masses, bounds = ((each - peak[..., None]).exp2() for each in found)
-        shares = (masses / masses.sum(-1, keepdim=True).clamp(min=1e-30)).sum(1)
-        order = heaviest_first(shares)
+        peak = torch.maximum(found.masses.amax(-1), known.peaks)
+        masses, shares = _shares(found.masses, peak)
+        bounds, order = (found.bounds - peak[..., None]).exp2(), heaviest_first(shares)
         wide = order[:, None].expand_as(masses)
         masses, bounds = masses.gather(-1, wide), bounds.gather(-1, wide)
         return cls(order, masses, from_each_on(bounds), peak, eps)
 
     def known(self, sums: Sums) -> torch.Tensor:
         """Return the mass of what was read [N G, R], in units of 2^`peak`."""
-        group = self.peak.shape[1]
-        return sums.totals[:, :group] * (sums.peaks[:, :group] - self.peak).exp2()
+        return sums.totals * (sums.peaks - self.peak).exp2()
 
     def chosen(self, known: torch.Tensor, first: torch.Tensor, grows: bool) -> torch.Tensor:
         """Return how many blocks of the order to read [N G], at least `first` of them.
@@ -190,8 +188,36 @@ def windows_of(first: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def heaviest_first(shares: torch.Tensor) -> torch.Tensor:
-    """Return the blocks by descending share [..., blocks]; nearly equal ones in their order."""
-    return torch.sort(_in_buckets(shares), stable=True, dim=-1, descending=True).indices
+    """Return the blocks by descending share [..., blocks]; nearly equal ones in their order.
+
+    Those of a share below 0, which are not there, come last.
+    """
+    buckets = torch.where(shares < 0, -torch.inf, _in_buckets(shares))
+    return torch.sort(buckets, stable=True, dim=-1, descending=True).indices
+
+
+def _shares(masses: torch.Tensor, peak: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return masses [N G, R, blocks], given as log2, in units of 2^`peak`, and their shares.
+
+    Shares [N G, blocks] are summed over heads; -1 of blocks that no sketch covers.
+    """
+    found = (masses - peak[..., None]).exp2()
+    shares = (found / found.sum(-1, keepdim=True).clamp(min=1e-30)).sum(1)
+    return found, torch.where(masses[:, 0] == -torch.inf, -1, shares)
+
+
+def by_sketch(call: Call, sketches: Sketches) -> Blocks:
+    """Return the blocks without a sketch, newest first, and then the others, heaviest first."""
+    found, first = estimated(call, sketches, bounded=False).masses, newest(call)
+    _, shares = _shares(found, found.amax(-1).clamp(min=torch.finfo(found.dtype).min))
+    order = heaviest_first(shares).int().view(call.count, call.heads, -1)
+    begin, end = windows_of(call.tokens.first, call.tokens.length)
+    sketched = _PER_CHUNK * (end - begin).clamp(min=0)
+    place = torch.arange(_NEWEST + order.shape[-1], dtype=torch.int32, device=order.device)
+    place, counts = place.expand(*first.counts.shape, -1), first.counts[..., None]
+    new = first.blocks.gather(-1, (counts - 1 - place).clamp(0, _NEWEST - 1).long())
+    old = order.gather(-1, (place - counts).clamp(0, order.shape[-1] - 1).long())
+    return Blocks(torch.where(place < counts, new, old), first.counts + sketched[:, None])
 
 
 def _in_buckets(shares: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ def attend_skipping(call: Call, rules: HeadRules) -> tuple[torch.Tensor, Reads]:
     of_units, values, sums = call.of_units(units), call.zeros(units), call.none()
     sum_heavy_tiles[(units, call.pairs)](
         v, table, *of_tokens, scores, largest, *of_units, values, rules.limits["factor"], split,
-        call.heads, units, *strides[2:], **shapes, TILES=_LOOKED,
+        call.heads, units, *strides[2:], **shapes | {"num_warps": 4}, TILES=_LOOKED,
     )  # fmt: skip
     call.join(of_units, sums, None, UNIT)
     seen = (call.tokens.length - call.tokens.first)[:, None].expand(call.count, call.heads)

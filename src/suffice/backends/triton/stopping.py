@@ -79,11 +79,11 @@ def read_until_stop(
 ):  # fmt: skip
     """Read units until the rule stops, and store the output [N, H, D]. Grid: splits, N * G.
 
-    `peaks`, `totals` [N, G, units, ROWS], `sums` [N, G, units, ROWS, DIM] and the rows read, `keys`
-    and `values` [N, G, units], are of single units; `*_run` of those joined so far, which begin as
-    the sums of `known_before` [N, G] rows. With FILTERS, values of keys that every head scores
-    below `top` + `floors` [G] are not read, and `kepts` [N, G, units, ROWS] gets the weights of
-    those that are. `limits` [G] and `two` are the rule's thresholds.
+    `peaks`, `totals` [N, G, units, GROUP], `sums` [N, G, units, GROUP, DIM], and the rows read,
+    `keys`, `values` [N, G, units], are of single units; `*_run` of those joined so far, which begin
+    with `known_before` [N, G] rows. With FILTERS, values of keys that all heads score below `top` +
+    `floors` [G] are not read; `kepts` [N, G, units, GROUP] gets the weights of the others. `limits`
+    [G] and `two` are the rule's thresholds.
     """
     split, at = tl.program_id(0), tl.program_id(1)
     mine = tl.load(owner + at // heads)
@@ -91,12 +91,13 @@ def read_until_stop(
     queries = queries_of(q, at, heads, q_token, q_head, GROUP, ROWS, D, DIM)
     start = start_of(mine, at % heads, stride_owner, stride_head)
     ints = shared + at * shared_size
-    r, one, least = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0
+    r, one, least, wave = tl.arange(0, ROWS), tl.load(limits + at % heads), 0.0, split * 0
     if FILTERS:
-        least = tl.load(top + at * ROWS + r) + tl.load(floors + at % heads)
-    wave = split * 0
-    while (wave * splits < used) & (tl.load(ints + _STOPPED, volatile=True) == 0):
-        unit, place = wave * splits + split, at * units + wave * splits + split
+        least = tl.load(top + at * GROUP + r, mask=r < GROUP, other=0.0)
+        least += tl.load(floors + at % heads)
+    # An atomic is one read for all threads of a program: they must go on, or end, together.
+    while (wave * splits < used) & (tl.atomic_add(ints + _STOPPED, 0, sem="acquire") == 0):
+        unit, place = wave * splits + split, at.to(tl.int64) * units + wave * splits + split
         peak, total, kept, own, of_keys, of_values = sums_of_unit(
             queries, k, v, table + mine * table_owner, blocks + at * list_head, count, begin, end,
             unit, used, start, scale, least, stride_page, stride_row,
@@ -105,7 +106,7 @@ def read_until_stop(
         if unit < used:
             store_sums(peaks, totals, sums, place, peak, total, own, GROUP, ROWS, DIM)
             if FILTERS:
-                tl.store(kepts + place * ROWS + r, kept, mask=r < GROUP, cache_modifier=".cg")
+                tl.store(kepts + place * GROUP + r, kept, mask=r < GROUP, cache_modifier=".cg")
             tl.store(keys + place, of_keys, cache_modifier=".cg")
             tl.store(values + place, of_values, cache_modifier=".cg")
             tl.atomic_add(ints + _FETCHED, of_keys + of_values, sem="relaxed")
@@ -141,16 +142,17 @@ def _join_wave(
     probed = _is_probed(d, D, PROBE)
     turn = tl.load(ints + _TURN, cache_modifier=".cg")
     stopped = tl.load(ints + _STOPPED, cache_modifier=".cg") != 0
-    to, wide = at * ROWS + r, (at * ROWS + r)[:, None] * DIM + d[None, :]
+    own, to = r < GROUP, at * GROUP + r
+    wide = to[:, None] * DIM + d[None, :]
     peak, total, sum_ = load_sums(peak_run, total_run, sum_run, at, GROUP, ROWS, DIM)
     known = tl.load(known_before + at) + tl.load(ints + _KEYS, cache_modifier=".cg")
     of_keys, of_values = 0, 0
     probe, steady, highest = sum_, tl.zeros([ROWS], tl.int32), total
     if RULE == _AET:
-        highest = tl.load(top + to)
+        highest = tl.load(top + to, mask=own, other=0.0)
     if RULE == _ART:
-        probe = tl.load(probe_run + wide, cache_modifier=".cg")
-        steady = tl.load(steady_run + to, cache_modifier=".cg")
+        probe = tl.load(probe_run + wide, mask=own[:, None], other=0.0, cache_modifier=".cg")
+        steady = tl.load(steady_run + to, mask=own, other=0, cache_modifier=".cg")
     unit = turn * splits
     last = tl.minimum(unit + splits, used)
     before = unit
@@ -169,6 +171,7 @@ def _join_wave(
             enough = enough | aet_has_enough(total, peak, highest, known + of_keys, length, one)
         stopped = (tl.min(enough.to(tl.int32), axis=0) == 1) & (more_keys > 0)
         unit += 1
+    tl.debug_barrier()  # all threads have loaded what is now replaced
     tl.store(ints + _KEYS, tl.load(ints + _KEYS, cache_modifier=".cg") + of_keys)
     tl.store(ints + _VALUES, tl.load(ints + _VALUES, cache_modifier=".cg") + of_values)
     tl.store(ints + _TURN, turn + 1)
@@ -176,8 +179,8 @@ def _join_wave(
         store_sums(peak_run, total_run, sum_run, at, peak, total, sum_, GROUP, ROWS, DIM)
         tl.store(ints + _UNITS, unit)
         if RULE == _ART:
-            tl.store(probe_run + wide, probe)
-            tl.store(steady_run + to, steady)
+            tl.store(probe_run + wide, probe, mask=own[:, None])
+            tl.store(steady_run + to, steady, mask=own)
         if stopped | (unit == used):
             store_output(out, total, sum_, at, heads, out_token, out_head, GROUP, ROWS, D, DIM)
             tl.store(ints + _STOPPED, 1)

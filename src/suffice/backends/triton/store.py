@@ -22,12 +22,12 @@ def store_columns(
 
     Grid: T / TILE, G, B.
     """
-    owner, head = tl.program_id(2), tl.program_id(1)
+    owner, head = tl.program_id(2).to(tl.int64), tl.program_id(1)
     column, d = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DIM)
     there = column < columns
     row = tl.load(place + owner * columns + column, mask=there, other=-1)
     mask = (there & (row >= 0))[:, None] & (d < D)[None, :]
-    to = owner.to(tl.int64) * stride_owner + head.to(tl.int64) * stride_head
+    to = owner * stride_owner + head.to(tl.int64) * stride_head
     to += row.to(tl.int64)[:, None] * stride_row + d[None, :]
     of_k = owner * k_owner + head * k_head + column[:, None] * k_column + d[None, :]
     of_v = owner * v_owner + head * v_head + column[:, None] * v_column + d[None, :]

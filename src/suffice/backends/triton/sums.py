@@ -178,7 +178,7 @@ def store_sums(
 ):  # fmt: skip
     """Store sums at a place, past the first cache: others read them."""
     r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
-    to, there = place * ROWS + r, r < GROUP
+    to, there = place.to(tl.int64) * GROUP + r, r < GROUP
     tl.store(peaks + to, peak, mask=there, cache_modifier=".cg")
     tl.store(totals + to, total, mask=there, cache_modifier=".cg")
     wide = sums + to[:, None] * DIM + d[None, :]
@@ -191,7 +191,7 @@ def load_sums(
 ):
     """Return the sums at a place; those of rows that pad the group are of no rows."""
     r, d = tl.arange(0, ROWS), tl.arange(0, DIM)
-    at, there = place * ROWS + r, r < GROUP
+    at, there = place.to(tl.int64) * GROUP + r, r < GROUP
     peak = tl.load(peaks + at, mask=there, other=float("-inf"), cache_modifier=".cg")
     total = tl.load(totals + at, mask=there, other=0.0, cache_modifier=".cg")
     wide = sums + at[:, None] * DIM + d[None, :]

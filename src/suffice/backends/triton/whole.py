@@ -26,7 +26,7 @@ def sum_units(
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
     UNIT: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Store peaks, totals [N, G, units, ROWS] and sums [N, G, units, ROWS, DIM] of each unit.
+    """Store peaks, totals [N, G, units, GROUP] and sums [N, G, units, GROUP, DIM] of each unit.
 
     Grid: units, N * G.
     """

@@ -7,7 +7,8 @@
 Parts: `start`, a first token by suffice and by llama-cpp-python of the same GGUF file, with the
 model's chat template and as llama-cpp-python has it, without; `imports`; `size`, of two fresh
 environments; `file`, the first token of GGUF files of a 7B shape with random codes, of a prompt of
-one token, over the time of reading the file. Every figure is of a fresh process with its files in
+one token, over the time of reading the file: of a start that packs weights, of a second one that
+finds them packed, and of llama-cpp-python's. Every figure is of a fresh process with its files in
 the page cache. Environments are made below build/peers/, those given are used as they are. The big
 files need some disk; they are deleted after use unless `--keep` is given. The results go to
 benchmarks/peers/results/start.json and start.md.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from benchmarks.peers.client import EngineError
 from benchmarks.peers.install import InstallError
 from benchmarks.peers.start_report import IMPORTS, PEER, RAW, report
 from suffice import native, pull
+from suffice.checkpoints import packed_store
 from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError, unknown
 from suffice_hw.kllm.design import Shape
@@ -42,6 +45,7 @@ WEIGHTS = {"default": (), "int8": ("--quant", "int8", "-ctk", "int8")}
 PACKED = {"default": 2.0, "int8": 1.1}  # bytes of a weight, at most
 SPARE_BYTES = 1 << 30  # of memory, for others
 READ_BYTES = 512 << 20  # beyond any cache level
+KEPT_SECONDS = 600  # that a slow disk may need for packed weights
 LLAMA = Path(__file__).with_name("engines") / "llamacpp_start.py"
 CODE = {"suffice": "from suffice import LLM", "numpy": "import numpy", "python": "pass"}
 
@@ -64,6 +68,11 @@ class Plan:
             *("-m", str(model), "-t", str(self.threads), *WEIGHTS[weights]),
         ]
 
+    def peers_answer(self, model: Path, prompt: str) -> list[str]:
+        """Return the command that makes one token with llama-cpp-python."""
+        context = open_checkpoint(model).config.max_positions  # suffice's, unless asked
+        return [str(self.peer), str(LLAMA), str(model), str(self.threads), str(context), prompt]
+
 
 def first_tokens(plan: Plan) -> dict[str, Any]:
     """Measure a first token by suffice with each kind of weights and by llama-cpp-python.
@@ -77,9 +86,7 @@ def first_tokens(plan: Plan) -> dict[str, Any]:
     commands = {name: plan.answer(plan.model, name, "Hi") for name in WEIGHTS}
     commands[RAW] = plan.answer(plan.model, "default", "Hi", raw=True)
     if plan.peer is not None:
-        context = open_checkpoint(plan.model).config.max_positions  # suffice's, unless asked
-        numbers = (str(plan.threads), str(context))
-        commands[PEER] = [str(plan.peer), str(LLAMA), str(plan.model), *numbers, "Hi"]
+        commands[PEER] = plan.peers_answer(plan.model, "Hi")
     return {"cases": fresh.in_turn(commands, plan.rounds, partial(fresh.read_seconds, plan.model))}
 
 
@@ -129,21 +136,41 @@ def file_rounds(plan: Plan, path: Path, shape: Shape, weights: str) -> dict[str,
     """
     check_memory(path.stat().st_size, shape, weights, available_bytes())
     command = plan.answer(path, weights, shaped_file.PROMPT, raw=True)
+    packed = packed_bytes(plan, path, weights)
+    commands = {"run": [*command, "--no-packed"]}
+    if kept(path, packed):
+        commands["again"] = command
+    if plan.peer is not None:
+        commands["peer"] = plan.peers_answer(path, shaped_file.PROMPT)
     rounds = []
     for number in range(plan.rounds + 1):
         fresh.read_seconds(path)  # into the page cache
         turn: dict[str, Any] = {
             "read_seconds": fresh.read_seconds(path),
             "roof": native.read_bandwidth(READ_BYTES, plan.threads),
-            "run": fresh.started(command),
         }
+        turn |= {name: fresh.started(each) for name, each in commands.items()}
         if number:
             rounds.append(turn)
-    return {
-        "file_bytes": path.stat().st_size,
-        "packed_bytes": packed_bytes(plan, path, weights),
-        "rounds": rounds,
-    }
+    for each in packed_store.files_of(path):
+        each.unlink()
+    return {"file_bytes": path.stat().st_size, "packed_bytes": packed, "rounds": rounds}
+
+
+def kept(path: Path, size: int) -> bool:
+    """Wait until packed weights of `size` bytes, of an earlier start, are whole; are there any?
+
+    Raises:
+        EngineError: They are not in time.
+    """
+    if size < packed_store.LEAST:
+        return False
+    last = time.monotonic() + KEPT_SECONDS
+    while not packed_store.files_of(path):
+        if time.monotonic() > last:
+            raise EngineError(f"no packed weights were kept within {KEPT_SECONDS} s")
+        time.sleep(1)
+    return True
 
 
 def packed_bytes(plan: Plan, path: Path, weights: str) -> int:
@@ -192,7 +219,7 @@ def made_plan(options: argparse.Namespace) -> Plan:
     own, peer = given["suffice"], given[PEER]
     if own is None:
         own = environments.own(options.wheel, options.jobs)
-    if peer is None and not options.quick and {"start", "size"} & set(options.only):
+    if peer is None and not options.quick and {"start", "size", "file"} & set(options.only):
         peer = environments.peer(options.jobs)
     return Plan(
         own=environments.existing("--python", own),

@@ -29,6 +29,7 @@ MOST_PEAK = {"int8": 1.0, "default": 1.4}  # times llama-cpp-python's
 MOST_IMPORT = 0.2  # seconds
 MOST_READS = 3.0  # times the time of reading a file
 MOST_OVER = 0.5  # GiB over the packed weights
+MOST_AGAIN = 1.2  # seconds to the first token of a second start, 7B in Q4_0
 GIB, MIB = 2**30, 2**20
 
 
@@ -76,6 +77,13 @@ def bars(data: dict[str, Any]) -> Iterator[tuple[str, float, list[float]]]:
         yield f"{what}: first token over reading the file", MOST_READS, found or []
         found = measured.get("rounds") and over_packed(measured)
         yield f"{what}: peak memory over packed weights, GiB", MOST_OVER, found or []
+        if measured["kind"] == "Q4_0" and (found := first_seconds(measured, "again")):
+            yield f"{what}: first token of a second start, seconds", MOST_AGAIN, found
+
+
+def first_seconds(measured: Section, name: str) -> list[float]:
+    """Return the times to the first token of a kind of run, in each round that has one."""
+    return [each[name]["first_seconds"] for each in measured.get("rounds", ()) if name in each]
 
 
 def label(measured: Section) -> str:
@@ -132,6 +140,24 @@ def file_lines(section: Section) -> list[Line]:
     return lines
 
 
+def again_lines(section: Section) -> list[Line]:
+    """Return a line for each file and kind of weights whose second start was measured."""
+    return [
+        [label(measured), *(spread(first_seconds(measured, name)) for name in AGAIN)]
+        for measured in section.get("cases", {}).values()
+        if first_seconds(measured, "again")
+    ]
+
+
+def file_tables(section: Section) -> str:
+    """Return the table of files, and the one of their second starts if there are any."""
+    tables = [markdown(FILE_HEAD, file_lines(section))]
+    if lines := again_lines(section):
+        tables.append(markdown(["first token, s", *AGAIN.values()], lines))
+    return "\n\n".join(tables)
+
+
+AGAIN = {"run": "packing (`--no-packed`)", "again": "second start", "peer": PEER}
 RUN_HEAD = ["process", "wall, s", "peak memory, MiB"]
 FILE_HEAD = ["file", "GiB", "read, s", "read, GB/s", "streaming read of memory, GB/s",
              "first token, s", "whole run, s", "packed weights, GiB",
@@ -140,7 +166,7 @@ DRAWN: dict[str, Callable[[Section], str]] = {
     "start": lambda section: markdown(RUN_HEAD, run_lines(section, RUNS)),
     "imports": lambda section: markdown(RUN_HEAD, run_lines(section, IMPORTS)),
     "size": lambda section: markdown(["environment", "MB", "made"], size_lines(section)),
-    "file": lambda section: markdown(FILE_HEAD, file_lines(section)),
+    "file": file_tables,
 }
 
 

@@ -30,6 +30,9 @@ Outcome read_piece(int file, int64_t offset, size_t bytes, uint8_t* to) {
 
 // Calls piece(i) for i < count on all threads. Returns the first outcome that ended the reading,
 // else not_finite if one was.
+//
+// Each thread begins with a range of its own and then helps with the others'. Neighbouring pieces
+// in two threads would meet in a new huge page: both would zero one, and one of them in vain.
 template <class Piece>
 Outcome for_each_piece(int64_t count, Piece piece) {
   std::atomic<bool> finite{true};
@@ -49,9 +52,17 @@ Outcome for_each_piece(int64_t count, Piece piece) {
   if (count == 1) {
     handle(0);
   } else if (count > 1) {
-    std::atomic<int64_t> next{0};
-    team()->run([&](int) {
-      for (int64_t i = next++; i < count && end == Outcome::ok; i = next++) handle(i);
+    const auto threads = team();
+    const int ranges = threads->size();
+    const std::unique_ptr<std::atomic<int64_t>[]> done(new std::atomic<int64_t>[ranges]());
+    threads->run([&](int thread) {
+      for (int k = 0; k < ranges; k++) {
+        const int range = (thread + k) % ranges;
+        const int64_t first = count * range / ranges, last = count * (range + 1) / ranges;
+        for (int64_t i = first + done[range]++; i < last && end == Outcome::ok;
+             i = first + done[range]++)
+          handle(i);
+      }
     });
   }
   errno = error;

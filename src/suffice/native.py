@@ -21,6 +21,7 @@ __all__ = [
     "PANEL",
     "core",
     "cores",
+    "extension",
     "isa",
     "isas",
     "isas_built",
@@ -33,6 +34,11 @@ __all__ = [
 PANEL: int = core.PANEL
 LOGIT_BLOCK: int = core.LOGIT_BLOCK
 ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "base")
+
+
+def extension() -> str:
+    """Return the path of the extension's file."""
+    return str(core.__file__)
 
 
 def isas() -> list[str]:

@@ -124,7 +124,7 @@ def test_settings_share_codes_and_answer_as_alone(tmp_path: Path, one_thread: No
     for setting, given in sizes.SETTINGS.items():
         alone = LLM(
             path, quantization=given["quantization"], kv_cache_dtype=given["kv"], threads=1,
-            max_model_len=256, max_num_seqs=8,
+            max_model_len=256, max_num_seqs=8, packed=False,
         )  # fmt: skip
         own = engine._loops[setting].llm
         assert own.config == alone.config

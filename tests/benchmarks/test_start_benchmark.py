@@ -171,6 +171,40 @@ def test_a_file_is_judged_by_its_reading_and_by_its_packed_weights() -> None:
     assert line(page, "big Q4_0, weights default")[1] == "needs 20.0 GiB of memory"
 
 
+def test_a_second_start_has_a_target_and_a_table() -> None:
+    turn = {"read_seconds": 0.5, "roof": 8e9, "run": run_of(6.0, 1700)}
+    turns = [turn | {"again": run_of(2.2, 1700), "peer": run_of(4.0, 1700)}] * 3
+    about = {"shape": "big", "kind": "Q4_0", "weights": "default", "packed_bytes": 1024 * MIB}
+    case = about | {"file_bytes": 4e9, "rounds": turns}
+    page = start_report.report(record(file={"cases": {"one": case}}))
+    what = "big Q4_0, weights default"
+    again = line(page, f"{what}: first token of a second start, seconds")
+    assert again[1:] == ["1.2", "1.1 (1.1 to 1.1)", "yes"]
+    assert f"| {what} | 3 (3 to 3) | 1.1 (1.1 to 1.1) | 2 (2 to 2) |" in page
+
+
+def test_a_second_start_waits_for_what_the_first_one_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "READ_BYTES", MIB)
+    monkeypatch.setattr(start, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(start.packed_store, "LEAST", 1)
+    monkeypatch.setattr(start, "packed_bytes", lambda plan, path, weights: 1000)
+    own = environment(tmp_path / "own")
+    plan = start.Plan(own, own, (), tmp_path, threads=1, rounds=1)
+    path = shaped_file.write(tmp_path / "x.gguf", shaped_file.TINY, "Q4_0")
+    with pytest.raises(EngineError, match=r"^no packed weights were kept within 0 s$"):
+        start.file_rounds(plan, path, shaped_file.TINY, "default")
+    packed = tmp_path / "x.packed"
+    packed.touch()
+    monkeypatch.setattr(start.packed_store, "files_of", lambda path: [packed])
+    (turn,) = start.file_rounds(plan, path, shaped_file.TINY, "default")["rounds"]
+    assert set(turn) == {"read_seconds", "roof", "run", "again", "peer"}
+    asked = (own.parent / "asked").read_text().splitlines()
+    assert [each.endswith("--no-packed") for each in asked] == [True, False, False] * 2
+    assert not packed.exists()
+
+
 def test_a_part_that_fails_gives_its_reason() -> None:
     page = start_report.report(record(imports={"error": "python: no module"}))
     assert "\nimports: python: no module\n" in page

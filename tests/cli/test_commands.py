@@ -357,7 +357,8 @@ def test_every_long_flag_has_its_variable() -> None:
     for group in (ModelFlags, SamplingFlags, BenchFlags):
         for member in members(group).values():
             for declared in member.values():
-                long = [name for name in declared.flag.names if name.startswith("--")]
+                names = [name.partition("/")[0] for name in declared.flag.names]
+                long = [name for name in names if name.startswith("--")]
                 expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
                 assert long and declared.flag.variables == expected, declared.name
 

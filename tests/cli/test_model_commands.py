@@ -11,7 +11,10 @@ import pytest
 
 from commands import Cli, complaint
 from fake_hub import FakeHub, serving
+from suffice.checkpoints import packed_store
+from suffice.checkpoints.files import fingerprint
 from suffice.pull import MODELS, model_path
+from suffice.quant.int8 import Int8
 
 
 class Terminal(io.StringIO):
@@ -77,6 +80,19 @@ def test_removing(cli: Cli, hub: FakeHub) -> None:
     assert not path.parent.exists() and "no model has been pulled" in cli("list").err
     message = "model 'org/files:Q4_0' is not on this machine: run `suffice pull org/files:Q4_0`"
     assert complaint(cli("run", "x", "-m", "org/files:Q4_0")) == message
+
+
+def test_removing_takes_packed_weights_along(cli: Cli, hub: FakeHub) -> None:
+    folder = Path(cli("pull", "org/tiny").out.strip())
+    packed = packed_store.folder()
+    packed.mkdir(exist_ok=True)
+    place = packed_store.place_of(folder, fingerprint(folder), Int8(), None)
+    assert place is not None
+    place.path.write_bytes(b"x")
+    other = packed / "another.packed"
+    other.write_bytes(b"x")
+    cli("rm", "-y", "org/tiny")
+    assert not place.path.exists() and other.exists()
 
 
 @pytest.mark.parametrize(("text", "gone"), [("y\n", True), ("n\n", False), ("", False)])

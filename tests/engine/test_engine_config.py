@@ -19,8 +19,8 @@ from suffice.speculate.none import NoDrafts
 
 KNOWN = (
     "adapter, adapters, attention, audit, calibration, dtype, experts, growth, kv_cache_bytes, "
-    "kv_cache_dtype, max_model_len, max_num_seqs, merge_adapter, model, policy, prefill_chunk, "
-    "quantization, seed, softmax, speculative_config, threads, tokenizer"
+    "kv_cache_dtype, max_model_len, max_num_seqs, merge_adapter, model, packed, packed_bytes, "
+    "policy, prefill_chunk, quantization, seed, softmax, speculative_config, threads, tokenizer"
 )
 
 

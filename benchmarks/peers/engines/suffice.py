@@ -26,6 +26,7 @@ class Suffice:
             threads=options["threads"],
             max_model_len=options["rows"],
             max_num_seqs=options.get("sequences", 8),
+            packed=False,  # nothing is written meanwhile, or left of a file that goes
         )
         self.runner = self.llm.runner
         self._kept: dict[int, tuple[list[list[int]], list[Any], list[int]]] = {}

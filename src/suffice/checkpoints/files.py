@@ -82,14 +82,12 @@ def fingerprint(path: Path) -> str:
     Raises:
         InputError: A file cannot be read.
     """
-    folder = path.is_dir()
-    weights = sorted(path.glob("*.safetensors")) if folder else [path]
-    plain = [path / "config.json", *sorted(path.glob("*.index.json"))] if folder else []
+    plain = [path / "config.json", *sorted(path.glob("*.index.json"))] if path.is_dir() else []
     found = hashlib.sha256()
     try:
         for file in plain:
             found.update(without(file.read_bytes()))
-        for file in weights:
+        for file in weight_files(path):
             size = file.stat().st_size
             found.update(size.to_bytes(8, "little"))
             with file.open("rb") as stream:
@@ -99,6 +97,11 @@ def fingerprint(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
     return found.hexdigest()[:_LENGTH]
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files of weights of a model, in order."""
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 def _checked_folder(folder: Path) -> Path:

@@ -1,7 +1,8 @@
 """A file that weights are read from, natively and in parallel.
 
-The file is read and never mapped into memory. If another program cuts a mapped file, the next read
-of it ends the process with SIGBUS; here it is an `InputError`. A loaded model holds copies only.
+The file is read and not mapped into memory, but for what is `leased`. If another program cuts a
+mapped file, the next read of it ends the process with SIGBUS; here it is an `InputError`. A loaded
+model holds copies only.
 """
 
 from __future__ import annotations
@@ -47,6 +48,17 @@ class StoredFile:
         except OSError as error:
             raise self._unreadable(error) from None
 
+    def descriptor(self) -> int:
+        """Return a descriptor of the file that the caller closes.
+
+        Raises:
+            InputError: There is none left.
+        """
+        try:
+            return os.dup(self._file)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
     def read(self, offset: int, count: int) -> bytes:
         """Read up to `count` bytes.
 
@@ -67,9 +79,16 @@ class StoredFile:
             InputError: The file cannot be read, or ends before the array does.
         """
         found = np.empty(shape, dtype)
-        into = found.reshape(-1).view(np.uint8)
-        self._checked(name, lambda: core.read_bytes(self._file, offset, into))
+        self.read_into(name, offset, found.reshape(-1).view(np.uint8))
         return found
+
+    def read_into(self, name: str, offset: int, out: NDArray[np.uint8]) -> None:
+        """Read the bytes of the array `name` that `out` has space for, by all threads.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the array does.
+        """
+        self._checked(name, lambda: core.read_bytes(self._file, offset, out))
 
     def read_rows(
         self,

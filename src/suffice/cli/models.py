@@ -69,17 +69,22 @@ def _size(entry: Entry) -> str:
 
 
 def remove(name: str = PULLED, yes: bool = YES) -> None:
-    """Remove a model that `pull` has downloaded, after a question.
+    """Remove a model that `pull` has downloaded, and its packed weights, after a question.
 
     Raises:
         InputError: No such model has been pulled, nobody can be asked, or a file stays.
     """
+    from suffice.checkpoints.packed_store import files_of  # a list needs no extension
+
     entry = _named(name)
     if not yes and not _agreed(entry):
         print(f"{entry.name} stays", file=sys.stderr)
         return
+    packed = files_of(entry.path) if entry.done else []
     with storing(entry.name), locked(entry.folder.name, lambda what, done, total: None):
         gone = remove_files(entry)
+        for path in packed:
+            path.unlink(missing_ok=True)
     rest = "" if gone else f"; other files stay in {entry.folder}"
     print(f"removed {entry.name}{rest}", file=sys.stderr)
 

@@ -25,23 +25,20 @@ import os
 import pickle
 import struct
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from suffice.decoder.mapping import PROT_READ, PROT_WRITE, address_of, check, libc, map_file
 from suffice.decoder.pages import HUGE, HugePages
 from suffice.quant.panels import Allocate
 
 T = TypeVar("T")
 CHUNK = 64 << 20  # mapped at a time
 _HEADER = struct.Struct("<QQ")
-_MAP_FAILED = ctypes.c_void_p(-1).value
-_PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
-_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 16, 32, 0x4000
-_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_MADV_COLLAPSE = 25
 _COLLAPSES = 8  # tries, while the system asks for another since pages are in use
 _ADD_SEALS, _GET_SEALS = 1033, 1034  # of fcntl; Python names them on Linux alone
 _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 2, 4, 16
@@ -108,7 +105,7 @@ class Shelf:
         self._header[:] = np.frombuffer(_HEADER.pack(place, len(text)), np.uint8)
         for part in self._mapped:
             _collapse(part)
-            _check(_libc().mprotect(_address(part), part.nbytes, _PROT_READ))
+            check(libc().mprotect(address_of(part), part.nbytes, PROT_READ))
             part.flags.writeable = False
         _seal(self._descriptor)
 
@@ -117,7 +114,7 @@ class Shelf:
         assert self._descriptor is not None
         size = max(CHUNK, -(-size // HUGE) * HUGE)
         os.ftruncate(self._descriptor, self._end + size)
-        part = _map(self._descriptor, self._end, size, _PROT_READ | _PROT_WRITE)
+        part = map_file(self._descriptor, self._end, size, PROT_READ | PROT_WRITE)
         self._mapped.append(part)
         self._starts.append(self._end)
         self._end += size
@@ -146,10 +143,10 @@ class Shelf:
         """Return where in the file an array lies; None if it does not."""
         if not array.flags.c_contiguous:
             return None
-        at = _address(array)
+        at = address_of(array)
         for part, start in zip(self._mapped, self._starts, strict=True):
-            if _address(part) <= at and at + array.nbytes <= _address(part) + part.nbytes:
-                return start + at - _address(part)
+            if address_of(part) <= at and at + array.nbytes <= address_of(part) + part.nbytes:
+                return start + at - address_of(part)
         return None
 
     def _put(self, array: np.ndarray) -> int:
@@ -163,7 +160,7 @@ class Shelf:
     def _read(self) -> None:
         assert self._descriptor is not None
         size = os.fstat(self._descriptor).st_size
-        memory = _map(self._descriptor, 0, size, _PROT_READ)
+        memory = map_file(self._descriptor, 0, size, PROT_READ)
         memory.flags.writeable = False
 
         class Unpickler(pickle.Unpickler):
@@ -186,7 +183,7 @@ def has_huge_pages() -> bool:
     descriptor = new_memory()
     try:
         os.ftruncate(descriptor, HUGE)
-        tried = _map(descriptor, 0, HUGE, _PROT_READ | _PROT_WRITE)
+        tried = map_file(descriptor, 0, HUGE, PROT_READ | PROT_WRITE)
         tried[:] = 1
         _collapse(tried)
         return huge_shared_bytes(tried) == HUGE
@@ -196,7 +193,7 @@ def has_huge_pages() -> bool:
 
 def huge_shared_bytes(array: np.ndarray) -> int:
     """Return how much of the mapping that an array lies in has huge pages of shared memory."""
-    found, address, inside = 0, _address(array), False
+    found, address, inside = 0, address_of(array), False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         name, *rest = line.split(maxsplit=2)
         if not name.endswith(":"):  # the head of a mapping
@@ -207,51 +204,12 @@ def huge_shared_bytes(array: np.ndarray) -> int:
     return found
 
 
-def _libc() -> ctypes.CDLL:
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.mprotect.argtypes = library.madvise.argtypes = [*library.munmap.argtypes, ctypes.c_int]
-    return library
-
-
-def _check(failed: int) -> None:
-    if failed:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-def _map(descriptor: int, offset: int, size: int, protection: int) -> np.ndarray:
-    """Return bytes of a file, mapped where a huge page begins: else there can be none.
-
-    Raises:
-        OSError: There is no room.
-    """
-    library = _libc()
-    flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
-    whole = library.mmap(None, size + HUGE, _PROT_NONE, flags, -1, 0)
-    _check(whole == _MAP_FAILED)
-    begin = whole + -whole % HUGE
-    flags = _MAP_SHARED | _MAP_FIXED
-    _check(library.mmap(begin, size, protection, flags, descriptor, offset) == _MAP_FAILED)
-    library.madvise(begin, size, _MADV_HUGEPAGE)  # without huge pages the system refuses: no harm
-    memory = (ctypes.c_uint8 * size).from_address(begin)
-    weakref.finalize(memory, library.munmap, whole, size + HUGE)
-    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)
-
-
 def _collapse(part: np.ndarray) -> None:
     """Make huge pages of what is mapped, where the system gave none at its first use."""
-    libc = _libc()
     for _ in range(_COLLAPSES):  # as far as it can
-        failed = libc.madvise(_address(part), part.nbytes, _MADV_COLLAPSE)
+        failed = libc().madvise(address_of(part), part.nbytes, _MADV_COLLAPSE)
         if not failed or ctypes.get_errno() != errno.EAGAIN:
             return
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _seal(descriptor: int) -> None:

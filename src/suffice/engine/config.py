@@ -52,6 +52,7 @@ class Config(EngineOptions):
     speculative_config: Speculator
     adapters: tuple[tuple[str, str], ...]
     merge_adapter: str | None
+    packed_bytes: int | None
 
     @classmethod
     @takes_options(EngineOptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from suffice.checkpoints.files import fingerprint
 from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.merged import merged
 from suffice.checkpoints.open import open_model
+from suffice.checkpoints.packed_store import place_of
 from suffice.data.essay import essay
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.pages import to_huge_pages
@@ -128,11 +130,36 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
             to_huge_pages(opened.weights, allocate)
             decoder = DecoderWeights(model, opened.weights)
         else:
-            assert config.quantization is not None
-            quant = config.quantization
-            decoder = DecoderWeights.from_checkpoint(opened, quant, report, allocate)
+            decoder = _decoder(config, opened, stamp, report, allocate)
         tokenizer = loading.result()
     return Packed(decoder, tokenizer, opened.dtype, method, opened.stored_as, stamp)
+
+
+def _decoder(
+    config: Config,
+    opened: Checkpoint,
+    stamp: str,
+    report: Callable[[float], None],
+    allocate: Allocate | None,
+) -> DecoderWeights:
+    """Read a model's weights as an earlier start packed them, or pack them.
+
+    Those of a merged adapter are not kept.
+
+    Raises:
+        InputError: A damaged checkpoint.
+    """
+    assert config.quantization is not None
+    quant, limit = config.quantization, config.packed_bytes
+    keeps = config.packed and config.merge_adapter is None
+    place = place_of(opened.path, stamp, quant, limit) if keeps else None
+    kept = place.read(allocate) if place else None
+    if kept is not None:
+        return DecoderWeights(opened.config, kept)
+    decoder = DecoderWeights.from_checkpoint(opened, quant, report, allocate)
+    if place is not None:
+        place.keep(decoder.weights)
+    return decoder
 
 
 def _tokenizer(config: Config, opened: Checkpoint | Quantized) -> Tokenizer:

@@ -125,6 +125,13 @@ def size(name: str, value: Any) -> int | None:
     return found
 
 
+def yes_or_no(name: str, value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool):
+        raise OptionError(name, value, "must be True or False")
+    return value
+
+
 def of_table(table: Table) -> Parser:
     """Return a parser of techniques of a table, given as objects or by name."""
     return table.take

@@ -93,6 +93,8 @@ class EngineOptions:
         adapters: LoRA adapters that requests may name: {"name": folder}, or "NAME=FOLDER" texts.
         adapter: The adapter of requests that name none; None for the model itself.
         merge_adapter: Folder of an adapter that is added to the weights when they are loaded.
+        packed: Whether packed weights are kept on disk, for the next start.
+        packed_bytes: Most bytes of all that is kept so; None for no limit.
         max_num_seqs: Most samples that decode together.
         seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
@@ -216,6 +218,18 @@ class EngineOptions:
         values.text,
         "--merge-adapter",
         "Folder of a LoRA adapter that is added to the weights as they are loaded.",
+    )
+    packed: bool = _model(
+        True,
+        values.yes_or_no,
+        "--packed/--no-packed",
+        "Keep packed weights on disk, where that makes the next start shorter.",
+    )
+    packed_bytes: int | str | None = _model(
+        "20GiB",
+        values.size,
+        "--packed-bytes",
+        "Most bytes of all packed weights on disk; those used longest ago go first.",
     )
     max_num_seqs: int = _option(16, values.whole(1))
     seed: int | None = _option(0, values.whole(0, none=True))

@@ -131,7 +131,8 @@ def _engine_names() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, (_, option) in options().items():
         flags = () if option.flag is None else option.flag.names
-        long = [flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")]
+        plain = [flag.partition("/")[0] for flag in flags]  # without what turns it off
+        long = [flag.lstrip("-").replace("-", "_") for flag in plain if flag.startswith("--")]
         found.update(dict.fromkeys((name, *long), name))
     for name in ("threads", "max_num_seqs"):  # given by `threads` and `parallel`
         found = {each: own for each, own in found.items() if own != name}

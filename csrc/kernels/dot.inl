@@ -68,7 +68,9 @@ SUFFICE_INLINE Word word(const void* from) {
   asm("ldr %s0, %1" : "=w"(bits) : "m"(*static_cast<const int32_t*>(from)));
   return {bits};
 }
+SUFFICE_INLINE Word word_of(const float& value) { return word<vf>(&value); }
 #else
+SUFFICE_INLINE vf word_of(float value) { return splat(value); }
 template <class V>
 SUFFICE_INLINE V word(const void* from) {
   return broadcast<V>(from);

@@ -41,8 +41,7 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, Ahead ahea
         columns_of<T>(line + p * gap, scale[p], weight);
         for (int i = 0; i < pair; i++)
           for (int b = 0; b < B; b++) {
-            const auto value =
-                word<vf>(&input[static_cast<size_t>(b) * x.stride + step * pair + i]);
+            const auto value = word_of(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
             for (int v = 0; v < kVectors; v++)
               total[p][b][v] = multiply_add(weight[i][v], value, total[p][b][v]);
           }

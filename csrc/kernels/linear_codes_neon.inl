@@ -101,6 +101,8 @@ struct MatrixInputs {
       add_passes<Bytes, R, S>(w.lowest, sum, codes, [&](int byte) __attribute__((always_inline)) {
 #pragma GCC unroll 4
         for (int four = from; four < from + fours; four += 2) {
+          asm volatile("" ::
+                           : "memory");  // keeps loads where they are used: sums fill the registers
           vi x[R];
           for (int r = 0; r < R; r++)
             x[r] = two_rows(input + 2 * r * row_bytes, input + last(r) * row_bytes, four, byte);
@@ -182,12 +184,15 @@ struct LaneInputs {
       const auto codes = [&](int b) { return splat_bits(stretch[b].sums[which].codes); };
       const auto pass = [&](int byte) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-        for (int four = from; four < from + fours; four++)
+        for (int four = from; four < from + fours; four++) {
+          asm volatile("" ::
+                           : "memory");  // keeps loads where they are used: sums fill the registers
 #pragma GCC unroll 8
           for (int b = 0; b < B; b++) {
             const Word x = word<vi>(input + b * row_bytes + (four * Bytes + byte) * kQuad);
             for (int v = 0; v < V; v++) sum[b][v] = dot_bytes(sum[b][v], found[four * V + v], x);
           }
+        }
       };
       add_passes<Bytes, B, V>(lowest_of(w), sum, codes, pass);
     };

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build the extension for ARM and run the tests of native code for each of its instruction sets under
-# emulation. Usage: arm.sh [PYTEST ARGUMENTS], or arm.sh wheel
+# emulation. Usage: arm.sh [PYTEST ARGUMENTS]
 #
 # Needs (Debian) crossbuild-essential-arm64, qemu-user and apt. Python and its headers for ARM are
 # Debian's, of its own version: unpacked into build/arm, nothing is installed. NumPy, PyTorch and
@@ -46,7 +46,7 @@ arm_pip() {
         --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
         --platform manylinux2014_aarch64 "$@"
 }
-if [ ! -e "$folder/installed" ] && [ "${1:-}" != wheel ]; then
+if [ ! -e "$folder/installed" ]; then
     echo "installing what the tests need"
     arm_pip "numpy>=1.26,<3" "ml_dtypes>=0.5,<1" "safetensors>=0.5,<1" "tokenizers>=0.22,<1" \
         "gguf>=0.17,<1" "huggingface_hub>=1.0,<3" "jinja2>=3.1.6,<4" "click>=8.2,<9" "rich>=13,<16" \
@@ -55,9 +55,8 @@ if [ ! -e "$folder/installed" ] && [ "${1:-}" != wheel ]; then
     touch "$folder/installed"
 fi
 
-# For tests with little optimization: emulation takes longer than what that would save.
-quick=ON
-[ "${1:-}" != wheel ] || quick=OFF
+# With little optimization, unless QUICK=OFF: compiling would take longer than it saves.
+quick=${QUICK:-ON}
 echo "compiling"
 launcher=$(command -v ccache || true)
 cmake -S . -B "$folder/quick-$quick" -G Ninja -DSUFFICE_QUICK=$quick -DCMAKE_BUILD_TYPE=Release -DSUFFICE_SETS=all \
@@ -74,11 +73,6 @@ cp -r src/suffice src/suffice_hw "$site/"
 rm -f "$site"/*/_*.so
 cp "$folder/quick-$quick"/_native*.so "$site/suffice/_native.so"
 cp "$folder/quick-$quick"/_simulator*.so "$site/suffice_hw/_simulator.so"
-
-if [ "${1:-}" = wheel ]; then
-    python tools/arm_wheel.py "$site" "$version"
-    exit
-fi
 
 # Tests start Python by its name: a script that emulates it. Without the site module no other
 # installation comes before this one.

@@ -7,7 +7,7 @@ as the scales of codes, is not in it. Usage, with binutils for ARM and LLVM 17 o
 
     python tools/arm_mca.py --objects FOLDER [--mca llvm-mca-19]
 
-FOLDER: a build of CMake for ARM with SUFFICE_SETS=all, as `tools/arm.sh wheel` makes it.
+FOLDER: `QUICK=OFF tools/arm.sh` builds it as build/arm/quick-OFF.
 """
 
 from __future__ import annotations

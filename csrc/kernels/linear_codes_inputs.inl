@@ -80,7 +80,7 @@ SUFFICE_INLINE void store_bytes(vi (*whole)[kVectors], bool high, int8_t* to) {
       continue;
     }
     vi rest[kVectors];
-    for (int v = 0; v < kVectors; v++) rest[v] = (whole[half][v] + 128) >> 8;
+    for (int v = 0; v < kVectors; v++) rest[v] = vrshrq_n_s32(whole[half][v], 8);
     const int32x4x2_t both = {{vreinterpretq_s32_s8(bytes), vreinterpretq_s32_s8(low_bytes(rest))}};
     vst2q_s32(reinterpret_cast<int32_t*>(at), both);
   }

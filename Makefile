@@ -9,6 +9,7 @@
 #   make fuzz       run 10,000 damaged models: minutes
 #   make sanitize   run the tests of native code with sanitizers: minutes
 #   make emulate    run them for AVX-512 and VNNI, emulated by AVX2: minutes
+#   make arm     compile for ARM, and run the tests of native code there, emulated: tens of minutes
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
 #
@@ -35,7 +36,7 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 # What Python compiles is kept: tests start processes that would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo smoke test check build wheel fuzz sanitize emulate bench clean
+.PHONY: demo smoke test check build wheel fuzz sanitize emulate arm bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'not measured'; then \
@@ -68,6 +69,9 @@ sanitize: $(VENV)/tested
 
 emulate: $(VENV)/tested
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/emulate.sh
+
+arm: $(VENV)/tested
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/arm.sh
 
 wheel: $(VENV)/wheel-tools
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh

@@ -109,9 +109,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return functools.cache(lambda variant: tiny.make(tmp_path_factory.mktemp(variant), variant))
 
 
-@pytest.fixture(params=native.isas())
+@pytest.fixture(params=os.environ.get("SUFFICE_TEST_ISAS", "").split() or native.isas())
 def each_isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a test under every instruction set that can run; `test_isas.py` shows the others."""
+    """Runs a test under every instruction set that can run, or those of SUFFICE_TEST_ISAS;
+    `test_isas.py` shows the others."""
     before = native.isa()
     native.use_isa(request.param)
     yield request.param

@@ -11,12 +11,20 @@
 #define SUFFICE_X86 0
 #endif
 
+#if defined(__aarch64__)
+#include "kernels/cpu_arm.h"
+#endif
+
 namespace suffice {
 
 // All sets, best first.
 constexpr const char* kIsas[] = {
 #if SUFFICE_X86
     "v4_bf16", "v4", "v3_vnni", "v3",
+#elif defined(__aarch64__)
+    "neon_i8mm",
+    "neon_dot",
+    "neon",
 #endif
     "base",
 };
@@ -44,6 +52,9 @@ inline bool runs_here([[maybe_unused]] const char* name) {
   if (!std::strncmp(name, "v3", 2))
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
            (!std::strcmp(name, "v3") || has_avx_vnni());
+#elif defined(__aarch64__)
+  if (!std::strcmp(name, "neon_i8mm")) return arm_has_dot() && arm_has_matrices();
+  if (!std::strcmp(name, "neon_dot")) return arm_has_dot();
 #endif
   return true;
 }

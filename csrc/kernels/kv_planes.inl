@@ -206,6 +206,18 @@ SUFFICE_INLINE void zip_planes(const std::byte* a, const std::byte* b, ptrdiff_t
   to[0] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(first));
   to[1] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(second));
 #endif
+#elif SUFFICE_NEON
+  const auto both = [&](ptrdiff_t plane) __attribute__((always_inline)) {
+    const uint8x8_t x = vld1_u8(reinterpret_cast<const uint8_t*>(a + plane));
+    const uint8x8_t y = vld1_u8(reinterpret_cast<const uint8_t*>(b + plane));
+    return reinterpret_cast<vi>(vcombine_u8(vzip1_u8(x, y), vzip2_u8(x, y)));
+  };
+  const vi high = both(0), low = both(rest), levels = load_bits(kWholeCodebook.levels);
+  for (int i = 0; i < 2; i++) {
+    const auto codes = reinterpret_cast<int8x16_t>(add_rest(levels, high >> 4 * i, low >> 4 * i));
+    to[2 * i] = reinterpret_cast<vi>(vmovl_s8(vget_low_s8(codes)));
+    to[2 * i + 1] = reinterpret_cast<vi>(vmovl_high_s8(codes));
+  }
 #else
   for (int v = 0; v < kVectors; v++) {
     vh part;

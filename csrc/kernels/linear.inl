@@ -41,9 +41,9 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, Ahead ahea
         columns_of<T>(line + p * gap, scale[p], weight);
         for (int i = 0; i < pair; i++)
           for (int b = 0; b < B; b++) {
-            const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
+            const auto value = word_of(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
             for (int v = 0; v < kVectors; v++)
-              total[p][b][v] = weight[i][v] * value + total[p][b][v];
+              total[p][b][v] = multiply_add(weight[i][v], value, total[p][b][v]);
           }
       }
   }
@@ -72,7 +72,7 @@ SUFFICE_INLINE void int8_tile(const Linear& w, int panel, int apart, Ahead ahead
       for (int v = 0; v < kVectors; v++) {
         const vi codes = load_bits(line + p * gap + v * kVectorBytes);
         for (int b = 0; b < B; b++)
-          total[p][b][v] = dot_quads(total[p][b][v], codes, broadcast<vi>(input + b * kQuad));
+          total[p][b][v] = dot_quads(total[p][b][v], codes, word<vi>(input + b * kQuad));
       }
     }
   for (int p = 0; p < P; p++)
@@ -96,11 +96,12 @@ SUFFICE_INLINE void tile_of(const Linear& w, int panel, int apart, Ahead ahead, 
 }
 
 // Parallel streams of panels: enough to hide the latency of a multiply-add. With AVX-512, two are
-// enough, and memory reads no more well.
+// enough, and memory reads no more well. NEON has twice the registers of AVX2.
+constexpr int kStreamSums = SUFFICE_NEON ? 16 : 12;
 template <int B>
-constexpr int kStreams = SUFFICE_LEVEL == 4      ? 2
-                         : 12 / kVectors / B > 1 ? 12 / kVectors / B
-                                                 : 1;
+constexpr int kStreams = SUFFICE_LEVEL == 4               ? 2
+                         : kStreamSums / kVectors / B > 1 ? kStreamSums / kVectors / B
+                                                          : 1;
 
 // All rows in one tile.
 template <Type T, int B>
@@ -129,7 +130,7 @@ void rows_in_tiles(const Linear& w, int first, int last, const Inputs& x, float*
 
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  constexpr int max_rows = SUFFICE_LEVEL == 4 ? 8 : 6;
+  constexpr int max_rows = SUFFICE_LEVEL == 4 ? 8 : SUFFICE_NEON && T != Type::i8 ? 5 : 6;
   if (x.count > max_rows) return rows_in_tiles<T, max_rows>(w, first, last, x, y, y_stride);
   dispatch<max_rows>(x.count, [&]<int B>() { rows_at_once<T, B>(w, first, last, x, y, y_stride); });
 }

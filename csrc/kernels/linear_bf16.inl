@@ -1,6 +1,6 @@
 // y = W x for bfloat16 weights where the processor multiplies pairs of bfloat16: inputs are rounded
 // to bfloat16 as well.
-#if SUFFICE_BF16
+#if SUFFICE_BF16 && !SUFFICE_NEON  // for that, see linear_bf16_neon.inl
 constexpr bool kRoundsInputs = true;
 
 // P panels, `apart` panels from one to the next, times the B rows of a block of inputs. Every (row,
@@ -100,7 +100,7 @@ inline void round_rows(const float* values, int stride, int first, int last, int
     row++;
   }
 }
-#else
+#elif !SUFFICE_BF16
 constexpr bool kRoundsInputs = false;
 
 inline void linear_of_rounded(const Linear&, int, int, const Inputs&, float*, int) {}

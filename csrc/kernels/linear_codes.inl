@@ -22,7 +22,8 @@ struct InputPart {
 // Of V vectors of weights, those whose products are added up together: they share the inputs of a
 // row. With 16 registers, several rows leave room for one.
 template <int Sums, int V>
-constexpr int kAtOnce = SUFFICE_LEVEL == 4 || Sums * V <= (SUFFICE_VNNI ? 12 : 8) ? V : 1;
+constexpr int kAtOnce =
+    SUFFICE_LEVEL == 4 || SUFFICE_NEON || Sums * V <= (SUFFICE_VNNI ? 12 : 8) ? V : 1;
 
 // Inputs of 1 or 2 bytes. Without VNNI, products of two columns pass through int16, where `Kept`
 // fours can be added up.
@@ -31,7 +32,8 @@ struct ByteInputs {
   static constexpr int four_bytes = Bytes * kQuad, kept = Kept;
   // Sums of each byte; with VNNI enough of them, of few rows, to hide the latency of a product.
   template <int B>
-  static constexpr int chains = !SUFFICE_VNNI || Bytes * B > 2 ? 1 : 4 / (Bytes * B);
+  static constexpr int chains =
+      !SUFFICE_VNNI || SUFFICE_NEON || Bytes * B > 2 ? 1 : 4 / (Bytes * B);
   template <int B>
   static constexpr int sums = SUFFICE_VNNI ? Bytes * chains<B> : 1;
   static constexpr bool starts = SUFFICE_VNNI;  // sums begin with those of the lowest level
@@ -46,7 +48,7 @@ struct ByteInputs {
                                  [[maybe_unused]] vi (*sum)[B][sums<B>]) {
     constexpr int N = kAtOnce<B * Bytes, V>;
     const auto taken = [=](int four, int b, int i) __attribute__((always_inline)) {
-      return broadcast<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
+      return word<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
     };
     for (int first_v = 0; first_v < V; first_v += N) {
 #if SUFFICE_VNNI
@@ -62,7 +64,7 @@ struct ByteInputs {
               to = dot_bytes(to, part[v], taken(four, b, i));
             }
       }
-#elif SUFFICE_LEVEL == 3
+#elif SUFFICE_LEVEL > 0
       constexpr int together = Kept < Fours ? Kept : Fours;
 #pragma GCC unroll 8
       for (int first = 0; first < Fours; first += together) {
@@ -78,14 +80,15 @@ struct ByteInputs {
                 const vi found = dot_words(part[v], taken(four, b, i));
                 vi& sum_of_words = kept[b][i][v];
                 sum_of_words = four == first ? found : add_words(sum_of_words, found);
+#if !SUFFICE_NEON
                 asm("" : "+x"(sum_of_words));  // else GCC adds in pairs, and runs out of registers
+#endif
               }
         }
         for (int b = 0; b < B; b++)
           for (int i = 0; i < Bytes; i++)
             for (int v = 0; v < N; v++) {
-              const vi part =
-                  dot_pairs(kept[b][i][v], splat_bits(i == 0 ? 0x00010001 : 0x01000100));
+              const vi part = sum_words(kept[b][i][v], 8 * i);
               vi& to = sum[first_v + v][b][0];
               to = first == 0 && i == 0 ? part : to + part;
             }
@@ -151,7 +154,7 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
   const auto start = [&](int which) __attribute__((always_inline)) {
     if (!In::starts) return;
     for (int b = 0; b < B; b++) {
-      const vi first = splat_bits(w.lowest * stretch[b].sums[which].codes);
+      const vi first = splat_bits(lowest_of(w) * stretch[b].sums[which].codes);
       for (int v = 0; v < V; v++) {
         sum[v][b][0] = first;
         for (int i = 1; i < sums; i++) sum[v][b][i] = vi{};
@@ -162,9 +165,9 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
     const int half = which == 2;
     // Scales are loaded where they multiply: kept for a second half, they would take registers.
     asm("" : "+r"(stretch));
-    if (!In::starts && w.lowest)
+    if (!In::starts && lowest_of(w))
       for (int b = 0; b < B; b++) {
-        const vi of_lowest = splat_bits(w.lowest * stretch[b].sums[which].codes);
+        const vi of_lowest = splat_bits(lowest_of(w) * stretch[b].sums[which].codes);
         for (int v = 0; v < V; v++) sum[v][b][0] += of_lowest;
       }
     for (int b = 0; b < B; b++)
@@ -189,6 +192,20 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
   part.template operator()<kFours / 2, kFours / 2>(2);
 }
 
+// Looks up the levels of a unit of P panels, [8 fours][P * kVectors].
+template <int Bits, bool Even, int P>
+SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches,
+                                int unit, vi* found) {
+  for (int p = 0; p < P; p++) {
+    const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
+    if (batches[p].in_memory()) fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
+#pragma GCC unroll 8
+    for (int four = 0; four < kFours; four++)
+      for (int v = 0; v < kVectors; v++) found[(four * P + p) * kVectors + v] = of_unit(v, four);
+  }
+}
+
 SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, float* y) {
   for (int v = 0; v < kVectors; v++) {
     const int n = panel * kPanel + v * W;
@@ -198,7 +215,7 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, fl
 
 // From this number of rows on, levels are looked up once for all rows instead of once per tile.
 // With AVX2, bytes of inputs times levels of few bits take so few instructions that it pays late.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL == 3 ? 6 : 3;
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : SUFFICE_LEVEL > 0 ? 6 : 3;
 SUFFICE_INLINE int decode_rows(const Linear& w) {
   const bool late = SUFFICE_LEVEL == 3 && w.max_code == kMaxByte && w.layout.bits <= kNarrow;
   return late ? 24 : kDecodeRows;
@@ -208,12 +225,13 @@ SUFFICE_INLINE int decode_rows(const Linear& w) {
 template <class In, int Bits>
 constexpr int kDirectRows = SUFFICE_LEVEL == 4        ? 8
                             : SUFFICE_LEVEL == 0      ? 2
+                            : SUFFICE_NEON            ? (In::four_bytes == kQuad ? 4 : 2)
                             : In::four_bytes == kQuad ? 4
                             : Bits <= kNarrow         ? 2
                                                       : 3;
 
 // Levels of this range, times bytes of inputs, fit what the products pass through.
-constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
+constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL > 0 ? 127 : -1;
 
 // Calls f.operator()<In, Bits, Even>() for the narrowest inputs that the range of levels allows.
 template <int Bits, bool Even, class F>

@@ -111,7 +111,8 @@ SUFFICE_INLINE void add_crossed_unit(const vi* found, const BatchScales& scales,
 }
 
 struct CrossedInputs {
-  static constexpr int four_bytes = 2 * kQuad, kept = 1;
+  static constexpr int four_bytes = 2 * kQuad, kept = 1, vectors = kCrossedVectors;
+  static constexpr bool paired = false;
   static const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.pairs);
   }
@@ -122,7 +123,7 @@ struct CrossedInputs {
     find_crossed<Bits, Even, P>(w, levels, batches, unit, found);
   }
   template <int B, int V>
-  static SUFFICE_INLINE void add_unit(const vi* found, const BatchScales& scales,
+  static SUFFICE_INLINE void add_unit(const Linear&, const vi* found, const BatchScales& scales,
                                       const InputStretch* stretch, const std::byte* input,
                                       vf (*total)[V]) {
     add_crossed_unit<B, V>(found, scales, stretch, input, total);

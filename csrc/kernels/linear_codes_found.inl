@@ -9,15 +9,29 @@ constexpr int kManyRows = 16;
 
 // Rows that share the levels of panels in registers.
 template <class In>
-constexpr int kFoundRows = SUFFICE_LEVEL == 4   ? (In::four_bytes == kQuad ? 6 : 4)
-                           : SUFFICE_LEVEL == 0 ? 2
-                           : SUFFICE_VNNI       ? (In::four_bytes == kQuad ? 6 : 3)
-                           : In::kept >= kFours ? 4
-                                                : 3;
+constexpr int kMostRows = SUFFICE_LEVEL == 4   ? (In::four_bytes == kQuad ? 6 : 4)
+                          : SUFFICE_LEVEL == 0 ? 2
+                          : SUFFICE_VNNI       ? (In::four_bytes == kQuad ? 6 : 3)
+                          : In::kept >= kFours ? 4
+                                               : 3;
+template <class In>
+constexpr int kFoundRows = [] {
+  if constexpr (requires { In::rows; }) return In::rows;
+  return kMostRows<In>;
+}();
+// Whether totals of two rows lie together.
+template <class In>
+constexpr bool kPaired = [] {
+  if constexpr (OwnUnits<In>) return In::paired;
+  return false;
+}();
 
 // Vectors that are kept of a unit's levels for each of a panel, and units that are kept.
 template <class In>
-constexpr int kFoundVectors = kCrosses<In> ? kCrossedVectors : kFours;
+constexpr int kFoundVectors = [] {
+  if constexpr (OwnUnits<In>) return In::vectors;
+  return kFours;
+}();
 template <class In>
 constexpr int kFoundUnits = kCrosses<In> ? kCrossedUnits : kUnitsAtOnce;
 
@@ -49,8 +63,8 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
     const std::byte* from = input + row * row_bytes;
     for (int i = 0; i < units.count; i++, found += kFoundVectors<In> * V, scale += units.step) {
       const auto levels = [=](int v, int four) { return found[four * V + v]; };
-      if constexpr (kCrosses<In>)
-        In::template add_unit<B, V>(found, BatchScales(w, scale), of_rows, from, sum);
+      if constexpr (OwnUnits<In>)
+        In::template add_unit<B, V>(w, found, BatchScales(w, scale), of_rows, from, sum);
       else
         add_unit<In, B, V>(w, levels, BatchScales(w, scale), of_rows, from, sum);
       of_rows += apart;
@@ -60,25 +74,11 @@ __attribute__((noinline)) void add_found(const Linear& w, const FoundUnits& unit
       for (int b = 0; b < B; b++)
         for (int v = 0; v < V; v++) total[row + b][v] = own[b][v];
   };
-  if constexpr (!in_registers) return in_units<most>(count, tile);
+  if constexpr (!in_registers && !kPaired<In>) return in_units<most>(count, tile);
   int row = 0;
   for (; row + most <= count; row += most) tile.template operator()<most>(row);
   if (row < count)
     dispatch<most - 1>(count - row, [&]<int B>() { tile.template operator()<B>(row); });
-}
-
-// Looks up the levels of a unit of P panels, [8 fours][P * kVectors].
-template <int Bits, bool Even, int P>
-SUFFICE_INLINE void find_levels(const Levels<Bits, Even>& levels, const UnitBatch* batches,
-                                int unit, vi* found) {
-  for (int p = 0; p < P; p++) {
-    const std::byte* const from = batches[p].units + unit * unit_bytes(Bits);
-    if (batches[p].in_memory()) fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
-    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, from);
-#pragma GCC unroll 8
-    for (int four = 0; four < kFours; four++)
-      for (int v = 0; v < kVectors; v++) found[(four * P + p) * kVectors + v] = of_unit(v, four);
-  }
 }
 
 // P panels times the rows of a part of the inputs; same bits as codes_tile.
@@ -94,7 +94,7 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, floa
   const Levels<Bits, Even> levels(w);
   vf total[passes][kPartRows][V];
   for (int pass = 0; pass < passes; pass++)
-    for (int row = 0; row < count; row++)
+    for (int row = 0; row < (kPaired<In> ? round_up(count, 2) : count); row++)
       for (int v = 0; v < V; v++) total[pass][row][v] = vf{};
   for_batches_of<P>(w, panel, [&](const UnitBatch* batches, int units, int step) {
     vi found[passes][kFoundUnits<In> * vectors];
@@ -104,7 +104,7 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, floa
         for (int i = 0; i < some; i++) {
           vi* const to = found[pass] + i * vectors;
           const UnitBatch* const own = batches + pass * T;
-          if constexpr (kCrosses<In>)
+          if constexpr (OwnUnits<In>)
             In::template find<Bits, Even, T>(w, levels, own, from + i, to);
           else
             find_levels<Bits, Even, T>(levels, own, from + i, to);
@@ -121,6 +121,8 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, floa
       stretch += some * count;
     }
   });
+  if constexpr (kPaired<In>)
+    for (int pass = 0; pass < passes; pass++) In::template part_rows<V>(total[pass], count);
   for (int row = 0; row < count; row++)
     for (int p = 0; p < P; p++)
       store_totals(w, panel + p, total[p / T][row] + p % T * kVectors,
@@ -152,7 +154,7 @@ inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& 
       if (x.crossed) return found_codes<CrossedInputs, Bits, Even>(w, first, last, x, y, y_stride);
     by_inputs<Bits, Even>(w, [&]<class In, int, bool>() {
       if constexpr (kCrossing != Crossing::always || In::four_bytes == kQuad)
-        found_codes<In, Bits, Even>(w, first, last, x, y, y_stride);
+        found_codes<typename FoundInputs<In>::type, Bits, Even>(w, first, last, x, y, y_stride);
     });
   });
 }

@@ -1,7 +1,7 @@
 // Inputs of weights in few bits, in the order that the kernels read.
 
 // Forms that the kernels of this instruction set take.
-constexpr bool kTakesBytes = SUFFICE_LEVEL >= 3, kTakesPairs = !SUFFICE_VNNI;
+constexpr bool kTakesBytes = SUFFICE_LEVEL > 0, kTakesPairs = !SUFFICE_VNNI;
 
 // The sums of the lanes of two vectors, each below 2^24.
 SUFFICE_INLINE void sum_two(vi first, vi second, int32_t* of_first, int32_t* of_second) {
@@ -21,6 +21,9 @@ SUFFICE_INLINE void sum_two(vi first, vi second, int32_t* of_first, int32_t* of_
   const __m128i both = _mm_hadd_epi32(fours, fours);
   *of_first = _mm_cvtsi128_si32(both);
   *of_second = _mm_extract_epi32(both, 1);
+#elif SUFFICE_NEON
+  *of_first = vaddvq_s32(first);
+  *of_second = vaddvq_s32(second);
 #else
   *of_first = static_cast<int32_t>(sum_of(to_float(first)));
   *of_second = static_cast<int32_t>(sum_of(to_float(second)));
@@ -58,6 +61,28 @@ SUFFICE_INLINE void store_bytes(vi (*whole)[kVectors], bool high, int8_t* to) {
     const __m128i upper = _mm_shuffle_epi8(low_bytes(rest), order);
     _mm_storeu_si128(at, _mm_unpacklo_epi32(bytes, upper));
     _mm_storeu_si128(at + 1, _mm_unpackhi_epi32(bytes, upper));
+  }
+}
+#elif SUFFICE_NEON
+SUFFICE_INLINE int8x16_t low_bytes(const vi* whole) {
+  const int16x8_t first = vcombine_s16(vmovn_s32(whole[0]), vmovn_s32(whole[1]));
+  const int16x8_t last = vcombine_s16(vmovn_s32(whole[2]), vmovn_s32(whole[3]));
+  constexpr uint8_t order[] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+  return vqtbl1q_s8(vcombine_s8(vmovn_s16(first), vmovn_s16(last)), vld1q_u8(order));
+}
+
+SUFFICE_INLINE void store_bytes(vi (*whole)[kVectors], bool high, int8_t* to) {
+  for (int half = 0; half < 2; half++) {
+    int8_t* at = to + half * kPanel * (1 + high);
+    const int8x16_t bytes = low_bytes(whole[half]);
+    if (!high) {
+      vst1q_s8(at, bytes);
+      continue;
+    }
+    vi rest[kVectors];
+    for (int v = 0; v < kVectors; v++) rest[v] = vrshrq_n_s32(whole[half][v], 8);
+    const int32x4x2_t both = {{vreinterpretq_s32_s8(bytes), vreinterpretq_s32_s8(low_bytes(rest))}};
+    vst2q_s32(reinterpret_cast<int32_t*>(at), both);
   }
 }
 #else

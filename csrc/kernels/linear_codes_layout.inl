@@ -298,7 +298,14 @@ struct UnitCodes {
   }
 };
 
-// Levels less the lowest one, a byte each, of bytes of codes. Even ones are their codes.
+// What levels begin with. Where bytes are multiplied as signed ones, those of a wide range are less
+// by 128.
+SUFFICE_INLINE int lowest_of(const Linear& w) {
+  return w.lowest + (kSignedBytes && w.range > kMaxByte ? 128 : 0);
+}
+
+// Levels less `lowest_of`, a byte each, of bytes of codes. Even ones are their codes, unless these
+// are of 8 bits and signed.
 template <int Bits, bool Even>
 struct Levels {
   static constexpr int tables = Bits > 4 ? 1 << (Bits - 4) : 1;  // of 16 levels
@@ -308,12 +315,19 @@ struct Levels {
     for (int t = 0; t < tables; t++) {
       uint8_t levels[kLevels] = {};
       for (int i = 0; i < kLevels && i < 1 << Bits; i++)
-        levels[i] = static_cast<uint8_t>(w.levels[t * kLevels + i] - kLevelOffset - w.lowest);
+        levels[i] = static_cast<uint8_t>(w.levels[t * kLevels + i] - kLevelOffset - lowest_of(w));
       table[t] = repeat_levels(levels);
     }
   }
 
   SUFFICE_INLINE vi operator()(vi codes) const {
+#if SUFFICE_NEON
+    const auto places = reinterpret_cast<uint8x16_t>(codes);
+    const auto of = [&](int t) { return reinterpret_cast<uint8x16_t>(table[t]); };
+    if constexpr (tables == 2) return reinterpret_cast<vi>(vqtbl2q_u8({{of(0), of(1)}}, places));
+    if constexpr (tables == 4)
+      return reinterpret_cast<vi>(vqtbl4q_u8({{of(0), of(1), of(2), of(3)}}, places));
+#endif
     vi found[tables];
     for (int t = 0; t < tables; t++) found[t] = look_up(table[t], codes);
     for (int bit = Bits - 1; bit >= 4; bit--)
@@ -326,7 +340,9 @@ struct Levels {
 template <int Bits>
 struct Levels<Bits, true> {
   explicit SUFFICE_INLINE Levels(const Linear&) {}
-  SUFFICE_INLINE vi operator()(vi codes) const { return codes; }
+  SUFFICE_INLINE vi operator()(vi codes) const {
+    return kSignedBytes && Bits == 8 ? codes ^ splat_bits(every_byte(0x80)) : codes;
+  }
 };
 
 // The levels of a unit's codes: of W rows and four columns.

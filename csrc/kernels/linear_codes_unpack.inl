@@ -4,6 +4,8 @@
 SUFFICE_INLINE vf rounded(vf product) {
 #if SUFFICE_LEVEL == 3 || (SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE)
   asm("" : "+v"(product));
+#elif SUFFICE_NEON
+  asm("" : "+w"(product));
 #else
   asm("" : "+m"(product));
 #endif
@@ -24,7 +26,9 @@ SUFFICE_INLINE void unpack_unit(const Linear& w, const Levels<Bits, Bits == 8>& 
       const int at = four / 4 * second + v * W;
       const vi bytes = of_unit(v, four);
       for (int j = 0; j < 4; j++) {
-        const vi level = (bytes >> 8 * j & splat_bits(0xff)) + w.lowest;
+        const vi byte =
+            kSignedBytes ? bytes << (24 - 8 * j) >> 24 : bytes >> 8 * j & splat_bits(0xff);
+        const vi level = byte + lowest_of(w);
         vf value = to_float(level);
         if (zero) value += load(scale + kMinimumAt + at);
         value *= load(scale + at);

@@ -12,6 +12,9 @@ SUFFICE_INLINE vf part_of_f16(vh halves, int j) {
   const __m256i all = reinterpret_cast<__m256i>(halves);
   return reinterpret_cast<vf>(
       _mm256_cvtph_ps(j == 0 ? _mm256_castsi256_si128(all) : _mm256_extracti128_si256(all, 1)));
+#elif SUFFICE_NEON
+  const float16x8_t all = reinterpret_cast<float16x8_t>(halves);
+  return j == 0 ? vf(vcvt_f32_f16(vget_low_f16(all))) : vf(vcvt_high_f32_f16(all));
 #else
   typedef int16_t part __attribute__((vector_size(W * 2)));
   part own;

@@ -137,22 +137,26 @@ SUFFICE_INLINE void multiply_lines(const std::byte* lines, int steps, const std:
           std::memcpy(&line[u][i][v],
                       lines + (u * steps + step + i) * kLineBytes + v * kVectorBytes, kVectorBytes);
     for (int q = 0; q < Q; q++) {
-      const Taken<T> word = broadcast<Taken<T>>(words[q] + 4 * step);
+      const auto taken = word<Taken<T>>(words[q] + 4 * step);
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++) {
           Sum& sum = total[q][u][v];
           if constexpr (at_once == 2) {
-            const Taken<T> next = broadcast<Taken<T>>(words[q] + 4 * (step + 1));
+            const auto next = word<Taken<T>>(words[q] + 4 * (step + 1));
             if constexpr (SUFFICE_VNNI)
-              sum = dot_halves(sum, line[u][0][v], line[u][1][v], word, next);
+              sum = dot_halves(sum, line[u][0][v], line[u][1][v], taken, next);
             else  // a 16-bit sum has no room for more
-              sum += widen(dot_halves(vi{}, line[u][0][v], line[u][1][v], word, next));
+              sum += widen(dot_halves(vi{}, line[u][0][v], line[u][1][v], taken, next));
+          } else if constexpr ((T == Type::kmeans4 || kSplit<T>) && Scores) {
+            sum = add_quads(sum, line[u][0][v], taken);
           } else if constexpr (T == Type::kmeans4 || kSplit<T>) {
-            sum = add_quads(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);
+            sum = add_quads(sum, taken, line[u][0][v]);
+          } else if constexpr (kBf16Pairs<T> && Scores) {
+            sum = dot_bf16(sum, line[u][0][v], taken);
           } else if constexpr (kBf16Pairs<T>) {
-            sum = dot_bf16(sum, Scores ? line[u][0][v] : word, Scores ? word : line[u][0][v]);
+            sum = dot_bf16(sum, taken, line[u][0][v]);
           } else {
-            sum = multiply_add(line[u][0][v], word, sum);
+            sum = multiply_add(line[u][0][v], taken, sum);
           }
         }
     }

@@ -96,8 +96,7 @@ SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::by
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          total[u][q][v] =
-              multiply_add(key[u][v], broadcast<Sum>(query[q] + 4 * step), total[u][q][v]);
+          total[u][q][v] = multiply_add(key[u][v], word<Sum>(query[q] + 4 * step), total[u][q][v]);
   }
 }
 
@@ -110,7 +109,7 @@ SUFFICE_INLINE void add_line_of_pairs(const std::byte* const* keys, int at,
   for (int q = 0; q < Q; q++)
     for (int u = 0; u < U; u++)
       for (int v = 0; v < kVectors; v++)
-        total[u][q][v] = dot_bf16(total[u][q][v], key[u][v], broadcast<vi>(query[q]));
+        total[u][q][v] = dot_bf16(total[u][q][v], key[u][v], word<vi>(query[q]));
 }
 
 // For keys in planes: 8 elements of 16 keys.
@@ -123,7 +122,7 @@ SUFFICE_INLINE void add_line_of_planes(const std::byte* const* keys, ptrdiff_t r
       load_plane_pairs(keys[u] + at + v * kVectorBytes, rest, pairs);
       for (int q = 0; q < Q; q++)
         for (int i = 0; i < 4; i++)
-          total[u][q][v] = multiply_add(pairs[i], broadcast<vi>(query[q] + 4 * i), total[u][q][v]);
+          total[u][q][v] = multiply_add(pairs[i], word<vi>(query[q] + 4 * i), total[u][q][v]);
     }
 }
 
@@ -139,8 +138,8 @@ SUFFICE_INLINE void add_line_of_bytes(const std::byte* const* keys, ptrdiff_t re
       load_plane_bytes(keys[u] + at + v * kVectorBytes, rest, bytes[u][v]);
   for (int q = 0; q < Q; q++)
     for (int i = 0; i < 2; i++) {
-      const vi upper = broadcast<vi>(query[q] + 4 * i);
-      const vi lower = broadcast<vi>(query[q] + 4 * i + size);
+      const auto upper = word<vi>(query[q] + 4 * i);
+      const auto lower = word<vi>(query[q] + 4 * i + size);
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++) {
           total[u][q][v] = add_quads(total[u][q][v], bytes[u][v][i], upper);
@@ -162,7 +161,7 @@ SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
       high[v] = look_up(levels, (codes >> 4) & half);
     }
     for (int q = 0; q < Q; q++) {
-      const vi first = broadcast<vi>(query[q]), second = broadcast<vi>(query[q] + 4);
+      const auto first = word<vi>(query[q]), second = word<vi>(query[q] + 4);
       for (int v = 0; v < kVectors; v++)
         if constexpr (SUFFICE_VNNI)
           total[u][q][v] = dot_halves(total[u][q][v], low[v], high[v], first, second);

@@ -1,7 +1,7 @@
 // What every part of the kernels begins with. A part is one subject for one instruction set,
-// compiled alone: SUFFICE_ISA is the set's name and namespace, SUFFICE_ISA_LEVEL 0, 3 or 4,
-// SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to sums, SUFFICE_ISA_BF16 1 if it
-// also adds products of pairs of bfloat16 to sums.
+// compiled alone: SUFFICE_ISA is the set's name and namespace, SUFFICE_ISA_LEVEL 0, 1 for NEON, 3
+// or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes to sums, SUFFICE_ISA_BF16 1 if it also adds
+// products of pairs of bfloat16 to sums; with NEON, matrices of bytes and of bfloat16 as well.
 //
 // SUFFICE_EMULATE 1: for AVX2, which emulates what else the set has; see emulated.inl.
 //
@@ -17,12 +17,17 @@
 #define SUFFICE_LEVEL SUFFICE_ISA_LEVEL
 #define SUFFICE_VNNI SUFFICE_ISA_VNNI
 #define SUFFICE_BF16 SUFFICE_ISA_BF16
+#define SUFFICE_NEON (SUFFICE_LEVEL == 1)
 
-#if SUFFICE_LEVEL == 0
+#if SUFFICE_LEVEL == 0 || (SUFFICE_NEON && !SUFFICE_VNNI)  // all processors have it
 #define SUFFICE_SET_END
 #else
 #define SUFFICE_SET_END SUFFICE_TARGET_END
-#if SUFFICE_EMULATE
+#if SUFFICE_NEON && SUFFICE_BF16
+SUFFICE_TARGET("arch=armv8.2-a+dotprod+i8mm+bf16")
+#elif SUFFICE_NEON
+SUFFICE_TARGET("arch=armv8.2-a+dotprod")
+#elif SUFFICE_EMULATE
 SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2")
 #elif SUFFICE_LEVEL == 4 && SUFFICE_BF16
 SUFFICE_TARGET("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")

@@ -14,6 +14,8 @@
 #include "kernels/kernels.h"
 #include "kernels/tile.h"
 
-#if SUFFICE_ISA_LEVEL > 0
+#if SUFFICE_ISA_LEVEL == 1
+#include <arm_neon.h>
+#elif SUFFICE_ISA_LEVEL > 0
 #include <immintrin.h>
 #endif

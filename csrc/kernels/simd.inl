@@ -72,6 +72,9 @@ SUFFICE_INLINE float fold_lanes(vf value, F f) {
   const __m128 half = f(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
   const __m128 quarter = f(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(f(quarter, _mm_movehdup_ps(quarter)));
+#elif SUFFICE_NEON
+  const vf half = f(value, vf(vextq_f32(value, value, 2)));
+  return f(half, vf(vrev64q_f32(half)))[0];
 #else
   float lane[W];
   std::memcpy(lane, &value, sizeof lane);
@@ -100,6 +103,8 @@ SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 #elif SUFFICE_LEVEL == 3
   const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(of[0], of[1]), _mm256_hadd_ps(of[2], of[3]));
   _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#elif SUFFICE_NEON
+  vst1q_f32(to, vpaddq_f32(vpaddq_f32(of[0], of[1]), vpaddq_f32(of[2], of[3])));
 #else
   for (int i = 0; i < 4; i++) to[i] = sum_of(of[i]);
 #endif
@@ -128,6 +133,8 @@ SUFFICE_INLINE bool any(vi mask) {  // is any lane not zero?
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask));
 #elif SUFFICE_LEVEL == 3
   return !_mm256_testz_si256(reinterpret_cast<__m256i>(mask), reinterpret_cast<__m256i>(mask));
+#elif SUFFICE_NEON
+  return vmaxvq_u32(vreinterpretq_u32_s32(mask)) != 0;
 #else
   int32_t all = 0;
   for (int i = 0; i < W; i++) all |= mask[i];
@@ -141,6 +148,8 @@ SUFFICE_INLINE uint32_t lane_bits(vi mask) {
   return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
 #elif SUFFICE_LEVEL == 3
   return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
+#elif SUFFICE_NEON
+  return static_cast<uint32_t>(vaddvq_s32(mask & vi{1, 2, 4, 8}));
 #else
   uint32_t bits = 0;
   for (int i = 0; i < W; i++) bits |= static_cast<uint32_t>(mask[i] & 1) << i;
@@ -171,6 +180,8 @@ SUFFICE_INLINE vf round_even(vf x) {
   return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif SUFFICE_LEVEL == 3
   return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif SUFFICE_NEON
+  return vrndnq_f32(x);
 #else
   const vf magic = splat(12582912.0f);
   return (x + magic) - magic;
@@ -251,6 +262,8 @@ SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
   const __m256i wide =
       _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   return as_float(reinterpret_cast<vi>(wide) << 16);
+#elif SUFFICE_NEON
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(from), 16));
 #else
   vi to;
   for (int i = 0; i < W; i++) to[i] = from[i];
@@ -260,8 +273,14 @@ SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
 
 // Stores W values rounded to bfloat16, halves to even.
 SUFFICE_INLINE void store_bf16(vf value, void* to) {
-#if SUFFICE_BF16
+#if SUFFICE_NEON && SUFFICE_BF16
+  const bfloat16x4_t halves = vcvt_bf16_f32(value);
+#elif SUFFICE_BF16
   const __m256bh halves = _mm512_cvtneps_pbh(value);
+#elif SUFFICE_NEON
+  const uint32x4_t bits = vreinterpretq_u32_f32(value);
+  const uint32x4_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+  const uint16x4_t halves = vshrn_n_u32(vbslq_u32(vceqq_f32(value, value), rounded, quiet), 16);
 #else
   uint16_t halves[W];
   for (int i = 0; i < W; i++) halves[i] = to_bf16(value[i]);
@@ -277,6 +296,8 @@ SUFFICE_INLINE vf load_f16(const uint16_t* from) {
 #elif SUFFICE_LEVEL == 3
   return reinterpret_cast<vf>(
       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif SUFFICE_NEON
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
 #else
   vf to;
   for (int i = 0; i < W; i++) to[i] = half_to_float(from[i]);
@@ -295,6 +316,13 @@ SUFFICE_INLINE vi load_bytes(const std::byte* from) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
   return reinterpret_cast<vi>(std::is_signed_v<T> ? _mm256_cvtepi8_epi32(bytes)
                                                   : _mm256_cvtepu8_epi32(bytes));
+#elif SUFFICE_NEON
+  uint32_t word;
+  std::memcpy(&word, from, sizeof word);
+  const uint8x8_t bytes = vcreate_u8(word);
+  if constexpr (std::is_signed_v<T>)
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes))));
+  return reinterpret_cast<vi>(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
 #else
   vi to;
   for (int i = 0; i < W; i++) to[i] = static_cast<T>(from[i]);
@@ -317,6 +345,10 @@ SUFFICE_INLINE void interleave(vf& a, vf& b) {
   const vf high = _mm256_unpackhi_ps(a, b);
   a = _mm256_permute2f128_ps(low, high, 0x20);
   b = _mm256_permute2f128_ps(low, high, 0x31);
+#elif SUFFICE_NEON
+  const vf low = vzip1q_f32(a, b);
+  b = vzip2q_f32(a, b);
+  a = low;
 #else
   vf low, high;
   for (int i = 0; i < W / 2; i++) {
@@ -331,9 +363,10 @@ SUFFICE_INLINE void interleave(vf& a, vf& b) {
 }
 
 // Sixteen stored float values as kVectors vectors. Vectors shorter than 16 hold bfloat16 split into
-// even and odd places, which takes no shuffle; `arrange` restores the order.
+// even and odd places, which takes no shuffle; `arrange` restores the order. Where products take
+// pairs of it, all is in order.
 template <Type T>
-constexpr bool kEvenOdd = T == Type::bf16 && kVectors > 1;
+constexpr bool kEvenOdd = T == Type::bf16 && kVectors > 1 && !SUFFICE_BF16;
 
 template <Type T>
 SUFFICE_INLINE void load_sixteen(const std::byte* from, vf* to) {

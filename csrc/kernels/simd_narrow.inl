@@ -9,6 +9,9 @@ SUFFICE_INLINE void load_pairs(const std::byte* from, vi* to) {
   for (int i = 0; i < 2; i++)
     to[i] = reinterpret_cast<vi>(
         _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i)));
+#elif SUFFICE_NEON
+  const auto* codes = reinterpret_cast<const int8_t*>(from);
+  for (int i = 0; i < kVectors; i++) to[i] = reinterpret_cast<vi>(vmovl_s8(vld1_s8(codes + 8 * i)));
 #else
   const int8_t* codes = reinterpret_cast<const int8_t*>(from);
   for (int i = 0; i < kVectors; i++) {
@@ -32,6 +35,14 @@ SUFFICE_INLINE void zip_rows(const std::byte* a, const std::byte* b, vi* to) {
   to[0] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(low));
   to[1] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(high));
 #endif
+#elif SUFFICE_NEON
+  const int8x16_t x = vld1q_s8(reinterpret_cast<const int8_t*>(a));
+  const int8x16_t y = vld1q_s8(reinterpret_cast<const int8_t*>(b));
+  for (int i = 0; i < 2; i++) {
+    const int8x16_t both = i == 0 ? vzip1q_s8(x, y) : vzip2q_s8(x, y);
+    to[2 * i] = reinterpret_cast<vi>(vmovl_s8(vget_low_s8(both)));
+    to[2 * i + 1] = reinterpret_cast<vi>(vmovl_high_s8(both));
+  }
 #else
   const int8_t* x = reinterpret_cast<const int8_t*>(a);
   const int8_t* y = reinterpret_cast<const int8_t*>(b);
@@ -62,6 +73,13 @@ SUFFICE_INLINE void zip_halves(const std::byte* a, const std::byte* b, vi* to) {
   for (int u = 0; u < Units; u++)
     to[u] = reinterpret_cast<vi>(
         _mm512_permutex2var_epi16(row(a), _mm512_load_si512(order[u]), row(b)));
+#elif SUFFICE_NEON
+  for (int i = 0; i < 2 * Units; i++) {
+    const int16x8_t x = vreinterpretq_s16_s32(load_bits(a + i * kVectorBytes));
+    const int16x8_t y = vreinterpretq_s16_s32(load_bits(b + i * kVectorBytes));
+    to[2 * i] = reinterpret_cast<vi>(vzip1q_s16(x, y));
+    to[2 * i + 1] = reinterpret_cast<vi>(vzip2q_s16(x, y));
+  }
 #else
   for (int i = 0; i < Units * kPanel; i++) {
     std::memcpy(reinterpret_cast<std::byte*>(to) + 4 * i, a + 2 * i, 2);
@@ -94,6 +112,8 @@ SUFFICE_INLINE void store_narrow(vi value, int16_t* to) {
   const __m256i all = reinterpret_cast<__m256i>(value);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+#elif SUFFICE_NEON
+  vst1_s16(to, vmovn_s32(value));
 #else
   for (int i = 0; i < W; i++) to[i] = static_cast<int16_t>(value[i]);
 #endif
@@ -108,6 +128,10 @@ SUFFICE_INLINE void store_narrow(vi value, int8_t* to) {
   const __m128i words =
       _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+#elif SUFFICE_NEON
+  const int16x4_t words = vmovn_s32(value);
+  const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
+  std::memcpy(to, &bytes, W);
 #else
   for (int i = 0; i < W; i++) to[i] = static_cast<int8_t>(value[i]);
 #endif

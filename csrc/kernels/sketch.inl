@@ -69,8 +69,8 @@ SUFFICE_INLINE void score_codes(const std::byte* codes, int size, size_t ahead,
         const vi both = load_bits(codes + v * kVectorBytes);
         const vi first = both & half, second = (both >> 4) & half;
         for (int q = 0; q < Q; q++)
-          part[q][v] = dot_halves(part[q][v], first, second, broadcast<vi>(folded[q].codes + d),
-                                  broadcast<vi>(folded[q].codes + d + 4));
+          part[q][v] = dot_halves(part[q][v], first, second, word<vi>(folded[q].codes + d),
+                                  word<vi>(folded[q].codes + d + 4));
       }
     }
     for (int q = 0; q < Q; q++)

@@ -55,6 +55,20 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
     of[b] = _mm512_cmp_ps_mask(load(values + b * kPanel), border, _CMP_GE_OQ);
   const __mmask32 low = _mm512_kunpackw(of[1], of[0]), high = _mm512_kunpackw(of[3], of[2]);
   bits = _cvtmask64_u64(_mm512_kunpackd(high, low));
+#elif SUFFICE_NEON        // lanes become bytes, one bit of each is kept, and bytes are added up
+  const auto words = [&](const float* from) __attribute__((always_inline)) {
+    const auto reaches = [&](const float* at) { return vi(load(at) >= border); };
+    return vcombine_s16(vmovn_s32(reaches(from)), vmovn_s32(reaches(from + W)));
+  };
+  const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
+  uint8x16_t of[kTileBlocks];
+  for (int b = 0; b < kTileBlocks; b++) {
+    const float* from = values + b * kPanel;
+    const int8x16_t lanes = vcombine_s8(vmovn_s16(words(from)), vmovn_s16(words(from + 2 * W)));
+    of[b] = vandq_u8(vreinterpretq_u8_s8(lanes), bit);
+  }
+  const uint8x16_t all = vpaddq_u8(vpaddq_u8(of[0], of[1]), vpaddq_u8(of[2], of[3]));
+  bits = vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(all, all)), 0);
 #else
   for (int i = 0; i < kTileRows; i += W)
     bits |= static_cast<uint64_t>(lane_bits(load(values + i) >= border)) << i;
@@ -63,7 +77,7 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
 }
 
 // Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
-constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
+constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : SUFFICE_NEON ? 5 : 3;
 
 // The same for one type as it is stored. AVX2 splits bfloat16 by a mask, which takes a register.
 template <Type T>
@@ -72,7 +86,7 @@ constexpr int kQueriesOf = SUFFICE_LEVEL == 3 && T == Type::bf16 ? 5 : kQueries;
 // Groups of 16 handled together: enough independent sums to hide the latency of one, and data
 // loaded for a query row serves as many sums as registers hold.
 constexpr int units_for(int queries) {
-  const int units = (SUFFICE_LEVEL == 4 ? 24 : 10) / (queries * kVectors);
+  const int units = (SUFFICE_LEVEL == 4 ? 24 : SUFFICE_NEON ? 20 : 10) / (queries * kVectors);
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 

@@ -100,7 +100,7 @@ struct WeightedSums {
     Taken loaded[U][kVectors];
     load_units<T, Pairs, U>(values, rest, loaded);
     for (int q = 0; q < Q; q++) {
-      const Taken weight = broadcast<Taken>(weights_at<T, Pairs>(weights, first + q, place));
+      const auto weight = word<Taken>(weights_at<T, Pairs>(weights, first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
           if constexpr (byte_weights(T))

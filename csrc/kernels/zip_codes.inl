@@ -20,6 +20,19 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
   to[0] = reinterpret_cast<vi>(low);
   to[1] = reinterpret_cast<vi>(high);
 #endif
+#elif SUFFICE_NEON
+  const auto two = [&](int i) __attribute__((always_inline)) {
+    const auto row = [&](int j) { return vld1_u8(reinterpret_cast<const uint8_t*>(rows[j])); };
+    return vreinterpretq_u16_u8(
+        vcombine_u8(vzip1_u8(row(i), row(i + 1)), vzip2_u8(row(i), row(i + 1))));
+  };
+  const uint16x8_t a = two(0), b = two(2);
+  const vi levels = load_bits(kRowCodebook.levels);
+  for (int i = 0; i < 2; i++) {
+    const vi codes = reinterpret_cast<vi>(i == 0 ? vzip1q_u16(a, b) : vzip2q_u16(a, b));
+    to[i] = look_up(levels, codes);
+    to[2 + i] = look_up(levels, codes >> 4);
+  }
 #else
   for (int v = 0; v < kVectors; v++) {
     int8_t part[kVectorBytes];

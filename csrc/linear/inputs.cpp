@@ -57,7 +57,7 @@ void InputBuffers::prepare(int rows, int stride) {
 void InputBuffers::reserve(const Linear& w) {
   const size_t elements = static_cast<size_t>(rows_) * stride_;
   if (w.type == Type::i8) grow(codes_, elements);
-  if (takes_rounded(w)) grow(rounded_, elements / 2);
+  if (takes_rounded(w)) grow(rounded_, elements / 2 + stride_ / 2);  // rows may lie in pairs
   if (takes_changed(w)) grow(changed_, elements);
   if (w.type != Type::codebook) return;
   if (kernels().codes.takes_bytes) grow(bytes_, w.max_code > kMaxByte ? 2 * elements : elements);

@@ -116,7 +116,8 @@ struct Inputs {
   const int8_t* bytes = nullptr;       // [columns / 32][count][8][1 or 2][4]: low bytes, high bytes
   const int16_t* pairs = nullptr;      // [columns / 32][count][32]
   const InputStretch* stretches = nullptr;  // [columns / 32][count]
-  // [blocks of 8 rows][columns / 2][rows of the block] of bfloat16 weights: pairs of bfloat16.
+  // [blocks of 8 rows][columns / 2][rows of the block] of bfloat16 weights: pairs of bfloat16; with
+  // NEON as linear_bf16_neon.inl has them.
   const uint32_t* rounded = nullptr;
   int stride = 0;
   int count = 0;

@@ -1,7 +1,8 @@
 """The only importer of the compiled core: instruction sets, threads and bandwidth.
 
 `SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512,
-v4_bf16 = AVX-512 with BF16) and fails if the CPU lacks it or the build does. The number of threads
+v4_bf16 = AVX-512 with BF16; on ARM neon, neon_dot = with dot products, neon_i8mm = with matrices of
+bytes and of bfloat16) and fails if the CPU lacks it or the build does. The number of threads
 defaults to the cores that CPU affinity and the cgroup's quota allow.
 
 While decoding, the core receives NumPy arrays, never torch tensors. Accessing a tensor runs Python
@@ -33,7 +34,7 @@ __all__ = [
 
 PANEL: int = core.PANEL
 LOGIT_BLOCK: int = core.LOGIT_BLOCK
-ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "base")
+ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "neon_i8mm", "neon_dot", "neon", "base")
 
 
 def extension() -> str:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draws import normal
+from isas import rounds_bf16
 from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear
@@ -44,7 +45,7 @@ def test_product_and_batch_invariance(each_isa: str, kind: str, size: tuple[int,
     x = normal(133, columns, seed=2)
     whole = multiply(packed, x)
     taken = x
-    if each_isa == "v4_bf16" and kind == "none:dtype=bfloat16":
+    if rounds_bf16() and kind == "none:dtype=bfloat16":
         taken = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert_matches(
         whole, expected(packed, taken, np.float64), expected(packed, taken, np.float32), factor=4
@@ -126,7 +127,7 @@ def test_the_extension_rounds_to_int8_as_well(
         assert np.square(error).sum() == pytest.approx(np.square(expected).sum(), rel=0.02)
         # Trials that lose nearly the same may be ranked otherwise, most of all in short groups.
         whole = size[1] // 32 * 32
-        assert (error == expected)[:, :whole].sum() >= 0.95 * size[0] * whole
+        assert (error == expected)[:, :whole].sum() >= 0.94 * size[0] * whole
 
 
 @pytest.mark.parametrize("bits", [8, 16])

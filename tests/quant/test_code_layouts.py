@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draws import normal
+from isas import fused
 from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear, unpack
@@ -115,7 +116,7 @@ def inputs(packed: PackedCodes, x: np.ndarray, dtype: type) -> np.ndarray:
     scale = np.abs(parts).max(-1, keepdims=True) / np.float32(packed.most)
     scale = np.maximum(scale, np.finfo(np.float32).tiny)
     inverse = 1 / scale
-    whole = parts * inverse if native.isa() == "base" else parts.astype(np.float64) * inverse
+    whole = parts.astype(np.float64) * inverse if fused() else parts * inverse
     rounded = np.rint(whole).astype(dtype) * scale.astype(dtype)
     return packed.by_input(rounded.reshape(len(x), -1)[:, : x.shape[1]])
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draws import normal
+from isas import fused
 from oracle import assert_matches
-from suffice import native
 from suffice.backends.cpu.linear import native_linear, unpack
 from suffice.errors import InputError
 from suffice.native import core
@@ -70,8 +70,8 @@ def inputs(packed: PackedCodes, x: np.ndarray, dtype: type) -> np.ndarray:
     parts = grouped(x, UNIT)
     scale = np.abs(parts).max(-1, keepdims=True) / np.float32(packed.most)
     inverse = 1 / np.maximum(scale, np.finfo(np.float32).tiny)
-    # AVX2 and AVX-512 round the product once, together with the addition that makes it whole.
-    whole = parts * inverse if native.isa() == "base" else parts.astype(np.float64) * inverse
+    # Other sets round the product once, together with the addition that makes it whole.
+    whole = parts.astype(np.float64) * inverse if fused() else parts * inverse
     stretches = np.rint(whole).astype(dtype) * scale.astype(dtype)
     rounded = stretches.reshape(len(x), -1)[:, : x.shape[1]]
     return rotate(rounded, packed.rotation) if packed.rotation else rounded

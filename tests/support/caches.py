@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from suffice import native
+from isas import rounds_bf16
 from suffice.attention.planes import GREATEST, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
@@ -176,7 +176,7 @@ def _planes_of(base: np.ndarray, whole: np.ndarray, *, in_planes: bool) -> Plane
 def in_pairs(dtype: str) -> bool:
     """Return whether keys or values of a type are multiplied in pairs of bfloat16, and with them
     queries and weights rounded to bfloat16."""
-    return dtype == "bfloat16" and native.isa() == "v4_bf16"
+    return dtype == "bfloat16" and rounds_bf16()
 
 
 def as_multiplied(

@@ -9,6 +9,7 @@ namespace {
 #include "kernels/linear_codes_layout.inl"
 #include "kernels/linear_codes.inl"
 #include "kernels/linear_codes_crossed.inl"
+#include "kernels/linear_codes_neon.inl"
 #include "kernels/linear_codes_found.inl"
 #include "kernels/linear_codes_unpack.inl"
 #include "kernels/linear_codes_inputs.inl"

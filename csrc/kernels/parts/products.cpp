@@ -8,6 +8,7 @@ namespace {
 #include "kernels/linear_ahead.inl"
 #include "kernels/linear_f8.inl"
 #include "kernels/linear_bf16.inl"
+#include "kernels/linear_bf16_neon.inl"
 #include "kernels/linear.inl"
 #include "kernels/pack.inl"
 #include "kernels/round_groups.inl"

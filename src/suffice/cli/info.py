@@ -28,6 +28,9 @@ ISA_NAMES = {
     "v4": "AVX-512",
     "v3_vnni": "AVX2 with VNNI",
     "v3": "AVX2",
+    "neon_i8mm": "NEON with I8MM and BF16",
+    "neon_dot": "NEON with dot products",
+    "neon": "NEON",
     "base": "plain loops",
 }
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))

@@ -19,8 +19,9 @@ from suffice.checkpoints import packed_file, packed_store
 # A process that keeps weights and ends. Its thread stops after the first piece, and a child waits
 # for a file `go`; without `wait`, nobody stops.
 PROGRAM = """
-import os, pathlib, sys, threading, time
+import os, pathlib, signal, sys, threading, time
 import numpy as np
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
 from suffice.checkpoints import packed_file, packed_store
 folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
 packed_file.WRITTEN, packed_store.LOWEST, packed_store.LOW = 1000, 0, 0

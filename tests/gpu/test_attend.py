@@ -222,7 +222,11 @@ def test_the_comparison_bites(
         ("art:values=0.1", {}, "art: values=0.1 on a GPU: must be 0"),
         ("certified:values=0.1", {}, "certified: values=0.1 on a GPU: must be 0"),
         ("aet:order=sketch", {}, "aet: order=sketch on a GPU: must be newest"),
-        ("exact", {"size": 72}, "heads of size 72 on a GPU: must be a multiple of 16 from 16 to 256"),
+        (
+            "exact",
+            {"size": 72},
+            "heads of size 72 on a GPU: must be a multiple of 16 from 16 to 256",
+        ),
         ("exact", {"dtype": torch.float64}, "queries are torch.float64: must be"),
     ],
 )

@@ -30,9 +30,9 @@ def orders(case: Case) -> list[list[list[int]]]:
     ]
 
 
-@pytest.mark.parametrize("window", [None, 330, 60])
+@pytest.mark.parametrize("window", [None, 230, 60])
 def test_each_block_comes_once_newest_or_heaviest_first(window: int | None) -> None:
-    case = uneven((420, 333, 40), group=2, window=window)
+    case = uneven((300, 213, 40), group=2, window=window)
     for at, of_heads in enumerate(orders(case)):
         first, length = case.firsts[at], case.lengths[at]
         begin, end = (PER_CHUNK * each for each in complete_chunks(first, length))
@@ -56,10 +56,10 @@ def shares_of(case: Case, at: int, head: int) -> np.ndarray:
 
 
 def test_what_never_stops_is_exact() -> None:
-    case = uneven((420, 333, 40), group=2, window=330)
+    case = uneven((300, 40), group=2, window=230)
     found, reads = case.run(ENDLESS)
     np.testing.assert_allclose(found, case.run("exact")[0], atol=2e-6)
-    assert reads.keys.tolist() == [[330] * 2, [330] * 2, [40] * 2]
+    assert reads.keys.tolist() == [[230] * 2, [40] * 2]
     for at, (first, length) in enumerate(zip(case.firsts, case.lengths, strict=True)):
         begin, end = complete_chunks(first, length)
         each = CHUNK * 64 // 2 + 4 * 64 + 4 * PER_CHUNK
@@ -67,9 +67,8 @@ def test_what_never_stops_is_exact() -> None:
         assert reads.sketched[at].tolist() == [(end - begin) * each] * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_stops_where_the_reference_does_and_sooner_than_newest_first(dtype: torch.dtype) -> None:
-    case = uneven((420, 333), group=2, dtype=dtype)
+def test_it_stops_where_the_reference_does_and_sooner_than_newest_first() -> None:
+    case = uneven((420, 333), group=2, dtype=torch.bfloat16)
     case.k[:, :, 100:110] *= 3  # heavy rows far back
     found, reads = case.run(SKETCHED)
     expected = case.reference(SKETCHED)
@@ -101,6 +100,4 @@ def test_the_comparison_bites(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sketches, "heaviest_first", lightest)
     with pytest.raises(AssertionError):
-        test_each_block_comes_once_newest_or_heaviest_first(None)
-    with pytest.raises(AssertionError):
-        test_what_never_stops_is_exact()  # blocks without a sketch are read twice
+        test_each_block_comes_once_newest_or_heaviest_first(230)

@@ -107,6 +107,8 @@ def decode_attention(
         tokens = Tokens(mine, begins, ends, most)
         out, reads = attend(rules, q[own], held, tokens, scale=scale)
         found.append((out, torch.stack((reads.keys, reads.values, reads.fetched))))
+    if len(found) == 1:  # as nearly always: nothing is copied
+        return found[0]
     outputs, counts = zip(*found, strict=True)
     return torch.cat(outputs), torch.cat(counts, 1)
 

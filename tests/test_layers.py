@@ -28,14 +28,14 @@ LAYERS = [
     ["decoder"],
     ["backends"],
     ["attention", "experts", "policy"],
-    ["cache", "quant", "sampling", "pull"],
+    ["cache", "dialects", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
     ["outside", "warned"],
     ["arrays", "errors", "data", "flags", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ROOMS = [  # of serve; its other modules stand above them
-    ["dialects", "page"],
+    ["interfaces", "page"],
     ["http"],
     ["processes"],
     ["errors", "settings"],
@@ -203,7 +203,7 @@ def test_imports_point_down_the_rooms_of_serve() -> None:
     [
         ("http.guard", "from suffice.serve.page import FILES", ["http imports page"]),
         ("page.browser", "import suffice.serve.http.bodies", []),
-        ("page.browser", "from suffice.serve.dialects import chat", ["page imports dialects"]),
+        ("page.browser", "from suffice.serve.interfaces import chat", ["page imports interfaces"]),
         ("errors", "def f():\n    from suffice.serve import app", ["errors imports app"]),
         ("processes.wire", "from suffice.serve.settings import Settings", []),
         ("processes.wire", "from suffice.serve.processes import link", []),

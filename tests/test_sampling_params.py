@@ -76,6 +76,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"allowed_token_ids": [True]},
         "allowed_token_ids: True is not a token id (a whole number of at least 0)",
     ),
+    ({"marked_token_ids": list(range(33))}, "marked_token_ids: must hold at most 32 token ids"),
     ({"bad_words": "word"}, "bad_words='word': must be a list of strings, or None"),
     (
         {"structured_outputs": "json"},

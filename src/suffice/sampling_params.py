@@ -14,6 +14,7 @@ from typing import Any
 from suffice.errors import InputError, OptionError, check_text, unknown
 
 GREEDY_BELOW = 1e-5
+MOST_MARKED = 32  # the characters that Unicode reserves: each stands for a token
 STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -45,6 +46,8 @@ class SamplingParams:
             one, from the model's own distribution: before penalties, bias, temperature and masks.
         prompt_logprobs: Not supported; must stay None.
         skip_special_tokens: Leave special tokens out of the text.
+        marked_token_ids: Tokens that the text shows as one character each, U+FDD0 for the first of
+            them and so on, whether they are special or not; at most 32.
         include_stop_str_in_output: Keep the text that ended the generation.
         logit_bias: Added to the logits of these token ids; values in [-100, 100].
         allowed_token_ids: Only these tokens may be generated.
@@ -75,6 +78,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    marked_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
@@ -114,10 +118,12 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", _texts("stop", stop))
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words))
-        for name in ("stop_token_ids", "allowed_token_ids"):
+        for name in ("stop_token_ids", "allowed_token_ids", "marked_token_ids"):
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
         if self.allowed_token_ids == ():
             raise InputError("allowed_token_ids=[]: must hold at least one token id, or be None")
+        if len(self.marked_token_ids or ()) > MOST_MARKED:
+            raise InputError(f"marked_token_ids: must hold at most {MOST_MARKED} token ids")
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         _check_structure(self.structured_outputs)
 

@@ -9,8 +9,8 @@ import pytest
 
 from scripted_engine import OUT_OF_MEMORY, text_of, token_of
 from serving import Served, events
-from suffice.serve.dialects.completion import MOST_PROMPTS, split
 from suffice.serve.errors import Problem
+from suffice.serve.interfaces.completion import MOST_PROMPTS, split
 
 PATH = "/v1/completions"
 

@@ -14,9 +14,9 @@ import pytest
 from serving import Served, served
 from suffice.engine.work import Final
 from suffice.serve import errors
-from suffice.serve.dialects.answer import check
 from suffice.serve.errors import Problem
 from suffice.serve.http.heads import LINE_BYTES, MOST_HEADER_BYTES, MOST_PATH_BYTES, MOST_UNPARSED
+from suffice.serve.interfaces.answer import check
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 Check = Callable[[Served, Callable[..., Any]], Any]

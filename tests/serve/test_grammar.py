@@ -20,8 +20,8 @@ from suffice.cli.serve import engine_options
 from suffice.engine import structured
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
-from suffice.serve.dialects import grammar
 from suffice.serve.errors import Problem
+from suffice.serve.interfaces import grammar
 from suffice.serve.settings import ENGINE
 from suffice.text.tokenizer import load_tokenizer
 

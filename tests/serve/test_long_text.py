@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from serving import Served
-from suffice.serve.dialects.fields import MOST_ENTRIES, MOST_NUMBERS
 from suffice.serve.http.text import MOST_APART
+from suffice.serve.interfaces.fields import MOST_ENTRIES, MOST_NUMBERS
 
 LONG = "a " * (3 << 19)  # 3 MiB
 TALK = [{"role": "user", "content": LONG}]

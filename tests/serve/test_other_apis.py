@@ -13,7 +13,7 @@ from serving import Served, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
-from suffice.serve.dialects import messages, responses
+from suffice.serve.interfaces import messages, responses
 from suffice.serve.settings import ENGINE
 
 if TYPE_CHECKING:  # they take seconds to load
@@ -109,7 +109,8 @@ def test_tools_of_messages(real: Served) -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice 'any' needs tools"),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice 'tool' needs tools"),
         ({"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": []}}, "none, not []"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "must be {'type': 'disabled'}"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "must be {'type': 'adaptive'}"),
+        ({"thinking": {"type": "deep"}}, "must be {'type': 'adaptive'}, {'type': 'disabled'} or"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: must be"),
         ({"max_tokns": 1}, "Did you mean 'max_tokens'?"),
         (

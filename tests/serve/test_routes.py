@@ -34,7 +34,7 @@ def raw(server: Served, data: bytes, wait: float = 5.0) -> bytes:
 def test_models(server: Served) -> None:
     (card,) = server.client.get("/v1/models").json()["data"]
     assert card["id"] == "scripted" and card["max_model_len"] == 512
-    assert card["meta"] == {"n_vocab": 300, "n_ctx": 512, "size": 123}
+    assert card["meta"] == {"n_vocab": 400, "n_ctx": 512, "size": 123}
     assert server.client.get("/v1/models/scripted").json() == card
     assert server.client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
 
@@ -48,8 +48,8 @@ def test_tokens(server: Served) -> None:
     assert longer["count"] > found["count"] and longer["max_model_len"] == 512
     both = server.post("/tokenize", {"prompt": "a", "messages": messages})
     assert both.status_code == 400
-    bad = server.post("/detokenize", {"tokens": [300]})
-    assert bad.status_code == 400 and "0 to 299" in bad.json()["error"]["message"]
+    bad = server.post("/detokenize", {"tokens": [400]})
+    assert bad.status_code == 400 and "0 to 399" in bad.json()["error"]["message"]
 
 
 def test_special_tokens_may_be_left_out(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ OTHERS: dict[str, Any] = {
     "repeat_penalty": 1.1,
     "typical_p": 0.9,
     "mirostat": 2,
-    "enable_thinking": False,
+    "reasoning_format": "none",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from serving import Served, real
 from suffice.engine.work import TokenLogprob
-from suffice.serve.dialects.logprobs import of_chat, of_completion
+from suffice.serve.interfaces.logprobs import of_chat, of_completion
 
 CHAT = "/v1/chat/completions"
 

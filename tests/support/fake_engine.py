@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -289,7 +289,7 @@ class FakeTokenizer:
         text = "".join(f"{message['content']}\n" for message in messages)
         return self.encode(text + ("E" if add_generation_prompt else ""))
 
-    def stream(self, *, skip_special: bool) -> FakeDecoder:
+    def stream(self, *, skip_special: bool, marked: Sequence[int] = ()) -> FakeDecoder:
         return FakeDecoder(skip_special)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Letters:
         assert message["role"] == "user" and add_generation_prompt
         return self.encode(f"<user>{message['content']}<model>", special=False)
 
-    def stream(self, *, skip_special: bool) -> Letters:
+    def stream(self, *, skip_special: bool, marked: Sequence[int] = ()) -> Letters:
         return self
 
     def push(self, token: int) -> str:

@@ -26,7 +26,7 @@ from suffice.errors import Busy, Closed, InputError
 from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Opened
 
-VOCABULARY = 300
+VOCABULARY = 400
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
 LENGTH = 40  # tokens of an answer without a limit
 PIECE = 10  # characters of a token, if the answer's text is given

@@ -94,15 +94,15 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     Raises:
         InputError: A bad value, or contradictory options.
     """
+    from suffice.dialects.speech import check
     from suffice.pull import resolve
-    from suffice.serve.dialects.tools import parser_of
 
     own = dict(flags.own)
     model = flags.with_threads(model)
     config = model.config()  # refuses bad options
     for text in flags.limits.allow_attention:
         config.with_attention(text)
-    parser_of(None, own.get("tool_parser", Settings.tool_parser))
+    check(*(own.get(f"{each}_parser", "auto") for each in ("reasoning", "tool")))
     flags.check_tls()
     path = resolve(model.model)
     own["api_keys"] = flags.keys()

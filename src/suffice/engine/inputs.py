@@ -14,6 +14,7 @@ from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import LoopRunner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
+from suffice.engine.thinking import Thinking, Thought
 from suffice.errors import InputError, OptionError, brief, check_text, unknown
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
@@ -244,9 +245,22 @@ class RequestMaker:
             stop_ids=eos | frozenset(params.stop_token_ids or ()),
             bad_words=self._bad_words(params),
         )
-        return Sample(
-            request, state, self._tokenizer.stream(skip_special=params.skip_special_tokens)
-        )
+        marked = params.marked_token_ids or ()
+        text = self._tokenizer.stream(skip_special=params.skip_special_tokens, marked=marked)
+        return Sample(request, state, text)
+
+    def think(self, request: Request, thinking: Thinking) -> None:
+        """Let a request's samples think before they follow their grammar.
+
+        Raises:
+            InputError: A token is outside of the vocabulary.
+        """
+        opening = () if thinking.open is None else (thinking.open,)
+        self._check_ids("thinking", (*opening, *thinking.close))
+        decode = self._tokenizer.decode
+        for sample in request.samples:
+            state = sample.state
+            state.constraint = Thought(thinking, state.constraint, state.stop_ids, decode)
 
     def _seed_of(self, number: int) -> int:
         counter = struct.pack("<2Q", self._seed, number)
@@ -270,6 +284,7 @@ class RequestMaker:
             )
         self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("marked_token_ids", params.marked_token_ids or ())
         self._check_ids("logit_bias", list(params.logit_bias or ()))
 
     def tokens(self, prompt: Any) -> tuple[str | None, list[int]]:

@@ -361,6 +361,6 @@ class Tokenizer(Protocol):
         """Return a conversation as text; `continue_last` leaves the last message open."""
         ...
 
-    def stream(self, *, skip_special: bool) -> Detokenizer:
-        """Return a detokenizer for a new text."""
+    def stream(self, *, skip_special: bool, marked: abc.Sequence[int] = ()) -> Detokenizer:
+        """Return a detokenizer for a new text; `marked` tokens are a character each."""
         ...

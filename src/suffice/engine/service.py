@@ -139,6 +139,8 @@ class Engine:
                 raise InputError("grammar and structured_outputs contradict each other: give one")
             for sample in request.samples:
                 sample.state.constraint = work.grammar.start()
+        if work.thinking is not None:
+            self._maker.think(request, work.thinking)
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = Job(work, request, on_delta, self._clock())

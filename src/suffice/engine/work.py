@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.attention.rule import Guarantee
+from suffice.engine.thinking import Thinking
 from suffice.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Work:
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
         grammar: What the samples' texts must follow.
+        thinking: What precedes that, or is limited.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Work:
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
 from suffice.serve import health
-from suffice.serve.dialects import chat, completion, messages, models, responses, tokens
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.http.bodies import stopping
 from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, key_of, note
+from suffice.serve.interfaces import chat, completion, messages, models, responses, tokens
 from suffice.serve.page import FILES, browser
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]

@@ -14,11 +14,11 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from suffice.dialects.speech import check
 from suffice.engine.options import EngineOptions, options
 from suffice.errors import InputError, OptionError, brief, one_line, unknown
 from suffice.flags import offered
 from suffice.pull import DEFAULT_MODEL
-from suffice.serve.dialects.tools import parser_of
 from suffice.serve.settings import GENERATION, Limits, Settings
 
 FRONT_NODES = ("head", "any")
@@ -118,7 +118,7 @@ def _settings(
     config = Config.built(EngineOptions(**engine))  # refuses bad options
     for text in limits.allow_attention:
         config.with_attention(text)
-    parser_of(None, settings.tool_parser)
+    check(settings.reasoning_parser, settings.tool_parser)
     return dataclasses.replace(
         settings,
         options={**engine, "threads": cluster.threads},  # not checked here: nodes may have more

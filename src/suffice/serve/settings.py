@@ -89,7 +89,8 @@ class Settings:
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.
         page: Whether there is a page for browsers at `/`, with a live view.
-        tool_parser: How the model writes tool calls; "auto" asks its chat template.
+        reasoning_parser, tool_parser: How the model writes thinking and calls of tools; "auto" asks
+            its chat template.
     """
 
     model: str
@@ -172,7 +173,14 @@ class Settings:
     tool_parser: str = _server(
         "auto",
         "--tool-call-parser",
-        "How the model writes tool calls: hermes, llama3; auto: by its chat template.",
+        "How the model writes calls of tools, by vLLM's names: hermes, mistral, qwen3_coder, ...; "
+        "auto: by its chat template.",
+    )
+    reasoning_parser: str = _server(
+        "auto",
+        "--reasoning-parser",
+        "How the model writes its thinking, by vLLM's names: qwen3, deepseek_r1, ...; none: as a "
+        "part of the answer; auto: by its chat template.",
     )
     allowed_origins: tuple[str, ...] = _server(
         (),

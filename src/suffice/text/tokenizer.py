@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from suffice.checkpoints.files import is_quantized, locate
 from suffice.errors import InputError, check_text
 from suffice.text.chat_template import ChatTemplate
+from suffice.text.marked import MarkedDecoder
 from suffice.text.text_bound import TextBound, text_bound
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class Tokenizer:
         """Return the id of every token."""
         found: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         return found
+
+    def whole(self) -> dict[str, int]:
+        """Return the tokens that are kept whole in any text, by their text."""
+        found = self._backend.get_added_tokens_decoder()
+        return {token.content: ident for ident, token in found.items()}
 
     def spelled(self, tokens: Sequence[int]) -> list[str | None]:
         """Return how the vocabulary spells tokens, None where it has no such token."""
@@ -166,9 +172,15 @@ class Tokenizer:
 
         return cls(read_stored(facts, text, _STORED, where), size)
 
-    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
-        """Return a decoder for a new text."""
-        return StreamDecoder(self._backend, skip_special=skip_special)
+    def stream(
+        self, *, skip_special: bool = True, marked: Sequence[int] = ()
+    ) -> StreamDecoder | MarkedDecoder:
+        """Return a decoder for a new text; `marked` tokens are a character each."""
+
+        def new() -> StreamDecoder:
+            return StreamDecoder(self._backend, skip_special=skip_special)
+
+        return MarkedDecoder(new, marked) if marked else new()
 
     def _ident(self, role: str) -> int | None:
         token = self.special.get(role)

@@ -97,11 +97,6 @@ class Front:
         return self._text
 
     @property
-    def tool_form(self) -> str | None:
-        """How the operator says that the model writes tool calls; None if the template says it."""
-        return None if self.settings.tool_parser == "auto" else self.settings.tool_parser
-
-    @property
     def facts(self) -> wire.Facts:
         """What the engine said of its model."""
         if (found := self.instance.facts) is None:
@@ -119,7 +114,7 @@ class Front:
             options = self.settings.options
             source = options.get("tokenizer") or resolve(str(options.get("model")))
             tokenizer = await asyncio.to_thread(load_tokenizer, source)
-            self._text = Text(tokenizer)
+            self._text = Text(tokenizer, self.settings.reasoning_parser, self.settings.tool_parser)
         await started
         self._sweeper = asyncio.create_task(self._sweep())
 

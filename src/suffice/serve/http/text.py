@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from suffice.dialects.speech import Speech
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.talk import talk_of
@@ -36,11 +37,24 @@ class Room:
     apart: bool = False
 
 
-class Text:
-    """A model's tokenizer and chat template."""
+class Prompt(NamedTuple):
+    """A conversation's tokens; `thinking` says that it ends within the model's thinking."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    tokens: list[int]
+    thinking: bool
+
+
+class Text:
+    """A model's tokenizer, chat template and dialect."""
+
+    def __init__(self, tokenizer: Tokenizer, thinking: str = "auto", calls: str = "auto") -> None:
+        """Take a tokenizer; for the dialect see `Speech`.
+
+        Raises:
+            InputError: The dialect asked for is unknown, or cannot be taught.
+        """
         self.tokenizer = tokenizer
+        self.speech = Speech(tokenizer, thinking=thinking, calls=calls)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
         self._bound = tokenizer.text_bound()
         self._byte_level = "Ġ" in "".join(tokenizer.vocabulary())
@@ -89,12 +103,8 @@ class Text:
         add_generation_prompt: bool = True,
         continue_last: bool = False,
         facts: Mapping[str, Any] | None = None,
-        form: str | None = None,
-    ) -> list[int]:
-        """Return a conversation's tokens.
-
-        `form` is how the model writes tool calls; with it, a template that takes no tools is given
-        them as text.
+    ) -> Prompt:
+        """Return a conversation's tokens; a template that takes no tools is given them as text.
 
         Raises:
             Problem: There are more messages or there is more text than the context has tokens for.
@@ -106,15 +116,16 @@ class Text:
             )
             raise Problem("context_length_exceeded", message, param=room.param)
         talk = talk_of(messages, self.tokenizer.chat_template)
-        if form is not None and not self.tokenizer.takes_tools:
-            talk = taught(talk, (facts or {}).get("tools"), form)
+        if self.speech.taught is not None:
+            talk = taught(talk, (facts or {}).get("tools"), self.speech.taught)
         text = self.tokenizer.chat_text(
             talk,
             add_generation_prompt=add_generation_prompt,
             continue_last=continue_last,
             facts=facts,
         )
-        return self.encode(text, room, special=False)
+        opened = self.speech.opened(text) and (add_generation_prompt or continue_last)
+        return Prompt(self.encode(text, room, special=False), opened)
 
     def token_bytes(self, token: int, text: str) -> list[int]:
         """Return a token's bytes; `text` is its text, which may be half a character."""

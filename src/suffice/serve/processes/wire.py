@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from suffice.engine.thinking import Thinking
 from suffice.engine.work import Delta, Look
 from suffice.errors import InputError, OptionError, one_line
 
@@ -51,6 +52,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     group: str = ""
     known: list[list[int]] = []
     grammar: str | None = None
+    thinking: Thinking | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):

@@ -11,16 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from suffice.dialects.reader import Part
 from suffice.engine.work import Delta
 from suffice.errors import brief
-from suffice.serve.dialects.answer import Reply
-from suffice.serve.dialects.chat import Chat, prepared
-from suffice.serve.dialects.costs import costs, usage
-from suffice.serve.dialects.fields import Extras, Objects, Texts, checked, json_kind, read_object
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.stream import HOLE, EventStream, Prepared, event
 from suffice.serve.http.text import Room
+from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.chat import Chat, facts_of, prepared
+from suffice.serve.interfaces.costs import costs, usage
+from suffice.serve.interfaces.fields import Extras, Objects, Texts, checked, json_kind, read_object
+from suffice.serve.interfaces.tools import Tools
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -45,6 +47,7 @@ class Messages(BaseModel):
     tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
 
@@ -63,8 +66,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
             reply = await prepared(front, chat, key, "msg")
         if body.stream:
             parts = _Parts(reply)
-            quick = parts.quick if reply.reader is None else None
-            return EventStream(front, reply.job, parts.events(), b"", _failed, quick)
+            return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
         try:
             whole = await reply.gathered(request)
         finally:
@@ -80,16 +82,16 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
     try:
         body = chat_of(_read(front, raw, Messages))
         front.check_model(body.model)
-        facts = {"tools": body.tools} if body.tools else {}
         room = Room(front.facts.max_model_len, "messages", apart=True)
         tokens = await front.text.run(
-            lambda: front.text.chat(
-                body.messages,
-                room,
-                add_generation_prompt=not body.continue_final_message,
-                continue_last=body.continue_final_message,
-                facts=facts,
-                form=front.tool_form,
+            lambda: (
+                front.text.chat(
+                    body.messages,
+                    room,
+                    add_generation_prompt=not body.continue_final_message,
+                    continue_last=body.continue_final_message,
+                    facts=facts_of(body, Tools(body.tools or (), body.tool_choice, True)),
+                ).tokens
             ),
             "messages",
         )
@@ -100,16 +102,30 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
 
 def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
     given = read_object(raw)
-    thinking = given.pop("thinking", None)
-    if thinking is not None and thinking != {"type": "disabled"}:
-        message = (
-            f"thinking: must be {{'type': 'disabled'}}, not {brief(thinking)}: this server has no "
-            "blocks of thinking"
-        )
-        raise Problem("unsupported", message, param="thinking")
     for name in _IGNORED:
         given.pop(name, None)
     return checked(given, kind, allow_unknown=front.settings.allow_unknown_fields)
+
+
+def _thinking(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a chat for `thinking`.
+
+    Raises:
+        Problem: It has another form.
+    """
+    if given is None:
+        return {}
+    kind, budget = given.get("type"), given.get("budget_tokens")
+    whole = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+    if kind == "enabled" and whole:
+        return {"enable_thinking": True, "thinking_token_budget": budget}
+    if kind in ("adaptive", "disabled"):
+        return {} if kind == "adaptive" else {"enable_thinking": False}
+    message = (
+        "thinking: must be {'type': 'adaptive'}, {'type': 'disabled'} or {'type': 'enabled', "
+        f"'budget_tokens': ...}}, not {brief(given)}"
+    )
+    raise Problem("invalid_value", message, param="thinking")
 
 
 def chat_of(body: Messages) -> Chat:
@@ -136,6 +152,8 @@ def chat_of(body: Messages) -> Chat:
         "stream": body.stream,
         "suffice": body.suffice.model_dump(),
         "response_format": _format((body.output_config or {}).get("format")),
+        "reasoning_effort": (body.output_config or {}).get("effort"),
+        **_thinking(body.thinking),
     }
     last = messages[-1]
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
@@ -203,7 +221,7 @@ def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         raise Problem("invalid_value", f"{where}: role must be user or assistant", param="messages")
     if not isinstance(content, list):
         return [{"role": role, "content": _text(content, where)}]
-    texts, calls, found = [], [], []
+    texts, calls, found, thoughts = [], [], [], []
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_use":
@@ -214,10 +232,14 @@ def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             found.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
             )
+        elif kind == "thinking" and role == "assistant":
+            thoughts.append(str(block.get("thinking", "")))
         elif kind not in ("thinking", "redacted_thinking"):
             texts.append(block)
     if texts or calls or not found:
         own: dict[str, Any] = {"role": role, "content": _text(texts, where)}
+        if thoughts:
+            own["reasoning_content"] = "\n".join(thoughts)
         found.append({**own, "tool_calls": calls} if calls else own)
     return found
 
@@ -226,6 +248,8 @@ def _message(reply: Reply, whole: Mapping[str, Any]) -> dict[str, Any]:
     (choice,) = whole["choices"]
     message = choice["message"]
     content: list[dict[str, Any]] = []
+    if thought := message.get("reasoning_content"):
+        content.append({"type": "thinking", "thinking": thought, "signature": ""})
     if message["content"]:
         content.append({"type": "text", "text": message["content"]})
     for call in message.get("tool_calls", ()):
@@ -273,71 +297,81 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 class _Parts:
-    """The events of a stream. A block is text, or one call."""
+    """The events of a stream. A block is thinking, text, or one call."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._begun = self._text_open = False
-        self._index = 0  # of the block
-        self._delta = Prepared(
-            {
-                "type": "content_block_delta",
-                "index": HOLE,
-                "delta": {"type": "text_delta", "text": HOLE},
-            },
-            "content_block_delta",
-        )
+        self._begun = False
+        self._open: str | None = None  # the kind of the block that is open
+        self._index = -1  # of the block
+        self._deltas = {kind: _delta_of(*fields) for kind, fields in _DELTAS.items()}
 
     def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
-        """Return the event of a delta that adds to a text; None if no text is open."""
-        if not self._text_open:
+        """Return the events of a delta; None if none has begun."""
+        if not self._begun:
             return None
-        return self._delta(self._index, delta.text) if delta.text else b""
+        return b"".join(self._of(self._reply.take(ticket, delta)))
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield all events."""
         reply = self._reply
-        async for text, calls in reply.pieces():
-            yield b"".join(self._of(text, calls)) or _named({"type": "ping"})
-        if self._text_open:
-            yield _block_stop(self._index)
+        async for parts in reply.parts():
+            yield b"".join(self._of(parts)) or _named({"type": "ping"})
+        yield b"".join(self._closed())
         stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
         stopped |= costs(reply.job)
         yield _named(stopped) + _named({"type": "message_stop"})
 
-    def _of(self, text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    def _of(self, parts: Sequence[Part]) -> Iterator[bytes]:
         if not self._begun:
             self._begun = True
             message = {**_head(self._reply), "content": [], **_stopped(None, None)}
             yield _named(
                 {"type": "message_start", "message": {**message, "usage": _usage(self._reply)}}
             )
-        if text:
-            if not self._text_open:
-                yield _block_start(self._index, {"type": "text", "text": ""})
-                self._text_open = True
-            yield self._delta(self._index, text)
-        for call in calls:
-            if self._text_open:
-                yield _block_stop(self._index)
-                self._index, self._text_open = self._index + 1, False
-            arguments = call["function"]["arguments"]
-            delta = {"type": "input_json_delta", "partial_json": arguments}
-            yield _block_start(self._index, _tool_use(call))
-            yield _block_delta(self._index, delta) + _block_stop(self._index)
-            self._index += 1
+        for part in parts:
+            if part.kind == "call" or (part.kind != "arguments" and part.kind != self._open):
+                yield from self._closed()
+                self._open = "arguments" if part.kind == "call" else part.kind
+                self._index += 1
+                yield _block_start(self._index, _block_of(part))
+            if part.kind != "call":
+                yield self._deltas[part.kind](self._index, part.text)
+
+    def _closed(self) -> Iterator[bytes]:
+        """Close the block that is open."""
+        if self._open == "thinking":  # clients want one; nobody checks it here
+            signature = {"type": "signature_delta", "signature": ""}
+            yield _named({"type": "content_block_delta", "index": self._index, "delta": signature})
+        if self._open is not None:
+            yield _named({"type": "content_block_stop", "index": self._index})
+        self._open = None
+
+
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "arguments": ("input_json_delta", "partial_json"),
+}
+
+
+def _delta_of(kind: str, field: str) -> Prepared:
+    delta = {"type": kind, field: HOLE}
+    body = {"type": "content_block_delta", "index": HOLE, "delta": delta}
+    return Prepared(body, "content_block_delta")
+
+
+def _block_of(part: Part) -> dict[str, Any]:
+    """Return the block that a part begins, as it is while nothing of it has come."""
+    if part.kind == "call":
+        return {"type": "tool_use", "id": part.ident, "name": part.text, "input": {}}
+    if part.kind == "thinking":
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
 
 
 def _block_start(index: int, block: Mapping[str, Any]) -> bytes:
     return _named({"type": "content_block_start", "index": index, "content_block": block})
-
-
-def _block_delta(index: int, delta: Mapping[str, Any]) -> bytes:
-    return _named({"type": "content_block_delta", "index": index, "delta": delta})
-
-
-def _block_stop(index: int) -> bytes:
-    return _named({"type": "content_block_stop", "index": index})
 
 
 def _named(body: Mapping[str, Any]) -> bytes:

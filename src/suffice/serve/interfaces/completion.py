@@ -8,12 +8,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from suffice.serve.dialects.answer import Reply
-from suffice.serve.dialects.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
-from suffice.serve.dialects.grammar import Structured, check
-from suffice.serve.dialects.requests import fitted, room, works
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
+from suffice.serve.interfaces.grammar import Structured, check
+from suffice.serve.interfaces.requests import fitted, room, works
 
 DEFAULT_TOKENS = 16  # as OpenAI's
 MOST_LOGPROBS = 20

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from suffice.serve.dialects.answer import Reply
-from suffice.serve.dialects.fields import Fields, Objects, parsed
-from suffice.serve.dialects.grammar import Structured, check, of_format
-from suffice.serve.dialects.requests import fitted, room, works
-from suffice.serve.dialects.tools import Tools, parser_of
+from suffice.dialects.speech import Speech
+from suffice.engine.thinking import Thinking
+from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.fields import Fields, Objects, parsed
+from suffice.serve.interfaces.grammar import Structured, check, of_format
+from suffice.serve.interfaces.requests import fitted, room, works
+from suffice.serve.interfaces.tools import Tools
 
 MOST_LOGPROBS = 20
 
@@ -34,6 +38,10 @@ class Chat(Fields):
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
+    reasoning_effort: str | None = Field(None, max_length=20)
+    enable_thinking: bool | None = None
+    thinking_token_budget: int | None = Field(None, ge=0)
+    include_reasoning: bool = True
 
 
 async def complete(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -56,55 +64,80 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
     model = front.check_model(body.model)
     check_chat(body)
     tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-    parser = tool_parser(front, tools)
-    facts = dict(body.chat_template_kwargs or {})
-    if tools.used:
-        facts["tools"] = tools.given
+    speech = front.text.speech
     with front.job(prefix, key, body.request_id) as job:
-        prompt = await front.text.run(
+        found = await front.text.run(
             lambda: front.text.chat(
                 body.messages,
                 room(front, body, "messages"),
                 add_generation_prompt=body.add_generation_prompt,
                 continue_last=body.continue_final_message,
-                facts=facts,
-                form=front.tool_form,
+                facts=facts_of(body, tools),
             ),
             "messages",
         )
-        prompt = fitted(front, prompt, body, "messages")
-        calls = tools.grammar(parser) if parser else None
+        prompt = fitted(front, found.tokens, body, "messages")
         grammar = None
-        if calls or body.response_format is not None or body.structured_outputs is not None:
-            grammar, job.mailbox.form = await front.text.elsewhere(lambda: structure(body, calls))
+        if tools.obliged or body.response_format is not None or body.structured_outputs is not None:
+            grammar, job.mailbox.form = await front.text.elsewhere(
+                lambda: structure(body, tools.grammar(speech))
+            )
         if grammar is not None:
             await check(grammar, front.text.elsewhere, str(job.mailbox.form))
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
-        front.submit(
-            job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
+        own: dict[str, Any] = {"grammar": grammar, "logprobs": top}
+        if speech.thinks or tools.used:
+            own["marked_token_ids"] = speech.marked(calls=tools.used)
+        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar, tools=tools)
+        given = works(front, job, [prompt], body, max_tokens=most, thinking=thinking, **own)
+        front.submit(job, given)
+        reader = None
+        if speech.thinks or tools.used:
+            reader = functools.partial(
+                speech.reader, opened=found.thinking, tools=tools.schemas, obliged=tools.obliged
+            )
+        hidden = not body.include_reasoning
+        return Reply(
+            front, job, body, model=model, chat=True, top=top, reader=reader, hidden=hidden
         )
-        reader = tools.reader(parser) if parser else None
-        return Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
 
 
-def tool_parser(front: Front, tools: Tools) -> str | None:
-    """Return the form of tool calls that the model knows; None if it is to make none.
+def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
+    """Return what the chat template is told, besides the messages.
+
+    Families call the switch of their thinking differently.
+    """
+    facts: dict[str, Any] = {}
+    thinks = body.enable_thinking
+    if body.reasoning_effort is not None:
+        facts["reasoning_effort"] = body.reasoning_effort
+        if body.reasoning_effort == "none":
+            thinks = False
+    if thinks is not None:
+        facts |= {"enable_thinking": thinks, "thinking": thinks}
+    if tools.used:
+        facts["tools"] = tools.given
+    return {**facts, **(body.chat_template_kwargs or {})}
+
+
+def thinking_of(
+    speech: Speech, body: Chat, *, opened: bool, grammar: str | None, tools: Tools
+) -> Thinking | None:
+    """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
     Raises:
-        Problem: There are tools, but the model's chat template knows of none.
+        Problem: The model's thinking can have no budget.
     """
-    if not tools.used:
+    budget = body.thinking_token_budget
+    if (grammar is None and budget is None) or (speech.dialect.channels and tools.obliged):
         return None
-    parser = parser_of(front.text.tokenizer.tool_template, front.settings.tool_parser)
-    if parser is None:
-        message = (
-            "the model's chat template takes no tools; a server with --tool-call-parser hermes, or "
-            "llama3, describes them in the system message"
-        )
-        raise Problem("unsupported", message, param="tools")
-    return parser
+    try:
+        found = speech.limits(opened=opened, budget=budget)
+    except InputError as error:
+        raise Problem("unsupported", str(error), param="thinking_token_budget") from None
+    return None if found is None else Thinking(*found, budget)
 
 
 def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:

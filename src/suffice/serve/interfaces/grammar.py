@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from suffice.engine import structured
 from suffice.errors import InputError, brief
 from suffice.sampling_params import STRUCTURES
-from suffice.serve.dialects.fields import Texts
 from suffice.serve.errors import Problem
+from suffice.serve.interfaces.fields import Texts
 
 MOST_SECONDS = 2.0  # of a check
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from suffice.dialects.reader import Part, Reader
 from suffice.engine.work import Delta, Final
-from suffice.serve.dialects import logprobs
-from suffice.serve.dialects.costs import costs, usage
-from suffice.serve.dialects.fields import Fields
-from suffice.serve.dialects.tools import Reader
 from suffice.serve.errors import Problem, of_engine
+from suffice.serve.http.chance import drawn
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
+from suffice.serve.interfaces import logprobs
+from suffice.serve.interfaces.costs import costs, usage
+from suffice.serve.interfaces.fields import Fields
 from suffice.serve.processes.pending import Ticket
 
 _CODES = {
@@ -30,6 +31,7 @@ _CODES = {
     "internal": "internal",
 }
 _WAIT_SECONDS = 3600.0
+Call = dict[str, Any]
 
 
 @dataclass
@@ -37,25 +39,77 @@ class Sample:
     """What a sample has given so far."""
 
     reader: Reader | None
-    pieces: list[str] = field(default_factory=list)
+    hidden: bool = False  # whether thinking is left out
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entries: list[logprobs.Entry] = field(default_factory=list)
     characters: int = 0
+    thinking_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
     @property
     def reason(self) -> str | None:
         """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
-        called = self.reader is not None and self.reader.calls and not self.reader.broken
+        called = self.calls and self.reader is not None and not self.reader.broken
         return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
+
+    def take(self, delta: Delta) -> list[Part]:
+        """Add a delta; return its parts. A call without an id gets one."""
+        self.tokens += delta.tokens
+        if delta.logprobs is not None:
+            self.entries += delta.logprobs
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        if self.reader is None:
+            self.texts.append(delta.text)
+            return [Part("text", delta.text)] if delta.text else []
+        end, thought = delta.finish_reason, self.reader.thinks
+        parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
+        if thought or any(part.kind == "thinking" for part in parts):
+            self.thinking_tokens += len(delta.tokens)
+        return [
+            self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
+        ]
+
+    def _added(self, part: Part) -> Part:
+        if part.kind == "text":
+            self.texts.append(part.text)
+        elif part.kind == "thinking":
+            self.thoughts.append(part.text)
+        elif part.kind == "call":
+            part = part._replace(ident=part.ident or f"call_{drawn(12).hex()}")
+            function = {"name": part.text, "arguments": ""}
+            self.calls.append({"id": part.ident, "type": "function", "function": function})
+        else:
+            self.calls[part.call]["function"]["arguments"] += part.text
+        return part
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a chat's message."""
+        text = "".join(self.texts)
+        found: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self.thoughts:
+            found |= _reasoning("".join(self.thoughts))
+        if self.calls:
+            found |= {"content": text.strip() or None, "tool_calls": self.calls}
+        return found
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 class Reply:
     """The answer to one HTTP request.
 
-    `top` asks for log probabilities, with this many alternatives. `reader` makes what finds tool
-    calls in a sample's text. `before` is the text that precedes each sample's (`echo`).
+    `top` asks for log probabilities, with this many alternatives. `reader` makes what tells
+    thinking and calls of tools apart in a sample's text; `hidden` leaves thinking out. `before` is
+    the text that precedes each sample's (`echo`).
     """
 
     def __init__(
@@ -67,19 +121,20 @@ class Reply:
         model: str,
         chat: bool,
         top: int | None = None,
-        reader: Any = None,
+        reader: Callable[[], Reader] | None = None,
+        hidden: bool = False,
         before: tuple[str, ...] = (),
     ) -> None:
         self.front, self.job, self.body, self.model = front, job, body, model
         self.chat, self.top, self.before = chat, top, before
-        self.reader = reader
+        self.reader, self.hidden = reader, hidden
         self._samples: dict[tuple[int, int], Sample] = {}
         self._frames = Frames(self.head(streamed=True), chat=chat)
         self._begun: set[int] = set()  # choices whose first chunk has been made
         options = body.stream_options
-        self._plain = not (
-            reader is not None
-            or body.return_token_ids
+        self._plain = reader is None
+        self._quick = not (
+            body.return_token_ids
             or job.copies > 1
             or (options is not None and options.continuous_usage_stats)
         )
@@ -102,7 +157,7 @@ class Reply:
             Problem: The request failed before its first token.
         """
         if self.body.stream:
-            quick = self.quick if self._plain else None
+            quick = self.quick if self._quick else None
             return EventStream(self.front, self.job, self.events(), quick=quick)
         try:
             whole = await self.gathered(request)
@@ -113,12 +168,12 @@ class Reply:
 
     async def gathered(self, request: Request) -> dict[str, Any]:
         """Return the whole answer once all samples have ended."""
-        await collected(self.job, request, self._take)
+        await collected(self.job, request, self.take)
         choices = [choice for ticket in self.job.tickets for choice in self._choices_of(ticket)]
         return {
             **self.head(streamed=False),
             "choices": choices,
-            "usage": usage(self.job),
+            "usage": self.usage(),
             **costs(self.job),
         }
 
@@ -130,15 +185,11 @@ class Reply:
         ]
 
     def _whole(self, sample: Sample, index: int) -> dict[str, Any]:
-        text = "".join(sample.pieces)
         found: dict[str, Any] = {"index": index}
         if self.chat:
-            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-            if sample.reader is not None and sample.reader.calls:
-                message |= {"content": text.strip() or None, "tool_calls": sample.reader.calls}
-            found["message"] = message
+            found["message"] = sample.message
         else:
-            found["text"] = self._before(index) + text
+            found["text"] = self._before(index) + "".join(sample.texts)
         found["logprobs"] = self._logprobs(sample.entries, 0)
         if self.body.return_token_ids:
             found["token_ids"] = sample.tokens
@@ -150,26 +201,17 @@ class Reply:
     def _sample(self, ticket: Ticket, at: int) -> Sample:
         sample = self._samples.get((ticket.index, at))
         if sample is None:
-            sample = Sample(None if self.reader is None else self.reader())
+            sample = Sample(None if self.reader is None else self.reader(), self.hidden)
             self._samples[(ticket.index, at)] = sample
         return sample
 
-    def _take(self, ticket: Ticket, delta: Delta) -> list[dict[str, Any]]:
-        """Add a delta to its sample; return the changes of its tool calls, as they are streamed."""
-        check(delta.final, self.job.mailbox.form)
-        sample = self._sample(ticket, delta.sample)
-        text = delta.text
-        calls: list[dict[str, Any]] = []
-        if sample.reader is not None:
-            end = delta.finish_reason
-            text, calls = sample.reader.push(text, last=end is not None, cut=end == "length")
-        sample.pieces.append(text)
-        sample.tokens += delta.tokens
-        if delta.logprobs is not None:
-            sample.entries += delta.logprobs
-        if delta.finish_reason is not None:
-            sample.finish_reason, sample.stop_reason = delta.finish_reason, delta.stop_reason
-        return calls
+    def usage(self) -> dict[str, Any]:
+        """Return the tokens so far, with those of thinking if there can be any."""
+        found = usage(self.job)
+        if self.reader is not None:
+            count = sum(sample.thinking_tokens for sample in self._samples.values())
+            found["completion_tokens_details"] = {"reasoning_tokens": self.job.copies * count}
+        return found
 
     def _logprobs(self, entries: Sequence[logprobs.Entry], offset: int) -> dict[str, Any] | None:
         if self.top is None:
@@ -186,33 +228,37 @@ class Reply:
             batch = await mailbox.take(idle)
             parts: list[bytes] = []
             for ticket, delta in batch:
-                calls = self._take(ticket, delta)
+                found = self.take(ticket, delta)
                 sample = self._sample(ticket, delta.sample)
                 for index in indexes(self.job, ticket, delta.sample):
                     if index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
-                    if self._plain:
+                    if self._plain and self._quick:
                         parts.append(self._piece(sample, delta, index))
                     else:
-                        parts += self._full(frames, sample, delta, index, calls)
+                        parts += self._full(frames, sample, delta, index, found)
                     if delta.finish_reason is not None:
                         parts.append(self._last(frames, sample, delta, index))
-                sample.characters += len(sample.pieces[-1])
+                sample.characters += len(delta.text)
             if part := b"".join(parts) or (b"" if time.monotonic() - shown < idle else KEEP_ALIVE):
                 yield part
                 shown = time.monotonic()
         if options and options.include_usage:
-            yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
+            yield frames.chunk([], {"usage": self.usage(), **costs(self.job)})
 
     def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
         """Return the chunk of a delta that is neither the first nor the last of its choice.
 
-        None if it is the first; the answer must be one with nothing but text and its logprobs.
+        None if it is the first.
         """
         index = ticket.index * ticket.samples + delta.sample
         if index not in self._begun:
             return None
+        if not self._plain:
+            parts = self.take(ticket, delta)
+            sample = self._sample(ticket, delta.sample)
+            return b"".join(self._full(self._frames, sample, delta, index, parts))
         sample = self._sample(ticket, delta.sample)
         found = self._piece(sample, delta, index)
         sample.characters += len(delta.text)
@@ -227,21 +273,25 @@ class Reply:
         entries = self._logprobs(delta.logprobs or (), sample.characters)
         return self._frames.text(index, delta.text, entries)
 
-    async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-        """Yield the text and the calls of a request with one sample, as they come.
+    async def parts(self) -> AsyncIterator[list[Part]]:
+        """Yield the parts of a request with one sample, as they come.
 
-        Both are empty at the start, and when there was nothing to show for a while.
+        There are none at the start, and when there was nothing to show for a while.
         """
         mailbox, idle, shown = self.job.mailbox, self.front.settings.keep_alive_seconds, -math.inf
         while mailbox.open:
             batch = await mailbox.take(idle)
-            text, calls = "", []
+            parts: list[Part] = []
             for ticket, delta in batch:
-                calls += self._take(ticket, delta)
-                text += self._sample(ticket, delta.sample).pieces[-1]
-            if text or calls or time.monotonic() - shown >= idle:
-                yield text, calls
+                parts += self.take(ticket, delta)
+            if parts or time.monotonic() - shown >= idle:
+                yield parts
                 shown = time.monotonic()
+
+    def take(self, ticket: Ticket, delta: Delta) -> list[Part]:
+        """Add a delta to its sample; return its parts."""
+        check(delta.final, self.job.mailbox.form)
+        return self._sample(ticket, delta.sample).take(delta)
 
     @property
     def end(self) -> tuple[str | None, int | str | None]:
@@ -265,29 +315,39 @@ class Reply:
         sample: Sample,
         delta: Delta,
         index: int,
-        calls: list[dict[str, Any]],
+        parts: Sequence[Part],
     ) -> list[bytes]:
         """Return the chunks of a delta with all that was asked for."""
-        text = sample.pieces[-1]
         more = self._more()
-        parts = []
-        if text or (delta.tokens and self.top is not None) or self.body.return_token_ids:
-            choice = self._choice(index, **self._content(text))
-            choice["logprobs"] = self._logprobs(delta.logprobs or (), sample.characters)
+        found = [self._choice(index, **self._content(part)) for part in parts]
+        if not found and ((delta.tokens and self.top is not None) or self.body.return_token_ids):
+            found.append(self._choice(index, **self._content(Part("text", ""))))
+        if found:
+            found[0]["logprobs"] = self._logprobs(delta.logprobs or (), sample.characters)
             if self.body.return_token_ids:
-                choice["token_ids"] = list(delta.tokens)
-            parts.append(frames.choice(choice, more))
-        if calls:
-            parts.append(frames.choice(self._choice(index, delta={"tool_calls": calls}), more))
-        return parts
+                found[0]["token_ids"] = list(delta.tokens)
+        return [frames.choice(each, more) for each in found]
 
-    def _content(self, text: str) -> dict[str, Any]:
-        return {"delta": {"content": text}} if self.chat else {"text": text}
+    def _content(self, part: Part) -> dict[str, Any]:
+        """Return a part as a chunk has it."""
+        if not self.chat:
+            return {"text": part.text}
+        if part.kind == "text":
+            return {"delta": {"content": part.text}}
+        if part.kind == "thinking":
+            return {"delta": _reasoning(part.text)}
+        call: dict[str, Any] = {"index": part.call}
+        if part.kind == "call":
+            function = {"name": part.text, "arguments": ""}
+            call |= {"id": part.ident, "type": "function", "function": function}
+        else:
+            call["function"] = {"arguments": part.text}
+        return {"delta": {"tool_calls": [call]}}
 
     def _more(self) -> dict[str, Any]:
         options = self.body.stream_options
         continuous = options is not None and options.continuous_usage_stats
-        return {"usage": usage(self.job)} if continuous else {}
+        return {"usage": self.usage()} if continuous else {}
 
     def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
         nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}

@@ -39,7 +39,7 @@ Objects = Annotated[list[dict[str, Any]], FIRST_FAULT]
 IGNORED = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "verbosity", "prediction", "obfuscation", "reasoning_effort"),
+        *("prompt_cache_retention", "verbosity", "prediction", "obfuscation"),
         *("timings_per_token", "return_progress"),
     }
 )
@@ -68,13 +68,15 @@ _ELSEWHERE: Mapping[str, str | None] = {
     "n_predict": "max_tokens",
     "n_probs": "logprobs",
     "repeat_penalty": "repetition_penalty",
+    "reasoning_budget": "thinking_token_budget",
+    "thinking_budget_tokens": "thinking_token_budget",
     **dict.fromkeys(
         (
             *("typical_p", "tfs_z", "mirostat", "dynatemp_range", "xtc_probability", "top_n_sigma"),
             *("dry_multiplier", "repeat_last_n", "min_keep", "samplers", "lora", "id_slot"),
             *("t_max_predict_ms", "n_indent", "n_keep", "image_data", "early_stopping"),
             *("logits_processors", "documents", "mm_processor_kwargs", "chat_template"),
-            *("reasoning_format", "add_special_tokens", "thinking", "enable_thinking"),
+            *("reasoning_format", "add_special_tokens", "thinking"),
         )
     ),
 }
@@ -86,6 +88,9 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {  # their values that ask for nothing
     **dict.fromkeys(("image_data", "lora", "logits_processors", "documents"), ([],)),
     "early_stopping": (False,),
     "add_special_tokens": (False,),
+    "reasoning_format": ("auto", "deepseek"),
+    "reasoning_budget": (-1,),
+    "thinking_budget_tokens": (-1,),
 }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from suffice.attention import ATTENTIONS
+from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
-from suffice.serve.dialects.fields import Fields, sampling
 from suffice.serve.errors import Problem
 from suffice.serve.http.chance import drawn
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.text import Room
+from suffice.serve.interfaces.fields import Fields, sampling
 from suffice.serve.processes import wire
 
 
@@ -53,6 +54,7 @@ def works(
     *,
     max_tokens: int | None,
     grammar: str | None = None,
+    thinking: Thinking | None = None,
     **own: Any,
 ) -> list[wire.Submit]:
     """Return the engine's requests, one for each prompt; set the job's copies.
@@ -80,6 +82,7 @@ def works(
             reuse=body.cache_prompt,
             group=_group(front, job, body),
             grammar=grammar,
+            thinking=thinking,
         )
         for at, prompt in enumerate(prompts)
     ]

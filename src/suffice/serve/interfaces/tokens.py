@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from suffice.serve.dialects.fields import Objects, Tokens, checked, read_object
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
 from suffice.serve.http.text import Room
+from suffice.serve.interfaces.fields import Objects, Tokens, checked, read_object
 
 
 class Tokenize(BaseModel):
@@ -60,8 +60,7 @@ async def tokenize(front: Front, request: Request, raw: bytes, key: str) -> Resp
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
             continue_last=body.continue_final_message,
             facts=body.chat_template_kwargs,
-            form=front.tool_form,
-        )
+        ).tokens
 
     tokens = await text.run(run, param)
     found: dict[str, Any] = {

@@ -11,18 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from suffice.dialects.reader import Kind, Part
 from suffice.engine.work import Delta
 from suffice.errors import brief
-from suffice.serve.dialects.answer import Reply
-from suffice.serve.dialects.chat import Chat, prepared
-from suffice.serve.dialects.costs import costs, usage
-from suffice.serve.dialects.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.stream import HOLE, KEEP_ALIVE, EventStream, Prepared, event
+from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.chat import Chat, prepared
+from suffice.serve.interfaces.costs import costs
+from suffice.serve.interfaces.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.processes.pending import Ticket
 
-_IGNORED = ("reasoning", "prompt_cache_options")
+_IGNORED = ("prompt_cache_options",)
+Entries = dict[str, Any]
 # Fields that would change the answer, with the values that ask for nothing, and why not.
 _STATE = "this server keeps no responses"
 _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -68,6 +70,7 @@ class Responses(BaseModel):
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
+    reasoning: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
 
@@ -90,19 +93,12 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         reply = await prepared(front, chat_of(body), key, "resp")
     if body.stream:
         parts = _Parts(reply, body)
-        quick = parts.quick if reply.reader is None else None
-        return EventStream(front, reply.job, parts.events(), b"", _failed, quick)
+        return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
     try:
         whole = await reply.gathered(request)
     finally:
         front.finish(reply.job)
-    message = whole["choices"][0]["message"]
-    calls = message.get("tool_calls", ())
-    items = []
-    if message["content"]:
-        items.append(_text_item(reply, message["content"], _ended(reply, last=not calls)))
-    for at, call in enumerate(calls, 1):
-        items.append(_call_item(call, _ended(reply, last=at == len(calls))))
+    items = _items(reply, whole["choices"][0]["message"])
     found = _response(reply, body, items)
     return Response(msgspec.json.encode(found), 200, None, "application/json")
 
@@ -130,7 +126,7 @@ def chat_of(body: Responses) -> Chat:
         messages.append({"role": "system", "content": body.instructions})
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for at, item in enumerate(items):
-        messages.append(_message(item, f"input[{at}]"))
+        _add(messages, item, f"input[{at}]")
     fields: dict[str, Any] = {
         "model": body.model,
         "messages": messages,
@@ -140,6 +136,7 @@ def chat_of(body: Responses) -> Chat:
         "stream": body.stream,
         "response_format": _format((body.text or {}).get("format")),
         "parallel_tool_calls": body.parallel_tool_calls,
+        "reasoning_effort": (body.reasoning or {}).get("effort"),
         "suffice": body.suffice.model_dump(),
     }
     choice = body.tool_choice
@@ -149,6 +146,41 @@ def chat_of(body: Responses) -> Chat:
     if body.tools:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]
     return checked(fields, Chat)
+
+
+def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    """Add an item to a conversation: an answer's thinking, text and calls are one message."""
+    if item.get("type") == "reasoning":
+        own: dict[str, Any] = {"role": "assistant", "content": ""}
+        own["reasoning_content"] = _thought(item)
+    else:
+        own = _message(item, where)
+    last = messages[-1] if messages else {}
+    if own["role"] == last.get("role") == "assistant" and "tool_calls" not in last:
+        if not last["content"] and "reasoning_content" in last:
+            messages[-1] = {**last, **own}
+            return
+        if "tool_calls" in own:
+            messages[-1] = {**last, "tool_calls": own["tool_calls"]}
+            return
+    if "tool_calls" in own and "tool_calls" in last:
+        last["tool_calls"] += own["tool_calls"]
+        return
+    messages.append(own)
+
+
+def _thought(item: Mapping[str, Any]) -> str:
+    """Return the text of a reasoning item; other servers may have encrypted it."""
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        texts = [
+            str(part.get("text", ""))
+            for part in (parts if isinstance(parts, list) else ())
+            if isinstance(part, dict)
+        ]
+        if texts:
+            return "\n".join(texts)
+    return ""
 
 
 def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -205,27 +237,40 @@ def _ended(reply: Reply, *, last: bool) -> str:
     return "incomplete" if last and reply.end[0] == "length" else "completed"
 
 
-def _text_item(reply: Reply, text: str, status: str) -> dict[str, Any]:
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {
-        "id": f"msg_{reply.job.id}",
-        "type": "message",
-        "role": "assistant",
-        "status": status,
-        "content": [] if status == "in_progress" else [part],
-    }
+def _part_of(part: Part, text: str) -> dict[str, Any]:
+    if part.kind == "thinking":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _call_item(call: Mapping[str, Any], status: str) -> dict[str, Any]:
-    function = call["function"]
-    return {
-        "id": f"fc_{call['id']}",
-        "type": "function_call",
-        "call_id": call["id"],
-        "name": function["name"],
-        "arguments": "" if status == "in_progress" else function["arguments"],
-        "status": status,
-    }
+def _item(reply: Reply, part: Part, text: str, status: str) -> dict[str, Any]:
+    """Return an item of an answer; `part` is the first of it."""
+    own: Entries
+    if part.kind == "call":
+        own = {"id": f"fc_{part.ident}", "type": "function_call", "call_id": part.ident}
+        return {**own, "name": part.text, "arguments": text, "status": status}
+    content = [] if status == "in_progress" else [_part_of(part, text)]
+    if part.kind == "thinking":
+        own = {"id": f"rs_{reply.job.id}", "type": "reasoning", "summary": []}
+    else:
+        own = {"id": f"msg_{reply.job.id}", "type": "message", "role": "assistant"}
+    return {**own, "status": status, "content": content}
+
+
+def _items(reply: Reply, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a whole answer; the last one may have been cut."""
+    found = [(Part(kind, ""), message[name]) for kind, name in _TEXTS.items() if message.get(name)]
+    for call in message.get("tool_calls", ()):
+        own = call["function"]
+        found.append((Part("call", own["name"], 0, call["id"]), own["arguments"]))
+    last = len(found) - 1
+    return [
+        _item(reply, part, text, _ended(reply, last=at == last))
+        for at, (part, text) in enumerate(found)
+    ]
+
+
+_TEXTS: Mapping[Kind, str] = {"thinking": "reasoning_content", "text": "content"}
 
 
 def _response(reply: Reply, body: Responses, items: list[Any] | None) -> dict[str, Any]:
@@ -233,12 +278,13 @@ def _response(reply: Reply, body: Responses, items: list[Any] | None) -> dict[st
     cut = items is not None and reply.end[0] == "length"
     counts = None
     if items is not None:
-        own = usage(reply.job)
+        own = reply.usage()
+        thought = own.get("completion_tokens_details", {"reasoning_tokens": 0})
         counts = {
             "input_tokens": own["prompt_tokens"],
             "input_tokens_details": own["prompt_tokens_details"],
             "output_tokens": own["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": thought,
             "total_tokens": own["total_tokens"],
         }
     return {
@@ -265,92 +311,89 @@ def _response(reply: Reply, body: Responses, items: list[Any] | None) -> dict[st
 
 
 class _Parts:
-    """The events of a stream, which have numbers. An item is text, or one call."""
+    """The events of a stream, which have numbers. An item is thinking, text, or one call."""
 
     def __init__(self, reply: Reply, body: Responses) -> None:
         self._reply, self._body = reply, body
         self._number = itertools.count()
         self._items: list[dict[str, Any]] = []  # those that have ended
         self._begun = False
-        self._text: list[str] = []
-        self._delta: Prepared | None = None  # of the text that is open
+        self._open: Part | None = None  # the first part of the item that is open
+        self._texts: list[str] = []  # of that item
+        self._delta: Prepared | None = None
 
     def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
-        """Return the event of a delta that adds to a text; None if no text is open."""
-        if self._delta is None:
+        """Return the events of a delta; None if none has begun."""
+        if not self._begun:
             return None
-        return self._added(delta.text) if delta.text else b""
+        return b"".join(self._of(self._reply.take(ticket, delta)))
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield all events."""
-        async for text, calls in self._reply.pieces():
-            yield b"".join(self._of(text, calls)) or KEEP_ALIVE
-        if self._delta is not None:
-            yield self._closed(_ended(self._reply, last=True))
+        async for parts in self._reply.parts():
+            yield b"".join(self._of(parts)) or KEEP_ALIVE
+        yield self._closed(_ended(self._reply, last=True))
         found = _response(self._reply, self._body, self._items)
         yield self._named(f"response.{found['status']}", response=found)
 
-    def _of(self, text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    def _of(self, parts: Sequence[Part]) -> Iterator[bytes]:
         if not self._begun:
             self._begun = True
             for kind in ("response.created", "response.in_progress"):
                 yield self._named(kind, response=_response(self._reply, self._body, None))
-        if text:
-            if self._delta is None:
-                yield self._opened()
-            yield self._added(text)
-        for at, call in enumerate(calls, 1):
-            if self._delta is not None:
+        for part in parts:
+            goes_on = self._open is not None and _KINDS[part.kind] == _KINDS[self._open.kind]
+            if part.kind == "call" or not goes_on:
                 yield self._closed("completed")
-            yield self._called(call, _ended(self._reply, last=at == len(calls)))
+                yield self._opened(part)
+            if part.kind != "call" and self._delta is not None:
+                self._texts.append(part.text)
+                yield self._delta(next(self._number), part.text)
 
     def _named(self, kind: str, **fields: Any) -> bytes:
         return event({"type": kind, "sequence_number": next(self._number), **fields}, kind)
 
-    def _where(self) -> dict[str, Any]:
-        return {"item_id": f"msg_{self._reply.job.id}", "output_index": len(self._items)}
+    def _where(self, part: Part) -> dict[str, Any]:
+        item = _item(self._reply, part, "", "in_progress")
+        where = {"item_id": item["id"], "output_index": len(self._items)}
+        return where if part.kind == "call" else {**where, "content_index": 0}
 
-    def _opened(self) -> bytes:
-        kind, where = "response.output_text.delta", {**self._where(), "content_index": 0}
-        numbered = {"type": kind, "sequence_number": HOLE}
-        self._delta = Prepared({**numbered, **where, "delta": HOLE, "logprobs": []}, kind)
-        item = _text_item(self._reply, "", "in_progress")
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    def _opened(self, part: Part) -> bytes:
+        self._open, where, kind = part, self._where(part), _KINDS[part.kind]
+        numbered = {"type": f"{kind}.delta", "sequence_number": HOLE, **where, "delta": HOLE}
+        extra: Entries = {"logprobs": []} if part.kind == "text" else {}
+        self._delta = Prepared({**numbered, **extra}, f"{kind}.delta")
+        item = _item(self._reply, part, "", "in_progress")
         added = self._named("response.output_item.added", output_index=len(self._items), item=item)
-        return added + self._named("response.content_part.added", **where, part=part)
-
-    def _added(self, text: str) -> bytes:
-        assert self._delta is not None, "a text is open"
-        self._text.append(text)
-        return self._delta(next(self._number), text)
+        if part.kind == "call":
+            return added
+        return added + self._named("response.content_part.added", **where, part=_part_of(part, ""))
 
     def _closed(self, status: str) -> bytes:
-        whole, where = "".join(self._text), {**self._where(), "content_index": 0}
-        item = _text_item(self._reply, whole, status)
-        (part,) = item["content"]
-        found = (
-            self._named("response.output_text.done", **where, text=whole, logprobs=[])
-            + self._named("response.content_part.done", **where, part=part)
-            + self._named("response.output_item.done", output_index=len(self._items), item=item)
-        )
+        """Close the item that is open."""
+        if (part := self._open) is None:
+            return b""
+        whole, where, kind = "".join(self._texts), self._where(part), _KINDS[part.kind]
+        item = _item(self._reply, part, whole, status)
+        if part.kind == "call":
+            found = self._named(f"{kind}.done", **where, name=item["name"], arguments=whole)
+        else:
+            extra: Entries = {"logprobs": []} if part.kind == "text" else {}
+            found = self._named(f"{kind}.done", **where, text=whole, **extra)
+            own = _part_of(part, whole)
+            found += self._named("response.content_part.done", **where, part=own)
+        found += self._named("response.output_item.done", output_index=len(self._items), item=item)
         self._items.append(item)
-        self._text, self._delta = [], None
+        self._texts, self._open, self._delta = [], None, None
         return found
 
-    def _called(self, call: Mapping[str, Any], status: str) -> bytes:
-        item, at = _call_item(call, status), len(self._items)
-        where = {"item_id": item["id"], "output_index": at}
-        given = call["function"]["arguments"]
-        kind = "response.function_call_arguments"
-        self._items.append(item)
-        return (
-            self._named(
-                "response.output_item.added", output_index=at, item=_call_item(call, "in_progress")
-            )
-            + self._named(f"{kind}.delta", **where, delta=given)
-            + self._named(f"{kind}.done", **where, name=item["name"], arguments=given)
-            + self._named("response.output_item.done", output_index=at, item=item)
-        )
+
+_KINDS = {
+    "text": "response.output_text",
+    "thinking": "response.reasoning_text",
+    "call": "response.function_call_arguments",
+    "arguments": "response.function_call_arguments",
+}
 
 
 def _failed(problem: Problem) -> bytes:

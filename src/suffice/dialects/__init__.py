@@ -1,0 +1,1 @@
+"""How families of models write thinking, channels and calls of tools."""

@@ -1,0 +1,96 @@
+"""What forms of calls share: where a call goes, and how its name is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol
+
+from suffice.dialects.source import Marks, Source
+
+Read = Generator[None, None, bool]
+NAME = re.compile(r"[\w.\-:/]+")
+_LONGEST_NAME = 256
+
+
+class Sink(Protocol):
+    """Takes a call as it comes.
+
+    Attributes:
+        stops: Characters that are marks: none of them is in a call's arguments.
+        end: The mark that follows a call, if there is one.
+        names: Those of the tools if no other name makes a call; None if any does.
+        tools: The schema of each tool's parameters, by name.
+        begun: Whether a call has begun.
+    """
+
+    stops: str
+    end: str
+    names: frozenset[str] | None
+    tools: Mapping[str, Any]
+    begun: bool
+
+    def begin(self, name: str, ident: str = "") -> None:
+        """A call of this name begins: nothing takes it back."""
+
+    def add(self, arguments: str) -> None:
+        """Its arguments go on."""
+
+    def finish(self) -> None:
+        """It is whole."""
+
+
+class Form(Protocol):
+    """How a call is written between its marks."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Marks within it that may be tokens."""
+        ...
+
+    @property
+    def first(self) -> str:
+        """The characters that it may begin with; "" for any."""
+        ...
+
+    def read(self, source: Source, sink: Sink) -> Read:
+        """Read a call, or several; return whether one has begun.
+
+        If none has, the reader goes back.
+        """
+        ...
+
+
+def attempt(source: Source, reading: Read) -> Read:
+    """Read one more call; go back if there is none."""
+    source.hold()
+    begun = yield from reading
+    source.release(back=not begun)
+    return begun
+
+
+def allowed(name: str, sink: Sink) -> bool:
+    """Whether a tool of this name may be called."""
+    return sink.names is None or name in sink.names
+
+
+def name_before(source: Source, ends: Marks) -> Generator[None, None, str]:
+    """Read up to a mark, which stays; "" if what precedes it is too long for a name."""
+    parts: list[str] = []
+    size = 0
+    while True:
+        end, found = ends.find(source.text, source.at, ended=source.ended)
+        parts.append(source.text[source.at : end])
+        size += end - source.at
+        source.at = end
+        if size > _LONGEST_NAME:
+            return ""
+        if found is not None or source.ended:
+            return "".join(parts)
+        yield
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands in a JSON text."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

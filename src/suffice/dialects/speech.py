@@ -1,0 +1,147 @@
+"""How one model speaks: its dialect, with the tokens that its marks are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from suffice.dialects.dialect import Dialect, Spelling
+from suffice.dialects.families import GENERIC, chosen
+from suffice.dialects.grammar import CallGrammar
+from suffice.dialects.reader import Reader
+from suffice.errors import InputError
+
+TAUGHT = ("hermes", "llama3")  # forms that a model is taught whose template has no tools
+
+
+class Tokens(Protocol):
+    """What a tokenizer has to say."""
+
+    @property
+    def chat_template(self) -> str | Mapping[str, str] | None:
+        """The template, or several by name."""
+        ...
+
+    @property
+    def tool_template(self) -> str | None:
+        """The template for conversations with tools; None if it would not show them."""
+        ...
+
+    def whole(self) -> dict[str, int]:
+        """Return the tokens that are kept whole in any text."""
+        ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return a text's tokens."""
+        ...
+
+
+class Speech:
+    """A model's dialect, as its chat template tells it or as it is asked for.
+
+    Attributes:
+        dialect: With the marks as they are published.
+        taught: The form that a model is taught whose template has no tools; None if it has them.
+    """
+
+    def __init__(self, tokens: Tokens, *, thinking: str = "auto", calls: str = "auto") -> None:
+        """Find the dialect.
+
+        Raises:
+            InputError: An unknown form is asked for, or one that cannot be taught.
+        """
+        source = tokens.chat_template
+        template = source if source is None or isinstance(source, str) else source.get("default")
+        with_tools = tokens.tool_template
+        self.dialect = chosen(template, with_tools, thinking=thinking, calls=calls)
+        self.taught: str | None = None
+        if with_tools is None and not self.dialect.channels:
+            self.taught = GENERIC if self.dialect.calls is None else self.dialect.calls.name
+            if self.taught not in TAUGHT:
+                raise InputError(
+                    f"--tool-call-parser {calls}: the model's chat template takes no tools, and "
+                    f"only {' and '.join(TAUGHT)} can be described to it"
+                )
+        self._tokens = tokens
+        self._whole = tokens.whole()
+        self._spelled: dict[bool, tuple[Spelling, Dialect]] = {}
+
+    @property
+    def thinks(self) -> bool:
+        """Whether answers may have thinking."""
+        return bool(self.dialect.thinking or self.dialect.channels)
+
+    def _variant(self, *, calls: bool) -> tuple[Spelling, Dialect]:
+        """Return the dialect, with or without calls, and how it is spelled."""
+        if calls not in self._spelled:
+            known = self.dialect
+            own = Dialect(
+                known.names,
+                known.thinking,
+                known.calls if calls else None,
+                known.dropped,
+                known.channels,
+            )
+            spelling = Spelling(own, self._whole)
+            self._spelled[calls] = spelling, spelling.dialect(own)
+        return self._spelled[calls]
+
+    def marked(self, *, calls: bool) -> tuple[int, ...]:
+        """Return the tokens that `reader` expects as characters: `marked_token_ids`."""
+        return self._variant(calls=calls)[0].token_ids
+
+    def reader(
+        self, *, opened: bool, tools: Mapping[str, Any] | None, obliged: Sequence[str] = ()
+    ) -> Reader:
+        """Return the reader of an answer; see `Reader`."""
+        _, dialect = self._variant(calls=tools is not None)
+        return Reader(dialect, opened=opened, tools=tools, obliged=obliged)
+
+    def opened(self, prompt: str) -> bool:
+        """Whether a prompt ends within thinking: its last mark of thinking is an opening."""
+        thinking = self.dialect.thinking
+        if thinking is None:
+            return False
+        if prompt.rstrip().endswith(thinking.close.strip()):
+            return False
+        return thinking.always or prompt.rstrip().endswith(thinking.open.strip())
+
+    def grammar(
+        self, tools: Mapping[str, Any], options: Mapping[str, Any], *, several: bool
+    ) -> str:
+        """Return the grammar of calls that must be made, as Lark; `options` are of its JSON."""
+        spelling, dialect = self._variant(calls=True)
+        return CallGrammar(dialect, spelling.token_ids, options).text(tools, several=several)
+
+    def limits(
+        self, *, opened: bool, budget: int | None
+    ) -> tuple[bool, int | None, tuple[int, ...]] | None:
+        """Return what precedes an answer that obeys a grammar, or whose thinking has a `budget`.
+
+        That is whether it has begun, the token that opens it (None: none does), and those that
+        close it. None if nothing does. With channels, all before the final one counts.
+
+        Raises:
+            InputError: The model's thinking can have no budget.
+        """
+        thinking = self.dialect.thinking
+        if self.dialect.channels:
+            if budget is not None:
+                raise InputError("this model's thinking has no budget; reasoning_effort limits it")
+            _, channel, message, *_ = self.dialect.channels
+            return True, None, self._encoded(f"{channel}final{message}")
+        if thinking is None:
+            return None
+        return opened, self._whole.get(thinking.open), self._encoded(thinking.close)
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokens.encode(text, special=False))
+
+
+def check(thinking: str, calls: str) -> None:
+    """Refuse names of unknown forms, before a model is loaded.
+
+    Raises:
+        InputError: One is unknown.
+    """
+    chosen(None, None, thinking=thinking, calls=calls)

@@ -20,7 +20,16 @@ from suffice.serve.errors import Problem, path_of
 from suffice.serve.http.bodies import stopping
 from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, key_of, note
-from suffice.serve.interfaces import chat, completion, messages, models, responses, tokens
+from suffice.serve.interfaces import (
+    chat,
+    completion,
+    message_request,
+    messages,
+    models,
+    response_request,
+    responses,
+    tokens,
+)
 from suffice.serve.page import FILES, browser
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
@@ -37,12 +46,17 @@ _NOT_HERE = {
 _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
-    ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
-    ("/v1/messages", messages.create, messages.Create, "Answer, by Anthropic's API."),
+    (
+        "/v1/responses",
+        responses.create,
+        response_request.Responses,
+        "Answer, by the Responses API.",
+    ),
+    ("/v1/messages", messages.create, message_request.Create, "Answer, by Anthropic's API."),
     (
         "/v1/messages/count_tokens",
         messages.count,
-        messages.Messages,
+        message_request.Messages,
         "Count a request's tokens, by Anthropic's API.",
     ),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,12 +15,12 @@ from starlette.responses import Response
 from suffice.dialects.reader import Part, Reader
 from suffice.engine.work import Delta, Final
 from suffice.serve.errors import Problem, of_engine
-from suffice.serve.http.chance import drawn
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
 from suffice.serve.interfaces import logprobs
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import Fields
+from suffice.serve.interfaces.sample import Sample, reasoning
 from suffice.serve.processes.pending import Ticket
 
 _CODES = {
@@ -31,85 +30,14 @@ _CODES = {
     "internal": "internal",
 }
 _WAIT_SECONDS = 3600.0
-Call = dict[str, Any]
-
-
-@dataclass
-class Sample:
-    """What a sample has given so far."""
-
-    reader: Reader | None
-    hidden: bool = False  # whether thinking is left out
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    entries: list[logprobs.Entry] = field(default_factory=list)
-    characters: int = 0
-    thinking_tokens: int = 0
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    @property
-    def reason(self) -> str | None:
-        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
-        called = self.calls and self.reader is not None and not self.reader.broken
-        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
-
-    def take(self, delta: Delta) -> list[Part]:
-        """Add a delta; return its parts. A call without an id gets one."""
-        self.tokens += delta.tokens
-        if delta.logprobs is not None:
-            self.entries += delta.logprobs
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-        if self.reader is None:
-            self.texts.append(delta.text)
-            return [Part("text", delta.text)] if delta.text else []
-        end, thought = delta.finish_reason, self.reader.thinks
-        parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
-        if thought or any(part.kind == "thinking" for part in parts):
-            self.thinking_tokens += len(delta.tokens)
-        return [
-            self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
-        ]
-
-    def _added(self, part: Part) -> Part:
-        if part.kind == "text":
-            self.texts.append(part.text)
-        elif part.kind == "thinking":
-            self.thoughts.append(part.text)
-        elif part.kind == "call":
-            part = part._replace(ident=part.ident or f"call_{drawn(12).hex()}")
-            function = {"name": part.text, "arguments": ""}
-            self.calls.append({"id": part.ident, "type": "function", "function": function})
-        else:
-            self.calls[part.call]["function"]["arguments"] += part.text
-        return part
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The answer as a chat's message."""
-        text = "".join(self.texts)
-        found: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if self.thoughts:
-            found |= _reasoning("".join(self.thoughts))
-        if self.calls:
-            found |= {"content": text.strip() or None, "tool_calls": self.calls}
-        return found
-
-
-def _reasoning(text: str) -> dict[str, str]:
-    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
-    return {"reasoning_content": text, "reasoning": text}
 
 
 class Reply:
     """The answer to one HTTP request.
 
     `top` asks for log probabilities, with this many alternatives. `reader` makes what tells
-    thinking and calls of tools apart in a sample's text; `hidden` leaves thinking out. `before` is
-    the text that precedes each sample's (`echo`).
+    thinking and calls of tools apart in a sample's text; `hidden` leaves thinking out, and `marks`
+    are the tokens around it. `before` is the text that precedes each sample's (`echo`).
     """
 
     def __init__(
@@ -123,11 +51,12 @@ class Reply:
         top: int | None = None,
         reader: Callable[[], Reader] | None = None,
         hidden: bool = False,
+        marks: tuple[int, int] | None = None,
         before: tuple[str, ...] = (),
     ) -> None:
         self.front, self.job, self.body, self.model = front, job, body, model
         self.chat, self.top, self.before = chat, top, before
-        self.reader, self.hidden = reader, hidden
+        self.reader, self.hidden, self.marks = reader, hidden, marks
         self._samples: dict[tuple[int, int], Sample] = {}
         self._frames = Frames(self.head(streamed=True), chat=chat)
         self._begun: set[int] = set()  # choices whose first chunk has been made
@@ -201,7 +130,8 @@ class Reply:
     def _sample(self, ticket: Ticket, at: int) -> Sample:
         sample = self._samples.get((ticket.index, at))
         if sample is None:
-            sample = Sample(None if self.reader is None else self.reader(), self.hidden)
+            reader = None if self.reader is None else self.reader()
+            sample = Sample(reader, self.hidden, self.marks)
             self._samples[(ticket.index, at)] = sample
         return sample
 
@@ -335,7 +265,7 @@ class Reply:
         if part.kind == "text":
             return {"delta": {"content": part.text}}
         if part.kind == "thinking":
-            return {"delta": _reasoning(part.text)}
+            return {"delta": reasoning(part.text)}
         call: dict[str, Any] = {"index": part.call}
         if part.kind == "call":
             function = {"name": part.text, "arguments": ""}

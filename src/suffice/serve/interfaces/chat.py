@@ -80,7 +80,7 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         grammar = None
         if tools.obliged or body.response_format is not None or body.structured_outputs is not None:
             grammar, job.mailbox.form = await front.text.elsewhere(
-                lambda: structure(body, tools.grammar(speech))
+                lambda: structure(body, tools.grammar(speech), speech)
             )
         if grammar is not None:
             await check(grammar, front.text.elsewhere, str(job.mailbox.form))
@@ -90,7 +90,7 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         own: dict[str, Any] = {"grammar": grammar, "logprobs": top}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
-        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar, tools=tools)
+        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar)
         given = works(front, job, [prompt], body, max_tokens=most, thinking=thinking, **own)
         front.submit(job, given)
         reader = None
@@ -98,9 +98,16 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             reader = functools.partial(
                 speech.reader, opened=found.thinking, tools=tools.schemas, obliged=tools.obliged
             )
-        hidden = not body.include_reasoning
         return Reply(
-            front, job, body, model=model, chat=True, top=top, reader=reader, hidden=hidden
+            front,
+            job,
+            body,
+            model=model,
+            chat=True,
+            top=top,
+            reader=reader,
+            hidden=not body.include_reasoning,
+            marks=speech.marks_of_thinking(),
         )
 
 
@@ -123,7 +130,7 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
 
 
 def thinking_of(
-    speech: Speech, body: Chat, *, opened: bool, grammar: str | None, tools: Tools
+    speech: Speech, body: Chat, *, opened: bool, grammar: str | None
 ) -> Thinking | None:
     """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
@@ -131,7 +138,7 @@ def thinking_of(
         Problem: The model's thinking can have no budget.
     """
     budget = body.thinking_token_budget
-    if (grammar is None and budget is None) or (speech.dialect.channels and tools.obliged):
+    if grammar is None and budget is None:
         return None
     try:
         found = speech.limits(opened=opened, budget=budget)
@@ -140,7 +147,7 @@ def thinking_of(
     return None if found is None else Thinking(*found, budget)
 
 
-def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
+def structure(body: Chat, calls: str | None, speech: Speech) -> tuple[str | None, str | None]:
     """Return the grammar that the answer must follow and the field that asks for it, if any.
 
     `calls` is that of tool calls which must be made.
@@ -158,8 +165,8 @@ def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
         if found is not None:
             message = "tool_choice asks for a call and another field for a form: give one"
             raise Problem("invalid_schema", message, param="tool_choice")
-        found, param = calls, "tools"
-    return found, None if found is None else param
+        return calls, "tools"
+    return (None, None) if found is None else (speech.framed(found), param)
 
 
 def check_chat(body: Chat) -> None:

@@ -249,7 +249,6 @@ def test_tools_and_forms_of_responses(real: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "x"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"include": ["message.output_text.logprobs"]}, "include"),

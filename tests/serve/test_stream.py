@@ -86,7 +86,7 @@ def replied(
     job.tickets.append(Ticket(wire.Submit("x-1", [1, 2], params), samples, 0, job.mailbox))
     front: Any = SimpleNamespace(
         facts=SimpleNamespace(fingerprint="fp"),
-        settings=SimpleNamespace(keep_alive_seconds=idle),
+        settings=SimpleNamespace(keep_alive_seconds=idle, store=False),
         text=SimpleNamespace(token_bytes=lambda token, text: list(text.encode())),
     )
     chat = kind != "completion"

@@ -59,11 +59,23 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
         message_request.Messages,
         "Count a request's tokens, by Anthropic's API.",
     ),
+    (
+        "/v1/chat/completions/input_tokens",
+        chat.count,
+        chat.Chat,
+        "Count the tokens of a conversation.",
+    ),
+    (
+        "/v1/responses/input_tokens",
+        responses.count,
+        response_request.Responses,
+        "Count a request's tokens, by the Responses API.",
+    ),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
 _PLAIN = (*_NOT_HERE, "/v1/models", "/health", "/ready", "/version", "/metrics")
-_WITH_NAMES = ("/models/", "/requests/")  # what follows is a name
+_WITH_NAMES = ("/models/", "/requests/", "/responses/")  # what follows is a name
 
 
 def build(front: Front) -> ASGIApp:
@@ -205,8 +217,7 @@ def _handler(front: Front, route: Route) -> Handle:
             raise Problem("unsupported_type", message)
         if front.draining:
             raise stopping()
-        given = key_of(request.scope["headers"]).decode("latin-1")
-        return await route(front, request, await request.body(), given)
+        return await route(front, request, await request.body(), _key(request))
 
     return handle
 
@@ -283,12 +294,29 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def metrics() -> Response:
         return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    @app.get("/v1/responses/{ident}", summary="Return a kept answer.")
+    async def kept(ident: str, request: Request) -> Response:
+        found = await responses.kept(front, ident, _key(request))
+        return JSONResponse(found.response)
+
+    @app.delete("/v1/responses/{ident}", summary="Remove a kept answer.")
+    async def deleted(ident: str, request: Request) -> Response:
+        return JSONResponse(await responses.deleted(front, ident, _key(request)))
+
+    @app.get("/v1/responses/{ident}/input_items", summary="List what a kept answer was asked.")
+    async def asked(ident: str, request: Request) -> Response:
+        found = await responses.kept(front, ident, _key(request))
+        return JSONResponse(responses.listed(found, request.query_params))
+
     @app.delete("/v1/requests/{ident:path}", summary="End a request.")
     async def cancel(ident: str, request: Request) -> Response:
-        key = key_of(request.scope["headers"]).decode("latin-1")
-        if not front.cancel(ident, key):
+        if not front.cancel(ident, _key(request)):
             raise Problem("not_found", f"no request '{ident[:60]}' is under way")
         return JSONResponse({"id": ident, "cancelled": True})
+
+
+def _key(request: Request) -> str:
+    return key_of(request.scope["headers"]).decode("latin-1")
 
 
 def _absent(what: str) -> Callable[[], Awaitable[Response]]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from suffice.dialects.speech import Speech
 from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.http.text import Room
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import Fields, Objects, parsed
 from suffice.serve.interfaces.grammar import Structured, check, of_format
@@ -109,6 +110,36 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             hidden=not body.include_reasoning,
             marks=speech.marks_of_thinking(),
         )
+
+
+async def counted(front: Front, body: Chat) -> int:
+    """Return the number of tokens of a conversation, which need not fit the context.
+
+    Raises:
+        Problem: The template refuses it.
+    """
+    front.check_model(body.model)
+    tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    room = Room(front.facts.max_model_len, "messages", apart=True)
+    found = await front.text.run(
+        lambda: front.text.chat(
+            body.messages,
+            room,
+            add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+            continue_last=body.continue_final_message,
+            facts=facts_of(body, tools),
+        ),
+        "messages",
+    )
+    return len(found.tokens)
+
+
+async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Return the number of tokens of a request."""
+    body = parsed(raw, Chat, allow_unknown=front.settings.allow_unknown_fields)
+    return JSONResponse(
+        {"object": "response.input_tokens", "input_tokens": await counted(front, body)}
+    )
 
 
 def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from suffice.engine.work import Delta
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.stream import HOLE, EventStream, Prepared, event
-from suffice.serve.http.text import Room
 from suffice.serve.interfaces.answer import Reply
-from suffice.serve.interfaces.chat import facts_of, prepared
+from suffice.serve.interfaces.chat import counted, prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.message_request import Create, Messages, chat_of, left_out, read
-from suffice.serve.interfaces.tools import Tools
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -50,22 +48,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Return the number of tokens of a request."""
     try:
-        body = chat_of(read(raw, Messages, allow_unknown=front.settings.allow_unknown_fields))
-        front.check_model(body.model)
-        room = Room(front.facts.max_model_len, "messages", apart=True)
-        tokens = await front.text.run(
-            lambda: (
-                front.text.chat(
-                    body.messages,
-                    room,
-                    add_generation_prompt=not body.continue_final_message,
-                    continue_last=body.continue_final_message,
-                    facts=facts_of(body, Tools(body.tools or (), body.tool_choice, True)),
-                ).tokens
-            ),
-            "messages",
-        )
-        return _json({"input_tokens": len(tokens)})
+        body = read(raw, Messages, allow_unknown=front.settings.allow_unknown_fields)
+        return _json({"input_tokens": await counted(front, chat_of(body))})
     except Problem as problem:
         return _json(problem.messages_body(), problem.status, dict(problem.headers()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,11 +16,9 @@ from suffice.serve.interfaces.response_tools import Asked, earlier
 _IGNORED = ("prompt_cache_options", "client_metadata")
 Entries = dict[str, Any]
 # Fields that would change the answer, with the values that ask for nothing, and why not.
-_STATE = "this server keeps no responses"
 _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "previous_response_id": ((None,), _STATE),
-    "conversation": ((None,), _STATE),
-    "background": ((None, False), _STATE),
+    "conversation": ((None,), "previous_response_id goes on from an answer"),
+    "background": ((None, False), "the answer comes with the request"),
     "prompt": ((None,), "this server keeps no prompts"),
     "max_tool_calls": ((None,), "this server has no built-in tools"),
     "top_logprobs": ((None, 0), "/v1/chat/completions has log probabilities"),
@@ -59,6 +57,9 @@ class Responses(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     reasoning: dict[str, Any] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = Field(None, max_length=128)
+    metadata: dict[str, str] | None = None
     suffice: Extras = Extras()
 
 
@@ -91,8 +92,17 @@ def _check_included(given: Any) -> None:
         raise Problem("invalid_value", message, param="include")
 
 
-def chat_of(body: Responses) -> tuple[Chat, Asked]:
+def items_of(body: Responses) -> list[Any]:
+    """Return the items that a request adds to a conversation."""
+    if isinstance(body.input, str):
+        return [{"type": "message", "role": "user", "content": body.input}]
+    return body.input
+
+
+def chat_of(body: Responses, before: Sequence[Any] = ()) -> tuple[Chat, Asked]:
     """Return the chat request that a request stands for, and its tools.
+
+    `before` are the items of the conversation that it goes on with.
 
     Raises:
         Problem: An item or a tool has a form that is not its type's.
@@ -101,8 +111,7 @@ def chat_of(body: Responses) -> tuple[Chat, Asked]:
     messages: list[dict[str, Any]] = []
     if body.instructions is not None:
         messages.append({"role": "system", "content": body.instructions})
-    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    for at, item in enumerate(items):
+    for at, item in enumerate([*before, *items_of(body)], -len(before)):
         if (own := _message(item, f"input[{at}]")) is None:
             asked.note("item", item.get("type"))
         else:

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: OpenAI's Responses API, without stored state, made of a chat request."""
+"""`/v1/responses`: OpenAI's Responses API, made of a chat request."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from suffice.dialects.reader import Kind, Part
 from suffice.engine.work import Delta
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
+from suffice.serve.http.stored import Stored
 from suffice.serve.http.stream import HOLE, KEEP_ALIVE, EventStream, Prepared, event
 from suffice.serve.interfaces.answer import Reply
-from suffice.serve.interfaces.chat import prepared
+from suffice.serve.interfaces.chat import counted, prepared
 from suffice.serve.interfaces.costs import costs
-from suffice.serve.interfaces.response_request import Responses, chat_of, read
+from suffice.serve.interfaces.response_request import Responses, chat_of, items_of, read
 from suffice.serve.interfaces.response_tools import Asked
 from suffice.serve.processes.pending import Ticket
 
 _NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
 Entries = dict[str, Any]
+_MOST_ITEMS = 100  # of a page
 
 
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -33,8 +35,9 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         Problem: It cannot be answered.
     """
     body = read(raw, allow_unknown=front.settings.allow_unknown_fields)
+    before = await _talk(front, body, key)
     with blamed(_NAMES, before=body.instructions is not None):
-        chat, asked = chat_of(body)
+        chat, asked = chat_of(body, before)
         reply = await prepared(front, chat, key, "resp")
     if body.stream:
         parts = _Parts(reply, body, asked)
@@ -45,7 +48,93 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         front.finish(reply.job)
     items = _items(reply, asked, whole["choices"][0]["message"])
     found = _response(reply, body, asked, items)
+    await _keep(reply, body, found)
     return Response(msgspec.json.encode(found), 200, None, "application/json")
+
+
+async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Return the number of tokens of a request."""
+    body = read(raw, allow_unknown=front.settings.allow_unknown_fields)
+    with blamed(_NAMES, before=body.instructions is not None):
+        chat, _ = chat_of(body, await _talk(front, body, key))
+        tokens = await counted(front, chat)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+async def _talk(front: Front, body: Responses, key: str) -> list[Any]:
+    """Return the items that a request goes on from.
+
+    Raises:
+        Problem: The answer before it is not kept here.
+    """
+    ident = body.previous_response_id
+    if ident is None:
+        return []
+    found = None
+    if front.settings.store:
+        found = await front.text.elsewhere(lambda: front.stored.talk(ident, key))
+    if found is None:
+        raise _missing(ident, "previous_response_id")
+    return found
+
+
+def _missing(ident: str, param: str | None = None) -> Problem:
+    message = f"no response '{ident[:60]}' is kept here"
+    code = "not_found" if param is None else "previous_response_not_found"
+    return Problem(code, message, param=param)
+
+
+async def _keep(reply: Reply, body: Responses, found: dict[str, Any]) -> None:
+    """Keep an answer, unless the request or the server's settings say otherwise."""
+    front = reply.front
+    if front.settings.store and body.store is not False:
+        kept = Stored(found, items_of(body), body.previous_response_id)
+        await front.text.elsewhere(lambda: front.stored.put(found["id"], reply.job.key, kept))
+
+
+async def kept(front: Front, ident: str, key: str) -> Stored:
+    """Return a kept answer.
+
+    Raises:
+        Problem: There is none.
+    """
+    found = await front.text.elsewhere(lambda: front.stored.get(ident, key))
+    if found is None:
+        raise _missing(ident)
+    return found
+
+
+async def deleted(front: Front, ident: str, key: str) -> dict[str, Any]:
+    """Remove a kept answer.
+
+    Raises:
+        Problem: There is none.
+    """
+    if not await front.text.elsewhere(lambda: front.stored.delete(ident, key)):
+        raise _missing(ident)
+    return {"id": ident, "object": "response", "deleted": True}
+
+
+def listed(found: Stored, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the items that a kept answer was asked, a page of them.
+
+    Raises:
+        Problem: `limit` or `order` has another form.
+    """
+    limit, order = query.get("limit", "20"), query.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MOST_ITEMS):
+        message = f"limit={limit[:20]}: must be a number from 1 to {_MOST_ITEMS}"
+        raise Problem("invalid_value", message, param="limit")
+    if order not in ("asc", "desc"):
+        message = f"order={order[:20]}: must be asc or desc"
+        raise Problem("invalid_value", message, param="order")
+    items = [{"id": item.get("id") or f"item_{at}", **item} for at, item in enumerate(found.items)]
+    items = items if order == "asc" else items[::-1]
+    start = next((at + 1 for at, item in enumerate(items) if item["id"] == query.get("after")), 0)
+    end = start + int(limit)
+    data = items[start:end]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+    return {"object": "list", "data": data, "has_more": end < len(items), **ends}
 
 
 def _ended(reply: Reply, *, last: bool) -> str:
@@ -114,7 +203,9 @@ def _response(
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "metadata": asked.metadata,
+        "metadata": {**(body.metadata or {}), **asked.metadata},
+        "previous_response_id": body.previous_response_id,
+        "store": reply.front.settings.store and body.store is not False,
         "output": items or [],
         "parallel_tool_calls": body.parallel_tool_calls,
         "temperature": body.temperature,
@@ -151,6 +242,7 @@ class _Parts:
             yield b"".join(self._of(parts)) or KEEP_ALIVE
         yield self._closed(_ended(self._reply, last=True))
         found = _response(self._reply, self._body, self._asked, self._items)
+        await _keep(self._reply, self._body, found)
         yield self._named(f"response.{found['status']}", response=found)
 
     def _of(self, parts: Sequence[Part]) -> Iterator[bytes]:

@@ -26,6 +26,8 @@ from suffice.serve.interfaces import (
     message_request,
     messages,
     models,
+    ollama,
+    ollama_request,
     response_request,
     responses,
     tokens,
@@ -42,6 +44,11 @@ _NOT_HERE = {
     "/v1/audio/speech": "audio",
     "/v1/images/generations": "images",
     "/v1/moderations": "moderation",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
+    "/api/create": "making of models",
+    "/api/copy": "copies of models",
+    "/api/push": "uploads",
 }
 _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
@@ -71,6 +78,10 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
         response_request.Responses,
         "Count a request's tokens, by the Responses API.",
     ),
+    ("/api/chat", ollama.chat, ollama_request.Talk, "Answer, by Ollama's API."),
+    ("/api/generate", ollama.generate, ollama_request.Generate, "Continue, by Ollama's API."),
+    ("/api/show", ollama.show, ollama.Named, "Describe the model, by Ollama's API."),
+    ("/api/pull", ollama.pull, ollama.Named, "Say that the model is here, by Ollama's API."),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
@@ -277,6 +288,18 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     @app.get("/v1/models/{name:path}", summary="Describe the model.")
     async def one(name: str) -> Response:
         return models.one(front, name)
+
+    @app.get("/api/tags", summary="List the model, by Ollama's API.")
+    async def tagged() -> Response:
+        return ollama.tags(front)
+
+    @app.get("/api/ps", summary="List the model that is loaded, by Ollama's API.")
+    async def running() -> Response:
+        return ollama.running(front)
+
+    @app.get("/api/version", summary="The version of Ollama's API.")
+    async def version_of_ollama() -> Response:
+        return JSONResponse({"version": ollama.VERSION})
 
     @app.get("/health", summary="Whether the server and its engine live.")
     async def alive() -> Response:

@@ -224,6 +224,16 @@ class Reply:
         return self._sample(ticket, delta.sample).take(delta)
 
     @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of the one sample so far."""
+        return self._sample(self.job.tickets[0], 0).calls
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The one sample as a chat's message."""
+        return self._sample(self.job.tickets[0], 0).message
+
+    @property
     def end(self) -> tuple[str | None, int | str | None]:
         """Why the one sample has ended, and by which stop."""
         sample = self._sample(self.job.tickets[0], 0)

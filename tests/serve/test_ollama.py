@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,9 +137,10 @@ def test_forms(serving: Callable[..., Any]) -> None:
         assert other.post("/api/chat", body).status_code == 200
 
 
-def test_its_own_client(speaker: Served, tmp_path: Path) -> None:
+def test_its_own_client(speaker: Served, request: pytest.FixtureRequest) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=speaker.url)
+    request.addfinalizer(client._client.close)
     asked = {"model": "tiny", "messages": TALK, "tools": GIVEN, "options": LONG}
     whole = client.chat(**asked)
     assert whole.message.content == "Now." and whole.message.thinking == "Hm."

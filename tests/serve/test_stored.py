@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sqlite3
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def test_a_damaged_file_fails_nothing(tmp_path: Path, logged: list[str]) -> None
     for each in path.parent.iterdir():
         each.unlink()
     kept.put("r1", "", answer(1))
-    assert kept.get("r1", "") == answer(1), "a removed file is made anew"
+    assert kept.get("r1", "") == answer(1), "a removed file is made again"
 
 
 def test_a_folder_that_cannot_be_made_fails_nothing(tmp_path: Path, logged: list[str]) -> None:
@@ -99,7 +100,8 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
         each.start()
     for each in workers:
         each.join()
-    with sqlite3.connect(tmp_path / "x" / "responses.sqlite") as file:
+    path = tmp_path / "x" / "responses.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT count(*) FROM responses").fetchone() == (50,)
 
 

@@ -1,4 +1,4 @@
-"""Tools of the Responses API, of which chats know functions alone, and the calls that they become.
+"""Tools of the Responses API, and the calls that they become: chats know functions alone.
 
 A namespace's functions are functions whose names begin with its name. A custom tool, which takes a
 text, is a function with one parameter. Tools that a server itself would have to be, such as a

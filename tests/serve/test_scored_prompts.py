@@ -1,4 +1,7 @@
-"""Log probabilities of prompts in answers: completion.py, chat.py, answer.py, logprobs.py."""
+"""Log probabilities of prompts in answers.
+
+Tests completion.py, chat.py, answer.py, samples.py and logprobs.py.
+"""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from suffice.attention.rule import Guarantee
-from suffice.engine.request import Request, Sample
-from suffice.engine.work import Delta, Final, TokenLogprob, Work
+from suffice.engine.request import Logprob, Request, Sample
+from suffice.engine.work import Delta, Entries, Final, TokenLogprob, Work
 from suffice.trace import Reads
 
 
@@ -23,6 +23,7 @@ class Job:
         self.on_delta = on_delta
         self.cancelled = False
         self.ends = None if work.deadline is None else now + work.deadline
+        self._scored = False  # whether the prompt's scores have been given
         self._sent = [len(sample.tokens) for sample in request.samples]
         # A sample may have ended elsewhere; the last delta is given here in any case.
         self._ended = [sample.finish_reason is not None for sample in request.samples]
@@ -50,21 +51,27 @@ class Job:
             )
             self._sent[at] += len(new)
             self._ended[at] = sample.finish_reason is not None
+        if found and not self._scored and (scores := self.request.prompt_logprobs) is not None:
+            self._scored = True
+            found[0] = dataclasses.replace(found[0], prompt_logprobs=_entries(scores[1:]))
         if found and self.request.finished:
             found[-1] = dataclasses.replace(found[-1], final=final(self.request))
         return found
 
 
-def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+def _logprobs(sample: Sample, count: int) -> Entries | None:
     if sample.request.params.logprobs is None:
         return None
-    first = len(sample.logprobs) - count
+    return _entries(sample.logprobs[len(sample.logprobs) - count :])
+
+
+def _entries(logprobs: Sequence[dict[int, Logprob] | None]) -> Entries:
     return tuple(
         tuple(
             TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
-            for token, each in entry.items()
+            for token, each in (entry or {}).items()
         )
-        for entry in sample.logprobs[first:]
+        for entry in logprobs
     )
 
 

@@ -78,7 +78,8 @@ class RequestOutput:
     Attributes:
         prompt: The prompt's text; None if it was given as tokens.
         num_cached_tokens: Prompt tokens whose keys and values were cached already.
-        prompt_logprobs: Always None.
+        prompt_logprobs: Per prompt token, token id -> `Logprob`, None for the first; None unless
+            asked for, and if the request ended before its prompt had been run.
         error: One line on why the request failed; the tokens until then are kept.
         speculation: Counts of drafts over all samples.
     """
@@ -90,7 +91,7 @@ class RequestOutput:
     finished: bool
     metrics: Metrics
     num_cached_tokens: int = 0
-    prompt_logprobs: None = None
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
     error: str | None = None
     speculation: DraftStats = field(default_factory=DraftStats)
 
@@ -251,6 +252,9 @@ class Request:
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
         self.source: Entry | None = None  # of others that begin alike
+        # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
+        self.scores: list[dict[int, Logprob] | None] | None
+        self.scores = None if params.prompt_logprobs is None else [None]
         self.reads = Reads()
         self.cached = 0
         self.error: str | None = None
@@ -297,6 +301,21 @@ class Request:
         return max(len(self.tokens) - held, 0)
 
     @property
+    def settled(self) -> int:
+        """The rows of the prompt, from the first, whose logits nobody needs.
+
+        They are all but the last, or those after which scores are known. Only these may come from
+        another's cache: what is found there has no logits.
+        """
+        return len(self.tokens if self.scores is None else self.scores) - 1
+
+    @property
+    def prompt_logprobs(self) -> tuple[dict[int, Logprob] | None, ...] | None:
+        """The scores of all tokens of the prompt; None without them, or while some are missing."""
+        whole = self.scores is not None and len(self.scores) == len(self.tokens)
+        return tuple(self.scores or ()) if whole else None
+
+    @property
     def all_reads(self) -> Reads:
         """What it has read so far, in sequences that are open, too."""
         found = dataclasses.replace(self.reads)
@@ -339,6 +358,7 @@ class Request:
             finished=self.finished,
             metrics=self.metrics,
             num_cached_tokens=self.cached,
+            prompt_logprobs=self.prompt_logprobs,
             error=self.error,
             speculation=drafts,
         )

@@ -18,7 +18,7 @@ from suffice.serve.http.text import Room
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import Fields, Objects, parsed
 from suffice.serve.interfaces.grammar import Structured, check, of_format
-from suffice.serve.interfaces.requests import fitted, room, works
+from suffice.serve.interfaces.requests import check_whole, fitted, room, works
 from suffice.serve.interfaces.tools import Tools
 
 MOST_LOGPROBS = 20
@@ -31,6 +31,7 @@ class Chat(Fields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -88,7 +89,8 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
-        own: dict[str, Any] = {"grammar": grammar, "logprobs": top}
+        scores = body.prompt_logprobs
+        own: dict[str, Any] = {"grammar": grammar, "logprobs": top, "prompt_logprobs": scores}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
         thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar)
@@ -99,17 +101,9 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             reader = functools.partial(
                 speech.reader, opened=found.thinking, tools=tools.schemas, obliged=tools.obliged
             )
-        return Reply(
-            front,
-            job,
-            body,
-            model=model,
-            chat=True,
-            top=top,
-            reader=reader,
-            hidden=not body.include_reasoning,
-            marks=speech.marks_of_thinking(),
-        )
+        shown: dict[str, Any] = {"reader": reader, "hidden": not body.include_reasoning}
+        shown |= {"marks": speech.marks_of_thinking(), "scores": scores}
+        return Reply(front, job, body, model=model, chat=True, top=top, **shown)
 
 
 async def counted(front: Front, body: Chat) -> int:
@@ -206,6 +200,7 @@ def check_chat(body: Chat) -> None:
     Raises:
         Problem: They do.
     """
+    check_whole(body, body.prompt_logprobs)
     if body.top_logprobs and not body.logprobs:
         raise Problem("invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
     if body.continue_final_message and body.add_generation_prompt:

@@ -59,8 +59,8 @@ class Reader:
 
         `dialect` is spelled as the model's texts are. `opened` says that the prompt has begun the
         thinking. `tools` are the schemas of parameters by name; without them there are no calls.
-        `obliged` are the tools of which a grammar makes sure that one is called: then nothing of
-        the answer is text, however it ends.
+        `obliged` are tools; a grammar makes sure that one of them is called. Then nothing of the
+        answer is text, however it ends.
         """
         self.calls = 0
         self.broken = False

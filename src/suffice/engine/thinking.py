@@ -1,4 +1,4 @@
-"""What may follow while a model thinks: anything, for so many tokens; a grammar comes after it."""
+"""What may follow while a model thinks: anything, up to a budget; a grammar comes after it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from suffice.serve.interfaces.costs import costs
 from suffice.serve.interfaces.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.processes.pending import Ticket
 
-_IGNORED = ("prompt_cache_options",)
+_IGNORED = ("prompt_cache_options", "return_progress")
 Entries = dict[str, Any]
 # Fields that would change the answer, with the values that ask for nothing, and why not.
 _STATE = "this server keeps no responses"
@@ -151,8 +151,7 @@ def chat_of(body: Responses) -> Chat:
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
     """Add an item to a conversation: an answer's thinking, text and calls are one message."""
     if item.get("type") == "reasoning":
-        own: dict[str, Any] = {"role": "assistant", "content": ""}
-        own["reasoning_content"] = _thought(item)
+        own = {"role": "assistant", "content": "", "reasoning_content": _thought(item)}
     else:
         own = _message(item, where)
     last = messages[-1] if messages else {}

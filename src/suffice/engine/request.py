@@ -78,6 +78,7 @@ class RequestOutput:
     Attributes:
         prompt: The prompt's text; None if it was given as tokens.
         num_cached_tokens: Prompt tokens whose keys and values were cached already.
+        num_prompt_tokens_done: Prompt tokens whose keys and values are there, those included.
         prompt_logprobs: Always None.
         error: One line on why the request failed; the tokens until then are kept.
         speculation: Counts of drafts over all samples.
@@ -93,6 +94,7 @@ class RequestOutput:
     prompt_logprobs: None = None
     error: str | None = None
     speculation: DraftStats = field(default_factory=DraftStats)
+    num_prompt_tokens_done: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output as plain values that JSON can hold: dicts, lists, texts, numbers."""
@@ -297,6 +299,20 @@ class Request:
         return max(len(self.tokens) - held, 0)
 
     @property
+    def prompt_done(self) -> int:
+        """Tokens of the prompt whose keys and values are there; 0 while it waits."""
+        if any(sample.tokens for sample in self.samples):
+            return len(self.tokens)
+        sequence = next((sample.sequence for sample in self.running), None)
+        return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))
+
+    @property
+    def prompt_seconds(self) -> float:
+        """Seconds that its prompt has run so far."""
+        runs = self.held and not any(sample.tokens for sample in self.samples)
+        return self.metrics.prefill_seconds + (self._clock() - self._counted if runs else 0.0)
+
+    @property
     def all_reads(self) -> Reads:
         """What it has read so far, in sequences that are open, too."""
         found = dataclasses.replace(self.reads)
@@ -341,4 +357,5 @@ class Request:
             num_cached_tokens=self.cached,
             error=self.error,
             speculation=drafts,
+            num_prompt_tokens_done=self.prompt_done,
         )

@@ -143,7 +143,7 @@ class Engine:
             self._maker.think(request, work.thinking)
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
-        job = Job(work, request, on_delta, self._clock())
+        job = Job(work, request, on_delta, self._clock)
         with self._wake:
             self._check_open()
             if work.id in self._jobs:

@@ -37,6 +37,7 @@ class Work:
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
         grammar: What the samples' texts must follow.
         thinking: What precedes that, or is limited.
+        progress: Whether deltas also say how far the prompt is.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Work:
     known: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    progress: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,25 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a prompt is: `done` of its `total` tokens, the `cached` ones included.
+
+    `seconds` are those since it was begun, without those that it waited.
+    """
+
+    done: int
+    total: int
+    cached: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Delta:
     """What a step gave one sample.
 
     `logprobs` has, for each new token, the chosen one first and then the most likely ones.
     `finish_reason` is "stop", "length", "abort" or, while it goes on, None. `final` comes with the
-    request's last delta.
+    request's last delta. A delta with `progress` has nothing else, unless several were merged.
     """
 
     id: str
@@ -135,6 +150,14 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     final: Final | None = None
+    progress: Progress | None = None
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether it says how far the prompt is, and nothing else."""
+        return self.progress is not None and not (
+            self.tokens or self.text or self.finish_reason is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.dialects.reader import Part, Reader
-from suffice.engine.work import Delta, Final
+from suffice.engine.work import Delta, Final, Progress
 from suffice.serve.errors import Problem, of_engine
-from suffice.serve.http.chance import drawn
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
 from suffice.serve.interfaces import logprobs
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import Fields
+from suffice.serve.interfaces.sample import Sample, reasoning
 from suffice.serve.processes.pending import Ticket
 
 _CODES = {
@@ -31,77 +30,6 @@ _CODES = {
     "internal": "internal",
 }
 _WAIT_SECONDS = 3600.0
-Call = dict[str, Any]
-
-
-@dataclass
-class Sample:
-    """What a sample has given so far."""
-
-    reader: Reader | None
-    hidden: bool = False  # whether thinking is left out
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    entries: list[logprobs.Entry] = field(default_factory=list)
-    characters: int = 0
-    thinking_tokens: int = 0
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    @property
-    def reason(self) -> str | None:
-        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
-        called = self.calls and self.reader is not None and not self.reader.broken
-        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
-
-    def take(self, delta: Delta) -> list[Part]:
-        """Add a delta; return its parts. A call without an id gets one."""
-        self.tokens += delta.tokens
-        if delta.logprobs is not None:
-            self.entries += delta.logprobs
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-        if self.reader is None:
-            self.texts.append(delta.text)
-            return [Part("text", delta.text)] if delta.text else []
-        end, thought = delta.finish_reason, self.reader.thinks
-        parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
-        if thought or any(part.kind == "thinking" for part in parts):
-            self.thinking_tokens += len(delta.tokens)
-        return [
-            self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
-        ]
-
-    def _added(self, part: Part) -> Part:
-        if part.kind == "text":
-            self.texts.append(part.text)
-        elif part.kind == "thinking":
-            self.thoughts.append(part.text)
-        elif part.kind == "call":
-            part = part._replace(ident=part.ident or f"call_{drawn(12).hex()}")
-            function = {"name": part.text, "arguments": ""}
-            self.calls.append({"id": part.ident, "type": "function", "function": function})
-        else:
-            self.calls[part.call]["function"]["arguments"] += part.text
-        return part
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The answer as a chat's message."""
-        text = "".join(self.texts)
-        found: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if self.thoughts:
-            found |= _reasoning("".join(self.thoughts))
-        if self.calls:
-            found |= {"content": text.strip() or None, "tool_calls": self.calls}
-        return found
-
-
-def _reasoning(text: str) -> dict[str, str]:
-    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
-    return {"reasoning_content": text, "reasoning": text}
 
 
 class Reply:
@@ -234,6 +162,10 @@ class Reply:
                     if index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
+                    if delta.progress is not None:
+                        parts.append(self._progress(delta.progress, index))
+                    if delta.is_progress:
+                        continue
                     if self._plain and self._quick:
                         parts.append(self._piece(sample, delta, index))
                     else:
@@ -255,14 +187,16 @@ class Reply:
         index = ticket.index * ticket.samples + delta.sample
         if index not in self._begun:
             return None
+        progress = b"" if delta.progress is None else self._progress(delta.progress, index)
+        if delta.is_progress:
+            return progress
+        sample = self._sample(ticket, delta.sample)
         if not self._plain:
             parts = self.take(ticket, delta)
-            sample = self._sample(ticket, delta.sample)
-            return b"".join(self._full(self._frames, sample, delta, index, parts))
-        sample = self._sample(ticket, delta.sample)
+            return progress + b"".join(self._full(self._frames, sample, delta, index, parts))
         found = self._piece(sample, delta, index)
         sample.characters += len(delta.text)
-        return found
+        return progress + found
 
     def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:
         """Return the chunk of a delta's text; empty if there is nothing to show."""
@@ -306,6 +240,26 @@ class Reply:
         before = self._before(index)
         return [frames.text(index, before)] if before else []
 
+    def _progress(self, found: Progress, index: int) -> bytes:
+        """Return the chunk that says how far a prompt is, in llama.cpp's form.
+
+        It is that of the prompt's first choice; for the others it is empty.
+        """
+        if index % (self.body.n or 1):
+            return b""
+        progress = {
+            "total": found.total,
+            "cache": found.cached,
+            "processed": found.done,
+            "time_ms": round(1000 * found.seconds),
+        }
+        choice = self._choice(index, **self._nothing)
+        return self._frames.choice(choice, {"prompt_progress": progress})
+
+    @property
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}} if self.chat else {"text": ""}
+
     def _choice(self, index: int, **fields: Any) -> dict[str, Any]:
         return {"index": index, **fields, "logprobs": None, "finish_reason": None}
 
@@ -335,7 +289,7 @@ class Reply:
         if part.kind == "text":
             return {"delta": {"content": part.text}}
         if part.kind == "thinking":
-            return {"delta": _reasoning(part.text)}
+            return {"delta": reasoning(part.text)}
         call: dict[str, Any] = {"index": part.call}
         if part.kind == "call":
             function = {"name": part.text, "arguments": ""}
@@ -350,8 +304,7 @@ class Reply:
         return {"usage": self.usage()} if continuous else {}
 
     def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
-        nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
-        choice = self._choice(index, **nothing)
+        choice = self._choice(index, **self._nothing)
         choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
         return frames.choice(choice, costs(self.job) if whole else None)

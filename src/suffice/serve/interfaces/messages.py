@@ -26,7 +26,7 @@ from suffice.serve.interfaces.tools import Tools
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_IGNORED = ("metadata", "service_tier", "betas", "context_management")
+_IGNORED = ("metadata", "service_tier", "betas", "context_management", "return_progress")
 _NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

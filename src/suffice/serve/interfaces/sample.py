@@ -1,0 +1,83 @@
+"""What a sample has given so far: its text, its thinking and its calls of tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from suffice.dialects.reader import Part, Reader
+from suffice.engine.work import Delta
+from suffice.serve.http.chance import drawn
+from suffice.serve.interfaces import logprobs
+
+Call = dict[str, Any]
+
+
+@dataclass
+class Sample:
+    """What a sample has given so far."""
+
+    reader: Reader | None
+    hidden: bool = False  # whether thinking is left out
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    entries: list[logprobs.Entry] = field(default_factory=list)
+    characters: int = 0
+    thinking_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has ended, in OpenAI's words: a call that a stop has cut is none to make."""
+        called = self.calls and self.reader is not None and not self.reader.broken
+        return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
+
+    def take(self, delta: Delta) -> list[Part]:
+        """Add a delta; return its parts. A call without an id gets one."""
+        self.tokens += delta.tokens
+        if delta.logprobs is not None:
+            self.entries += delta.logprobs
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        if self.reader is None:
+            self.texts.append(delta.text)
+            return [Part("text", delta.text)] if delta.text else []
+        end, thought = delta.finish_reason, self.reader.thinks
+        parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
+        if thought or any(part.kind == "thinking" for part in parts):
+            self.thinking_tokens += len(delta.tokens)
+        return [
+            self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
+        ]
+
+    def _added(self, part: Part) -> Part:
+        if part.kind == "text":
+            self.texts.append(part.text)
+        elif part.kind == "thinking":
+            self.thoughts.append(part.text)
+        elif part.kind == "call":
+            part = part._replace(ident=part.ident or f"call_{drawn(12).hex()}")
+            function = {"name": part.text, "arguments": ""}
+            self.calls.append({"id": part.ident, "type": "function", "function": function})
+        else:
+            self.calls[part.call]["function"]["arguments"] += part.text
+        return part
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a chat's message."""
+        text = "".join(self.texts)
+        found: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self.thoughts:
+            found |= reasoning("".join(self.thoughts))
+        if self.calls:
+            found |= {"content": text.strip() or None, "tool_calls": self.calls}
+        return found
+
+
+def reasoning(text: str) -> dict[str, str]:
+    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}

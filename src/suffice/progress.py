@@ -102,7 +102,7 @@ class PromptBar:
         self._over = not sys.stderr.isatty()
 
     def show(self, done: int, total: int, cached: int) -> None:
-        """Show that `done` of `total` tokens are done, of which `cached` took no time."""
+        """Show that `done` of `total` tokens are done; the `cached` ones took no time."""
         if self._over:
             return
         if done >= total:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,21 +132,6 @@ def test_an_answer_is_streamed_and_tells_what_it_read(
         whole = server.chat("to be", **opened.bodies[0] | {"stream": False, "stream_options": None})
         assert whole.status_code == 200
         playwright.expect(opened.page.locator(".message.user")).to_contain_text("to be")
-
-
-def test_the_page_shows_how_far_a_prompt_is(
-    serving: Callable[..., Any], opening: Callable[..., Opened]
-) -> None:
-    with serving(options={"reads": 1, "step_seconds": 0.3}) as server:
-        opened = opening(server)
-        opened.page.click("#settings-button")
-        opened.page.fill("#max_tokens", "2")
-        opened.say("to be or not to be")
-        answer = opened.page.locator(".message.assistant")
-        line = answer.locator(".reading")
-        playwright.expect(line).to_have_text(re.compile(r"^reading \d+ of \d+ tokens$"))
-        playwright.expect(answer.locator(".cost")).to_be_visible()
-        assert line.count() == 0 and opened.bodies[0]["return_progress"] is True
 
 
 @pytest.mark.parametrize("way", ["button", "key"])

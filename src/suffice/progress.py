@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import rich.status
 
 EVERY = 10.0  # seconds between lines of progress
+PROMPT_SECONDS = 1.0  # of a prompt, after which a bar shows how far it is
 T = TypeVar("T")
 
 _status: rich.status.Status | None = None  # the one that is shown
@@ -42,15 +43,18 @@ def status(text: str) -> Iterator[Callable[[float], None]]:
 
 
 def progress_bar(
-    *columns: str | rich.progress.ProgressColumn, shown: bool = True
+    *columns: str | rich.progress.ProgressColumn, shown: bool = True, transient: bool = False
 ) -> rich.progress.Progress:
-    """Return a progress bar, a context manager; a hidden one accepts tasks and shows nothing."""
+    """Return a progress bar, a context manager; a hidden one accepts tasks and shows nothing.
+
+    Nothing is left of a `transient` one at its end.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     visible = shown and sys.stderr.isatty()
     console = Console(stderr=True, quiet=not visible)
-    return Progress(*columns, console=console, disable=not visible)
+    return Progress(*columns, console=console, disable=not visible, transient=transient)
 
 
 def counting_bar() -> rich.progress.Progress:
@@ -86,12 +90,62 @@ def counted(what: str, total: int, steps: Iterable[T], before: int = 0) -> Itera
             shown = now
 
 
+class PromptBar:
+    """A bar on a terminal that shows how far a prompt is, from its second second on.
+
+    Nothing is left of it once the prompt is done, or after `close`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._began = clock, clock()
+        self._bar: rich.progress.Progress | None = None
+        self._over = not sys.stderr.isatty()
+
+    def show(self, done: int, total: int, cached: int) -> None:
+        """Show that `done` of `total` tokens are done; the `cached` ones took no time."""
+        if self._over:
+            return
+        if done >= total:
+            self.close()
+            return
+        seconds = self._clock() - self._began
+        if seconds < PROMPT_SECONDS or done <= cached:
+            return
+        if self._bar is None:
+            from rich.progress import BarColumn
+
+            self._bar = progress_bar("prompt", BarColumn(), "{task.fields[said]}", transient=True)
+            self._bar.add_task("", total=total, said="")
+            self._bar.start()
+        speed = (done - cached) / seconds
+        left = f"about {(total - done) / speed:,.0f} s left"
+        said = f"{done:,}/{total:,} tokens, {speed:,.0f} tokens/s, {left}"
+        self._bar.update(self._bar.task_ids[0], completed=done, said=said)
+
+    def close(self) -> None:
+        """Remove it."""
+        self._over = True
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
 class Running(Protocol):
-    """A request that is run: whether it has ended, and samples, each with its `tokens`."""
+    """A request that is run: whether it has ended, its prompt, and samples with their `tokens`."""
 
     @property
     def finished(self) -> bool:
         """Whether it has ended."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Its prompt."""
+        ...
+
+    @property
+    def prompt_done(self) -> int:
+        """How many of these tokens are done."""
         ...
 
     @property
@@ -102,18 +156,23 @@ class Running(Protocol):
 
 @contextlib.contextmanager
 def showing(requests: Sequence[Running], *, shown: bool) -> Iterator[Callable[[], None]]:
-    """Show how many of some requests are done and how fast tokens come; yields what updates it."""
+    """Show how many requests and tokens of their prompts are done, and tokens that have come.
+
+    Yields what updates it.
+    """
     from rich.progress import BarColumn, TimeElapsedColumn
 
     done = "{task.completed}/{task.total} requests"
-    columns = (done, BarColumn(), "{task.fields[tokens]} tokens", TimeElapsedColumn())
-    with progress_bar(*columns, shown=shown) as bar:
-        task = bar.add_task("", total=len(requests), tokens=0)
+    tokens = "{task.fields[prompts]}/{task.fields[all]} of prompts, {task.fields[tokens]} tokens"
+    with progress_bar(done, BarColumn(), tokens, TimeElapsedColumn(), shown=shown) as bar:
+        whole = sum(len(request.tokens) for request in requests)
+        task = bar.add_task("", total=len(requests), tokens=0, prompts=0, all=whole)
 
         def update() -> None:
             if not bar.disable:
                 finished = sum(request.finished for request in requests)
                 tokens = sum(len(s.tokens) for request in requests for s in request.samples)
-                bar.update(task, completed=finished, tokens=tokens)
+                prompts = sum(request.prompt_done for request in requests)
+                bar.update(task, completed=finished, tokens=tokens, prompts=prompts)
 
         yield update

@@ -357,4 +357,4 @@ def test_the_progress_bar_shows_on_a_terminal_only(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "2/2 requests" in shown.err
-    assert "24 tokens" in shown.err
+    assert "2/2 of prompts, 24 tokens" in shown.err

@@ -1,4 +1,7 @@
-"""The quick path of a stream: writes without a task, and messages as they come."""
+"""The quick path of a stream: writes without a task, and messages as they come.
+
+Also tests sample.py.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ given), `hang` (a file: the first engine with work that finds it removes it, and
 ends), `fail` (a word: the engine refuses to start with it), `dies` (a file: the engine's process
 ends while it exists), `packed` (a file: gets a line from each engine that packs the weights),
 `late` (a file: an engine that starts waits while it exists), `prints` (a file with the
-fingerprint), `log` (a file that gets the prompt of each request, a line each).
+fingerprint), `log` (a file that gets the prompt of each request, a line each), `reads` (tokens of
+a prompt that a step reads, before all else; without it prompts take no step).
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from suffice.decoder.shelf import Shelf
-from suffice.engine.work import Delta, EngineStats, Entries, Final, Look, TokenLogprob, Work
+from suffice.engine.work import (
+    Delta,
+    EngineStats,
+    Entries,
+    Final,
+    Look,
+    Progress,
+    TokenLogprob,
+    Work,
+)
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Opened
@@ -45,9 +55,10 @@ def text_of(token: int) -> str:
 
 class Running:
     def __init__(
-        self, work: Work, on_delta: Callable[[Delta], None], context: int, says: str
+        self, work: Work, on_delta: Callable[[Delta], None], context: int, says: str, reads: int
     ) -> None:
         self.work, self.on_delta, self.says = work, on_delta, says
+        self.reads, self.done = reads, 0
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
         most = LENGTH if work.params.max_tokens is None else work.params.max_tokens
@@ -77,6 +88,15 @@ class Running:
         first = position * PIECE
         return self.says[first : first + PIECE] if self.says else text_of(token)
 
+    def read(self) -> None:
+        """Read the next tokens of the prompt, and tell of it who asked."""
+        total = len(self.work.prompt)
+        cached = self.final().cached_tokens
+        self.done = min(max(self.done, cached) + self.reads, total)
+        if self.work.progress:
+            progress = Progress(self.done, total, cached, 0.001 * self.done)
+            self.on_delta(Delta(self.work.id, 0, "", (), progress=progress))
+
     def goes_on(self, tokens: int) -> bool:
         """Whether a held engine steps it, up to a number of tokens."""
         return self.cancelled or len(self.tokens[0]) < tokens
@@ -87,6 +107,9 @@ class Running:
         if self.cancelled:
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, self.final()))
             return True
+        if self.reads and not any(work.known) and self.done < len(work.prompt):
+            self.read()
+            return False
         if work.params.seed == FATAL:
             raise RuntimeError("a fault of the engine")
         if work.prompt[-1] == OUT_OF_MEMORY:
@@ -145,6 +168,7 @@ class ScriptedEngine:
         self.vocabulary = int(options.get("vocabulary", VOCABULARY))
         self.context = int(options.get("context", 512))
         self.says = str(options.get("says", ""))
+        self.reads = int(options.get("reads", 0))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.hold_after = int(options.get("hold_after", 0))
         self.hang = Path(options["hang"]) if options.get("hang") else None
@@ -168,7 +192,7 @@ class ScriptedEngine:
             if self.log is not None:
                 with self.log.open("a") as file:
                     file.write(f"{'-'.join(map(str, work.prompt))}\n")
-            self.requests[work.id] = Running(work, on_delta, self.context, self.says)
+            self.requests[work.id] = Running(work, on_delta, self.context, self.says, self.reads)
             self.asked.set()
 
     def cancel(self, id: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from suffice.errors import InputError
+from suffice.progress import PromptBar
 from suffice.warned import held_back
 
 if TYPE_CHECKING:
@@ -32,21 +33,28 @@ class Answer:
         self.summary = ""
 
     def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
-        """Print a stream to its end, or until Ctrl-C.
+        """Print a stream to its end, or until Ctrl-C; a bar shows how far a long prompt is.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, after the text so far and its summary are printed.
+            KeyboardInterrupt: Ctrl-C, after the text so far and its summary are printed, if any.
         """
         before = self._llm.runner.trace.copy()
         output = None
         try:
-            with contextlib.closing(stream), held_back():
-                for delta, output in stream:  # noqa: B007 (the summary needs the last one)
+            with (
+                contextlib.closing(stream),
+                contextlib.closing(PromptBar()) as bar,
+                held_back(),
+            ):
+                for delta, output in stream:
+                    total = len(output.prompt_token_ids)
+                    bar.show(output.num_prompt_tokens_done, total, output.num_cached_tokens)
                     self.text += delta
                     sys.stdout.write(delta)
                     sys.stdout.flush()
         finally:
-            if output is not None and (self.text or not output.error):
+            begun = output is not None and output.outputs[0].token_ids
+            if output is not None and begun and (self.text or not output.error):
                 print(flush=True)
                 trace = self._llm.runner.trace.since(before)
                 self.summary = summary(output, trace, weights(self._llm))

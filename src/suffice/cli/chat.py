@@ -105,7 +105,9 @@ class Chat:
         except KeyboardInterrupt:
             if not answer.text:
                 messages.pop()
-                print(file=sys.stderr)
+                kept = len(self._session.tokens)
+                said = f"stopped: {kept:,} tokens are kept, the same message goes on from there"
+                _say(f"\n{said}" if kept else "")
                 return
         finally:
             self._summary = answer.summary or self._summary

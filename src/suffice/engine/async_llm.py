@@ -66,7 +66,10 @@ class AsyncLLM:
     async def stream(
         self, prompt: Any, sampling_params: SamplingParams | None = None, **traits: Any
     ) -> AsyncGenerator[Delta, None]:
-        """Generate for one prompt; yield what each step gives each sample. See `generate`."""
+        """Generate for one prompt; yield what each step gives each sample. See `generate`.
+
+        With `progress=True`, deltas without tokens say before the first how far the prompt is.
+        """
         deltas = self._deltas(prompt, sampling_params, traits, [])
         try:
             async for delta in deltas:

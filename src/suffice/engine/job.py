@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from suffice.attention.rule import Guarantee
 from suffice.engine.request import Logprob, Request, Sample
-from suffice.engine.work import Delta, Entries, Final, TokenLogprob, Work
+from suffice.engine.work import Delta, Entries, Final, Progress, TokenLogprob, Work
 from suffice.trace import Reads
+
+PROGRESS_SECONDS = 0.1  # between two deltas that say how far a prompt is, at least
 
 
 class Job:
-    """A work under way. `now` is when it came, in seconds of the engine's clock."""
+    """A work under way since now, in seconds of the engine's clock."""
 
     def __init__(
-        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
+        self,
+        work: Work,
+        request: Request,
+        on_delta: Callable[[Delta], None],
+        clock: Callable[[], float],
     ) -> None:
         self.work = work
         self.request = request
         self.on_delta = on_delta
         self.cancelled = False
-        self.ends = None if work.deadline is None else now + work.deadline
         self._scored = False  # whether the prompt's scores have been given
+        self.ends = None if work.deadline is None else clock() + work.deadline
+        self._clock = clock
+        # Who has tokens already has been told of the prompt by the engine that gave them.
+        self._tells = work.progress and not any(work.known)
+        self._told, self._told_at = 0, -math.inf
         self._sent = [len(sample.tokens) for sample in request.samples]
         # A sample may have ended elsewhere; the last delta is given here in any case.
         self._ended = [sample.finish_reason is not None for sample in request.samples]
@@ -32,7 +43,7 @@ class Job:
 
     def news(self, final: Callable[[Request], Final]) -> list[Delta]:
         """Return what its samples got since the last call; the last delta has the `final`."""
-        found: list[Delta] = []
+        found = self._progress() if self._tells else []
         for at, sample in enumerate(self.request.samples):
             new = tuple(sample.tokens[self._sent[at] :])
             text = sample.take_delta()
@@ -57,6 +68,18 @@ class Job:
         if found and self.request.finished:
             found[-1] = dataclasses.replace(found[-1], final=final(self.request))
         return found
+
+    def _progress(self) -> list[Delta]:
+        """Return how far the prompt is, if there is news of it; its end is always told."""
+        request = self.request
+        done, total = request.prompt_done, len(request.tokens)
+        now = self._clock()
+        early = done < total and now - self._told_at < PROGRESS_SECONDS
+        if early or done in (0, self._told):
+            return []
+        self._told, self._told_at, self._tells = done, now, done < total
+        progress = Progress(done, total, request.cached, request.prompt_seconds)
+        return [Delta(self.work.id, 0, "", (), progress=progress)]
 
 
 def _logprobs(sample: Sample, count: int) -> Entries | None:

@@ -98,11 +98,12 @@ class LLM:
         """Generate for each prompt and return the results in the order of the prompts.
 
         `prompts` is a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a
-        list of these. `use_tqdm` shows a progress bar if standard error is a terminal. A request
-        that finds no memory waits for it; one that does not fit alone ends with finish reason
-        "abort" and a line in `error`. An interruption (Ctrl-C) ends all requests, frees their
-        memory and is raised again; use `stream` to keep partial results. `adapter` is the name of
-        one of `adapters`, None for none, or a list with one for each prompt.
+        list of these. `use_tqdm` shows the requests and the tokens of prompts that are done, and
+        the tokens so far, if standard error is a terminal. A request that finds no memory waits for
+        it; one that does not fit alone ends with finish reason "abort" and a line in `error`. An
+        interruption (Ctrl-C) ends all requests, frees their memory and is raised again; use
+        `stream` to keep partial results. `adapter` is the name of one of `adapters`, None for none,
+        or a list with one for each prompt.
 
         Raises:
             InputError: A bad prompt, parameter or adapter; nothing has been run.

@@ -80,6 +80,7 @@ class RequestOutput:
         num_cached_tokens: Prompt tokens whose keys and values were cached already.
         prompt_logprobs: Per prompt token, token id -> `Logprob`, None for the first; None unless
             asked for, and if the request ended before its prompt had been run.
+        num_prompt_tokens_done: Prompt tokens whose keys and values are there, those included.
         error: One line on why the request failed; the tokens until then are kept.
         speculation: Counts of drafts over all samples.
     """
@@ -94,6 +95,7 @@ class RequestOutput:
     prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
     error: str | None = None
     speculation: DraftStats = field(default_factory=DraftStats)
+    num_prompt_tokens_done: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output as plain values that JSON can hold: dicts, lists, texts, numbers."""
@@ -316,6 +318,20 @@ class Request:
         return tuple(self.scores or ()) if whole else None
 
     @property
+    def prompt_done(self) -> int:
+        """Tokens of the prompt whose keys and values are there; 0 while it waits."""
+        if any(sample.tokens for sample in self.samples):
+            return len(self.tokens)
+        sequence = next((sample.sequence for sample in self.running), None)
+        return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))
+
+    @property
+    def prompt_seconds(self) -> float:
+        """Seconds that its prompt has run so far."""
+        runs = self.held and not any(sample.tokens for sample in self.samples)
+        return self.metrics.prefill_seconds + (self._clock() - self._counted if runs else 0.0)
+
+    @property
     def all_reads(self) -> Reads:
         """What it has read so far, in sequences that are open, too."""
         found = dataclasses.replace(self.reads)
@@ -361,4 +377,5 @@ class Request:
             prompt_logprobs=self.prompt_logprobs,
             error=self.error,
             speculation=drafts,
+            num_prompt_tokens_done=self.prompt_done,
         )

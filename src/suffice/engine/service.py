@@ -145,7 +145,7 @@ class Engine:
             sample.restore(tokens)
         if any(work.known):
             request.scores = None  # they came with the first of these tokens
-        job = Job(work, request, on_delta, self._clock())
+        job = Job(work, request, on_delta, self._clock)
         with self._wake:
             self._check_open()
             if work.id in self._jobs:

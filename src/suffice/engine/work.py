@@ -38,6 +38,7 @@ class Work:
             prompt's log probabilities were given with the first of them, and are not again.
         grammar: What the samples' texts must follow.
         thinking: What precedes that, or is limited.
+        progress: Whether deltas also say how far the prompt is.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Work:
     known: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    progress: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,26 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a prompt is: `done` of its `total` tokens, the `cached` ones included.
+
+    `seconds` are those since it was begun, without those that it waited.
+    """
+
+    done: int
+    total: int
+    cached: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Delta:
     """What a step gave one sample.
 
     `logprobs` has, for each new token, the chosen one first and then the most likely ones. Likewise
     `prompt_logprobs` for each token of the prompt but the first; it comes with the first delta.
     `finish_reason` is "stop", "length", "abort" or, while it goes on, None. `final` comes with the
-    request's last delta.
+    request's last delta. A delta with `progress` has nothing else, unless several were merged.
     """
 
     id: str
@@ -141,6 +156,14 @@ class Delta:
     stop_reason: int | str | None = None
     final: Final | None = None
     prompt_logprobs: Entries | None = None
+    progress: Progress | None = None
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether it says how far the prompt is, and nothing else."""
+        return self.progress is not None and not (
+            self.tokens or self.text or self.finish_reason is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ class NoText:
 
     eos_ids: frozenset[int] = frozenset()
 
-    def stream(self, *, skip_special: bool) -> NoText:
+    def stream(self, *, skip_special: bool, marked: Sequence[int] = ()) -> NoText:
         """Return a detokenizer, which is itself: it has no state."""
         return self
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.dialects.reader import Part, Reader
-from suffice.engine.work import Delta, Entries, Final
+from suffice.engine.work import Delta, Entries, Final, Progress
 from suffice.serve.errors import Problem, of_engine
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
@@ -190,6 +190,10 @@ class Reply:
                     if index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
+                    if delta.progress is not None:
+                        parts.append(self._progress(delta.progress, index))
+                    if delta.is_progress:
+                        continue
                     if self._plain and self._quick:
                         parts.append(self._piece(sample, delta, index))
                     else:
@@ -211,14 +215,16 @@ class Reply:
         index = ticket.index * ticket.samples + delta.sample
         if index not in self._begun:
             return None
+        progress = b"" if delta.progress is None else self._progress(delta.progress, index)
+        if delta.is_progress:
+            return progress
+        sample = self._sample(ticket, delta.sample)
         if not self._plain:
             parts = self.take(ticket, delta)
-            sample = self._sample(ticket, delta.sample)
-            return b"".join(self._full(self._frames, sample, delta, index, parts))
-        sample = self._sample(ticket, delta.sample)
+            return progress + b"".join(self._full(self._frames, sample, delta, index, parts))
         found = self._piece(sample, delta, index)
         sample.characters += len(delta.text)
-        return found
+        return progress + found
 
     def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:
         """Return the chunk of a delta's text; empty if there is nothing to show."""
@@ -275,6 +281,26 @@ class Reply:
             return []
         return [frames.text(index, self._before(index).text, self._echoed(index))]
 
+    def _progress(self, found: Progress, index: int) -> bytes:
+        """Return the chunk that says how far a prompt is, in llama.cpp's form.
+
+        It is that of the prompt's first choice; for the others it is empty.
+        """
+        if index % (self.body.n or 1):
+            return b""
+        progress = {
+            "total": found.total,
+            "cache": found.cached,
+            "processed": found.done,
+            "time_ms": round(1000 * found.seconds),
+        }
+        choice = self._choice(index, **self._nothing)
+        return self._frames.choice(choice, {"prompt_progress": progress})
+
+    @property
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}} if self.chat else {"text": ""}
+
     def _choice(self, index: int, **fields: Any) -> dict[str, Any]:
         return {"index": index, **fields, "logprobs": None, "finish_reason": None}
 
@@ -319,8 +345,7 @@ class Reply:
         return {"usage": self.usage()} if continuous else {}
 
     def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
-        nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
-        choice = self._choice(index, **nothing)
+        choice = self._choice(index, **self._nothing)
         choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
         return frames.choice(choice, costs(self.job) if whole else None)

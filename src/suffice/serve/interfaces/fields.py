@@ -40,7 +40,7 @@ IGNORED = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "verbosity", "prediction", "obfuscation"),
-        *("timings_per_token", "return_progress"),
+        "timings_per_token",
     }
 )
 # Fields that would change the answer, with the values that ask for nothing.
@@ -140,6 +140,7 @@ class Fields(BaseModel):
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     request_id: str | None = Field(None, pattern=r"^[!-~]{1,128}$")
     return_token_ids: bool | None = False
+    return_progress: bool | None = False
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     cache_prompt: bool = True
     cache_salt: str | None = Field(None, max_length=256)

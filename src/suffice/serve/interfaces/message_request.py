@@ -12,7 +12,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Extras, Objects, Texts, checked, json_kind, read_object
 
-_IGNORED = ("metadata", "service_tier", "betas", "context_management")
+_IGNORED = ("metadata", "service_tier", "betas", "context_management", "return_progress")
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

@@ -94,6 +94,7 @@ def works(
             group=_group(front, job, body),
             grammar=grammar,
             thinking=thinking,
+            progress=bool(body.stream and body.return_progress),
         )
         for at, prompt in enumerate(prompts)
     ]

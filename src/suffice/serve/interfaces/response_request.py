@@ -13,7 +13,7 @@ from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Extras, Objects, checked, json_kind, read_object
 from suffice.serve.interfaces.response_tools import Asked, earlier
 
-_IGNORED = ("prompt_cache_options", "client_metadata")
+_IGNORED = ("prompt_cache_options", "client_metadata", "return_progress")
 Entries = dict[str, Any]
 # Fields that would change the answer, with the values that ask for nothing, and why not.
 _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {

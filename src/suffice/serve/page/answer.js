@@ -90,6 +90,15 @@ export class Message {
     this.item.classList.toggle("running", on);
   }
 
+  // Show how far the prompt is, until it is done; null shows nothing.
+  read(progress) {
+    this.reading?.remove();
+    if (!progress || progress.processed >= progress.total) return;
+    const line = `reading ${count(progress.processed)} of ${count(progress.total)} tokens`;
+    this.reading = element("p", { class: "reading" }, line);
+    this.item.append(this.reading);
+  }
+
   fail(line) {
     this.item.append(element("p", { class: "error", role: "alert" }, line));
   }

@@ -118,7 +118,8 @@ export class Chat {
     const spoken = new Speaker();
     const draw = frame(() => this.draw(entry, spoken));
     try {
-      const body = { messages, stream: true, stream_options: { include_usage: true }, ...fields };
+      const told = { stream: true, stream_options: { include_usage: true }, return_progress: true };
+      const body = { messages, ...told, ...fields };
       const options = { body, signal: this.running.signal };
       for await (const chunk of events("v1/chat/completions", options)) {
         if (chunk.error) throw new Error(chunk.error.message);
@@ -143,6 +144,7 @@ export class Chat {
     const scroller = byId("scroller");
     const low = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
     entry.message.show(entry.content);
+    entry.message.read(entry.content ? null : entry.progress);
     spoken.hear(entry.content);
     if (low) scroller.scrollTop = scroller.scrollHeight;
   }
@@ -150,6 +152,7 @@ export class Chat {
   finish(entry) {
     this.running = null;
     entry.message.running(false);
+    entry.message.read(null);
     if (entry.error) entry.message.fail(entry.error);
     else entry.message.cost({ ...entry, many: this.about?.attentions.length > 1 });
     if (entry.error && !entry.content) {  // the question may be asked again
@@ -205,6 +208,7 @@ function take(entry, chunk, began) {
     if (now > entry.firstAt) entry.tokensPerSecond = (1000 * (entry.chunks - 1)) / (now - entry.firstAt);
   }
   entry.content += text;
+  entry.progress = chunk.prompt_progress ?? entry.progress;
   if (chunk.suffice) Object.assign(entry, { suffice: chunk.suffice, timings: chunk.timings });
 }
 

@@ -201,6 +201,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         known=tuple(map(tuple, message.known)),
         grammar=None if message.grammar is None else compiled(message.grammar),
         thinking=message.thinking,
+        progress=message.progress,
     )
 
 

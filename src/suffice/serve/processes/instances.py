@@ -342,6 +342,9 @@ class Instance:
             ticket = self.tickets.get(delta.id)
             if ticket is None:  # cancelled
                 continue
+            if delta.is_progress:
+                ticket.take(delta)
+                continue
             self._observe(ticket, delta, now)
             ticket.last_at = now
             if ticket.first_at is None:

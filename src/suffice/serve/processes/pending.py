@@ -62,7 +62,13 @@ class Ticket:
         return sum(map(len, self.emitted))
 
     def take(self, delta: Delta) -> None:
-        """Take what a step gave."""
+        """Take what a step gave.
+
+        How far the prompt is says nothing of whether the engine will outlive it.
+        """
+        if delta.is_progress:
+            self.mailbox.put(self, delta)
+            return
         self.emitted[delta.sample].extend(delta.tokens)
         self.tries = self.blamed = 0
         if delta.finish_reason is not None:
@@ -220,6 +226,7 @@ def merged(first: Delta, then: Delta) -> Delta:
         then.stop_reason,
         then.final,
         then.prompt_logprobs if first.prompt_logprobs is None else first.prompt_logprobs,
+        then.progress or first.progress,
     )
 
 

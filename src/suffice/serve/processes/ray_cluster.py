@@ -228,6 +228,9 @@ class Cluster:
     def _deliver(self, ticket: Ticket, message: Told) -> None:
         now = time.monotonic()
         for delta in message.deltas:
+            if delta.is_progress:
+                ticket.take(delta)
+                continue
             self._observe(ticket, delta, now)
             ticket.last_at = now
             if ticket.first_at is None:

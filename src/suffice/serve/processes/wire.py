@@ -37,7 +37,8 @@ class Load(msgspec.Struct, tag="load", frozen=True):
 class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     """A request; `known` are the tokens that its samples have emitted before the engine's death.
 
-    `grammar` is the grammar that the samples follow, in llguidance's JSON or Lark form.
+    `grammar` is the grammar that the samples follow, in llguidance's JSON or Lark form. `progress`
+    asks for deltas that say how far the prompt is.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     known: list[list[int]] = []
     grammar: str | None = None
     thinking: Thinking | None = None
+    progress: bool = False
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):

@@ -218,7 +218,7 @@ def test_commands_without_what_they_need(cli: Cli, fake: Fake) -> None:
     assert said[0] == "suffice: error: /save: needs a file, such as /save chat.json"
     assert said[1] == "suffice: error: /load: needs a file, such as /load chat.json"
     assert said[2].startswith("suffice: error: unknown command '/undoo'. Did you mean '/undo'?")
-    assert len(said) == 3 + 12 and "/regen" in said[7]
+    assert len(said) == 3 + 13 and "/regen" in said[8]
 
 
 TERMINAL = """

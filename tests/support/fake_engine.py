@@ -280,6 +280,7 @@ class FakeDecoder:
 
 class FakeTokenizer:
     eos_ids = frozenset({EOS})
+    chat_template = tool_template = None
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         tokens = []
@@ -295,8 +296,21 @@ class FakeTokenizer:
         return "".join(map(FakeDecoder(skip_special).push, tokens))
 
     def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
+        return self.encode(self.chat_text(messages, add_generation_prompt=add_generation_prompt))
+
+    def chat_text(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_last: bool = False,
+        facts: Any = None,
+    ) -> str:
         text = "".join(f"{message['content']}\n" for message in messages)
-        return self.encode(text + ("E" if add_generation_prompt else ""))
+        return text + ("E" if add_generation_prompt else "")
+
+    def whole(self) -> dict[str, int]:
+        return {}
 
     def stream(self, *, skip_special: bool, marked: Sequence[int] = ()) -> FakeDecoder:
         return FakeDecoder(skip_special)

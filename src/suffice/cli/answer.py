@@ -14,6 +14,7 @@ from suffice.progress import PromptBar
 from suffice.warned import held_back
 
 if TYPE_CHECKING:
+    from suffice.cli.speaking import Spoken
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
     from suffice.speculate.stats import DraftStats
@@ -26,10 +27,13 @@ COLUMNS = 100  # of a line of the summary; longer lines wrap between two items
 class Answer:
     """Prints a text as it is generated, and then, unless `quiet`, a summary of the run."""
 
-    def __init__(self, llm: LLM, quiet: bool = False) -> None:
+    def __init__(self, llm: LLM, quiet: bool = False, spoken: Spoken | None = None) -> None:
+        """Begin; `spoken` tells thinking from the text, if the model's answers have both."""
         self._llm = llm
         self._quiet = quiet
+        self._spoken = spoken
         self.text = ""
+        self.thought = ""
         self.summary = ""
 
     def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
@@ -49,10 +53,9 @@ class Answer:
                 for delta, output in stream:
                     total = len(output.prompt_token_ids)
                     bar.show(output.num_prompt_tokens_done, total, output.num_cached_tokens)
-                    self.text += delta
-                    sys.stdout.write(delta)
-                    sys.stdout.flush()
+                    self._print(delta, last=output.finished)
         finally:
+            self._print("", last=True)
             begun = output is not None and output.outputs[0].token_ids
             if output is not None and begun and (self.text or not output.error):
                 print(flush=True)
@@ -62,6 +65,15 @@ class Answer:
                     print(self.summary, file=sys.stderr)
         if output is not None and output.error:
             raise InputError(output.error)
+
+    def _print(self, delta: str, *, last: bool) -> None:
+        if self._spoken is None:
+            self.text += delta
+            sys.stdout.write(delta)
+            sys.stdout.flush()
+            return
+        self._spoken.push(delta, last=last)
+        self.text, self.thought = self._spoken.text, self._spoken.thought
 
 
 def weights(llm: LLM) -> str:

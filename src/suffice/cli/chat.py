@@ -10,6 +10,7 @@ from suffice.cli.answer import Answer
 from suffice.cli.chat_file import Talk, load, save
 from suffice.cli.chat_input import Reader
 from suffice.cli.chat_settings import changed, settings
+from suffice.cli.speaking import Speaker, check
 from suffice.errors import InputError, check_text, unknown
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ COMMANDS = {
     "/load FILE": "go on with a conversation from a file",
     "/set [OPTION VALUE]": "change a sampling option (temp, top_k, ...); alone: show them",
     "/system [TEXT]": 'change the system prompt; "" removes it; alone: show it',
+    "/think [on|off|hide]": "show the model's thinking, ask for none, or hide it; alone: say which",
     "/regen": "answer the last message again",
     "/undo": "remove the last message and its answer",
     "/history": "show the conversation",
@@ -44,8 +46,10 @@ class Chat:
         quiet: bool,
         model: str,
         adapter: str | None = None,
+        think: str = "on",
     ) -> None:
         self._llm = llm
+        self._speaker = Speaker(llm.tokenizer, think)
         self._adapter = adapter
         self._sampling = sampling
         self._params = sampling.params()
@@ -59,6 +63,7 @@ class Chat:
             "/load": self._load,
             "/set": self._set,
             "/system": self._change_system,
+            "/think": self._think,
             "/regen": self._regenerate,
             "/undo": self._undo,
             "/history": self._history,
@@ -97,13 +102,16 @@ class Chat:
         answer = Answer(self._llm, self._quiet)
         try:
             check_text("the message", text)
-            answer.show(self._session.chat(self._talk.whole, self._params))
+            prompt = self._llm.chat_text(self._talk.whole, True, self._speaker.facts)
+            answer = Answer(self._llm, self._quiet, self._speaker.answer(prompt))
+            tokens = self._llm.tokenizer.encode(prompt, special=False)
+            answer.show(self._session.stream(tokens, self._speaker.params(self._params)))
         except InputError as error:
             messages.pop()
             _say(f"suffice: error: {error}; /reset starts over")
             return
         except KeyboardInterrupt:
-            if not answer.text:
+            if not answer.text and not answer.thought:
                 messages.pop()
                 kept = len(self._session.tokens)
                 said = f"stopped: {kept:,} tokens are kept, the same message goes on from there"
@@ -112,7 +120,8 @@ class Chat:
         finally:
             self._summary = answer.summary or self._summary
         # An interrupted answer stays part of the conversation, as far as it came.
-        messages.append({"role": "assistant", "content": answer.text})
+        thought = {"reasoning_content": answer.thought} if answer.thought else {}
+        messages.append({"role": "assistant", "content": answer.text, **thought})
 
     def _save(self, file: str) -> None:
         save(_path("/save", file), self._talk)
@@ -133,6 +142,12 @@ class Chat:
         if text:
             self._talk.system = None if text == '""' else text
         _say(f"system prompt: {self._talk.system or 'none'}")
+
+    def _think(self, text: str) -> None:
+        if text:
+            check(text)
+            self._speaker.think = text
+        _say(f"thinking: {self._speaker.think}")
 
     def _regenerate(self, rest: str) -> None:
         _nothing("/regen", rest)

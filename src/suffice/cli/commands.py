@@ -65,6 +65,11 @@ app = Commands(
 
 SYSTEM = flag(None, "-sys --system-prompt", "Instructions that precede the conversation.")
 QUIET = flag(False, "-q --quiet", "Print no summary after an answer.")
+THINK = flag(
+    "on",
+    "--think",
+    "A model's thinking: on shows it (on standard error), hide does not, off asks for none.",
+)
 RAW = flag(False, "--no-chat-template --raw", "Run the prompt as it is, without a chat template.")
 
 
@@ -149,6 +154,7 @@ def run(
     file: Path | None = flag(None, "-f --file", "A text file (UTF-8) that holds the prompt."),
     system: str | None = SYSTEM,
     raw: bool = RAW,
+    think: str = THINK,
     quiet: bool = QUIET,
     *,
     model: ModelFlags,
@@ -156,6 +162,9 @@ def run(
     sampling: SamplingFlags,
 ) -> None:
     """Answer one prompt."""
+    from suffice.cli.speaking import Speaker, check
+
+    check(think)
     # The command line wins over the environment, including the variables of other flags.
     if (text is not None or file is not None) and _from_environment(context, "prompt"):
         prompt = None
@@ -171,13 +180,20 @@ def run(
     adapter = adapters.only("run")
     with busy(f"loading {model.model}"):
         llm = adapters.on(model).load(sampling.seed)
-    tokens = given if raw else wrapped(llm, given, system)
-    Answer(llm, quiet).show(llm.stream(tokens, params, adapter=adapter))
+    speaker = None if raw else Speaker(llm.tokenizer, think)
+    text = None if speaker is None else wrapped(llm, given, system, speaker.facts)
+    if speaker is None or text is None:
+        Answer(llm, quiet).show(llm.stream(given, params, adapter=adapter))
+        return
+    tokens = llm.tokenizer.encode(text, special=False)
+    stream = llm.stream(tokens, speaker.params(params), adapter=adapter)
+    Answer(llm, quiet, speaker.answer(text)).show(stream)
 
 
 @app.program(more=foreign_flags)
 def chat(
     system: str | None = SYSTEM,
+    think: str = THINK,
     quiet: bool = QUIET,
     *,
     model: ModelFlags,
@@ -186,6 +202,9 @@ def chat(
 ) -> None:
     """Talk with the model; /help lists the commands."""
     from suffice.cli.chat import Chat
+    from suffice.cli.speaking import check
+
+    check(think)
 
     check_text("the system prompt", system or "")
     sampling.params()  # refuses bad values before the model is loaded
@@ -195,7 +214,7 @@ def chat(
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
-    Chat(llm, sampling, system, quiet, model.model, adapter).talk()
+    Chat(llm, sampling, system, quiet, model.model, adapter, think).talk()
 
 
 @app.program(more=foreign_flags)

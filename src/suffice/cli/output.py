@@ -71,8 +71,12 @@ def _piped() -> str:
     return sys.stdin.read()
 
 
-def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
-    """Return a prompt in the model's chat template, or unchanged if there is none.
+def wrapped(
+    llm: LLM, prompt: str, system: str | None, facts: Mapping[str, Any] | None = None
+) -> str | None:
+    """Return a prompt in the model's chat template; None if there is none.
+
+    `facts` are what else the template is told.
 
     Raises:
         InputError: A system prompt is given, but the model has no chat template.
@@ -80,10 +84,9 @@ def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
     if not llm.tokenizer.has_chat_template:
         if system is not None:
             raise InputError("--system-prompt: this model has no chat template to put it in")
-        return prompt
+        return None
     messages = [{"role": "system", "content": system}] if system is not None else []
-    messages.append({"role": "user", "content": prompt})
-    return llm.tokenizer.chat(messages, add_generation_prompt=True)
+    return llm.chat_text([*messages, {"role": "user", "content": prompt}], True, facts)
 
 
 @contextlib.contextmanager

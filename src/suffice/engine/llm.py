@@ -150,18 +150,22 @@ class LLM:
         use_tqdm: bool = True,
         *,
         add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         adapter: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Generate the next message of a conversation, or of each conversation in a list.
 
         A message is {"role": ..., "content": ...}; a content is a text, or a list of parts
-        {"type": "text", "text": ...}. For the rest see `generate`.
+        {"type": "text", "text": ...}. `chat_template_kwargs` are what else the model's template may
+        ask for by name, such as `enable_thinking`. For the rest see `generate`.
 
         Raises:
             InputError: A message of another form, or a bad parameter; nothing has been run.
         """
         talks = split_talks(messages)
-        prompts = [self.chat_tokens(talk, add_generation_prompt) for talk in talks]
+        prompts = [
+            self.chat_tokens(talk, add_generation_prompt, chat_template_kwargs) for talk in talks
+        ]
         return self.generate(prompts, sampling_params, use_tqdm, adapter=adapter)
 
     def stream(
@@ -208,15 +212,33 @@ class LLM:
         with self.loop.lock.turn():
             return self.maker.make(parts[0], chosen, kept, adapter=self.maker.adapter(adapter))
 
-    def chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
-        """Return a conversation's tokens by the model's chat template.
+    def chat_text(
+        self,
+        messages: Any,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as text by the model's chat template.
 
         Raises:
             InputError: A message of another form, or one that the template refuses.
         """
         talk = conversation(messages)
         with self.loop.lock.turn():
-            return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
+            return self.tokenizer.chat_text(
+                talk, add_generation_prompt=add_generation_prompt, facts=chat_template_kwargs
+            )
+
+    def chat_tokens(
+        self,
+        messages: Any,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return a conversation's tokens; see `chat_text`."""
+        text = self.chat_text(messages, add_generation_prompt, chat_template_kwargs)
+        with self.loop.lock.turn():
+            return self.tokenizer.encode(text, special=False)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
         for request in requests:

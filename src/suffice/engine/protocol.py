@@ -335,6 +335,20 @@ class Tokenizer(Protocol):
         """Whether `chat` can be used."""
         ...
 
+    @property
+    def chat_template(self) -> str | Mapping[str, str] | None:
+        """The chat template's source, or several by name."""
+        ...
+
+    @property
+    def tool_template(self) -> str | None:
+        """The template for conversations with tools; None if these would not be shown."""
+        ...
+
+    def whole(self) -> dict[str, int]:
+        """Return the tokens that are kept whole in any text, by their text."""
+        ...
+
     def stored(self) -> tuple[dict[str, Any], str]:
         """Return facts such as special tokens, and the tokenizer's JSON."""
         ...
@@ -357,8 +371,12 @@ class Tokenizer(Protocol):
         *,
         add_generation_prompt: bool,
         continue_last: bool = False,
+        facts: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation as text; `continue_last` leaves the last message open."""
+        """Return a conversation as text; `continue_last` leaves the last message open.
+
+        `facts` are what else the template may ask for by name.
+        """
         ...
 
     def stream(self, *, skip_special: bool, marked: abc.Sequence[int] = ()) -> Detokenizer:

@@ -157,7 +157,9 @@ def _cases(asked: Asked, source: str | None, llm: LLM) -> list[LatencyCase]:
 
 def _tokens(llm: LLM, text: str) -> list[int]:
     prompt = wrapped(llm, text, None)
-    return llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    if prompt is None:
+        return llm.tokenizer.encode(text)
+    return llm.tokenizer.encode(prompt, special=False)
 
 
 def _measured(

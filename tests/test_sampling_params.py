@@ -59,8 +59,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"min_tokens": -1}, "min_tokens=-1: must be a whole number of at least 0"),
     ({"logprobs": -1}, "logprobs=-1: must be a whole number of at least 0, or None"),
     (
-        {"prompt_logprobs": 1},
-        "prompt_logprobs=1: must be None: log probabilities of the prompt are not supported",
+        {"prompt_logprobs": -1},
+        "prompt_logprobs=-1: must be a whole number of at least 0, or None",
     ),
     ({"logit_bias": [3]}, "logit_bias=[3]: must map token ids to numbers, or be None"),
     (

@@ -40,11 +40,13 @@ class SamplingParams:
         stop: Text that ends the generation; the output ends before it.
         stop_token_ids: Tokens that end the generation.
         ignore_eos: Do not end at the model's end-of-sequence tokens.
-        max_tokens: Maximum number of tokens to generate; None fills the context.
+        max_tokens: Maximum number of tokens to generate; None fills the context. 0, which only
+            `prompt_logprobs` allows, scores the prompt and generates nothing.
         min_tokens: Before this many tokens only max_tokens can end the generation.
         logprobs: Return the log probabilities of this many most likely tokens and of the chosen
             one, from the model's own distribution: before penalties, bias, temperature and masks.
-        prompt_logprobs: Not supported; must stay None.
+        prompt_logprobs: Return the log probabilities of each token of the prompt but the first,
+            and of this many most likely ones there, from the model's own distribution.
         skip_special_tokens: Leave special tokens out of the text.
         marked_token_ids: Tokens that the text shows as one character each, U+FDD0 for the first of
             them and so on, whether they are special or not; at most 32.
@@ -128,6 +130,8 @@ class SamplingParams:
         _check_structure(self.structured_outputs)
 
     def _check_together(self) -> None:
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise OptionError("max_tokens", 0, "must be a whole number of at least 1", ", or None")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise OptionError(
                 "min_tokens", self.min_tokens, f"must not be more than max_tokens={self.max_tokens}"
@@ -178,12 +182,10 @@ _RULES = {
     "min_p": _number("a number in [0, 1]", lambda v: 0 <= v <= 1),
     "seed": _integer("a whole number in [0, 2**64)", lambda v: 0 <= v < 2**64, none=True),
     "ignore_eos": _SWITCH,
-    "max_tokens": _integer("a whole number of at least 1", lambda v: v >= 1, none=True),
+    "max_tokens": _integer("a whole number of at least 1", lambda v: v >= 0, none=True),
     "min_tokens": _integer("a whole number of at least 0", lambda v: v >= 0),
     "logprobs": _integer("a whole number of at least 0", lambda v: v >= 0, none=True),
-    "prompt_logprobs": _Rule(
-        "None: log probabilities of the prompt are not supported", lambda value: value is None
-    ),
+    "prompt_logprobs": _integer("a whole number of at least 0", lambda v: v >= 0, none=True),
     "skip_special_tokens": _SWITCH,
     "include_stop_str_in_output": _SWITCH,
 }

@@ -106,13 +106,6 @@ def test_the_models_defaults_of_sampling(serving: Callable[..., Any]) -> None:
         assert len({choice["text"] for choice in body["choices"]}) == 1, "greedy"
 
 
-def test_echo_has_no_logprobs_of_the_prompt(server: Served) -> None:
-    answer = server.post(PATH, {"prompt": "ab", "echo": True, "logprobs": 0})
-    error = answer.json()["error"]
-    assert answer.status_code == 400 and error["code"] == "unsupported" and error["param"] == "echo"
-    assert "no log probabilities of prompts" in error["message"]
-
-
 def test_copies_have_the_offsets_of_their_own_text(server: Served) -> None:
     fields = {"prompt": "ab", "n": 2, "temperature": 0, "seed": 1, "logprobs": 1}
     whole = server.post(PATH, fields).json()["choices"]

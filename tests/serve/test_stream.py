@@ -22,6 +22,8 @@ from suffice.serve.http.stream import KEEP_ALIVE, begun
 from suffice.serve.interfaces import messages, responses
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import Fields
+from suffice.serve.interfaces.response_request import Responses
+from suffice.serve.interfaces.response_tools import Asked
 from suffice.serve.processes import wire
 from suffice.serve.processes.link import Link
 from suffice.serve.processes.pending import Mailbox, Ticket
@@ -87,17 +89,17 @@ def replied(
     job.tickets.append(Ticket(wire.Submit("x-1", [1, 2], params), samples, 0, job.mailbox))
     front: Any = SimpleNamespace(
         facts=SimpleNamespace(fingerprint="fp"),
-        settings=SimpleNamespace(keep_alive_seconds=idle),
+        settings=SimpleNamespace(keep_alive_seconds=idle, store=False),
         text=SimpleNamespace(token_bytes=lambda token, text: list(text.encode())),
     )
     chat = kind != "completion"
     body = Fields(n=samples, stream=True)
     reply = Reply(front, job, body, model="m%b", chat=chat, top=top, reader=reader)
     if kind == "messages":
-        parts: Any = messages._Parts(reply)
+        parts: Any = messages._Parts(reply, {})
         return parts.events(), parts.quick, job
     if kind == "responses":
-        parts = responses._Parts(reply, responses.Responses(input="a"))
+        parts = responses._Parts(reply, Responses(input="a"), Asked())
         return parts.events(), parts.quick, job
     return reply.events(), reply.quick, job
 

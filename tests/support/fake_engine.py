@@ -189,12 +189,21 @@ class FakeRunner:
 
     def _one(self, rows: Rows) -> np.ndarray:
         if rows.prompt:
-            return self.prefill(rows.sequence, rows.tokens)[None][: rows.count]
+            last = self.prefill(rows.sequence, rows.tokens)
+            ended = rows.sequence.cache.length >= rows.sequence.prompt_ends
+            return last[None][: rows.count] if rows.count <= ended else self._scored(rows)
         assert rows.outputs == 0 and 0 < len(rows.tokens) <= self.known_rows
         assert rows.sequence.cache.bytes >= rows.sequence.cache.length + len(rows.tokens)
         self.replayed.append(list(rows.tokens))
         rows.sequence.tentative = list(rows.tokens)
         return np.empty((0, V), np.float32)
+
+    def _scored(self, rows: Rows) -> np.ndarray:
+        """Return the logits of the last rows of a part of a prompt that has been run."""
+        text = rows.sequence.cache.tokens
+        assert rows.count <= len(rows.tokens)
+        ends = range(len(text) - rows.count + 1, len(text) + 1)
+        return np.stack([self.rule(text[:end]) for end in ends])
 
     def reserve(
         self,

@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from suffice.decoder.shelf import Shelf
-from suffice.engine.work import Delta, EngineStats, Final, Look, Progress, TokenLogprob, Work
+from suffice.engine.work import (
+    Delta,
+    EngineStats,
+    Entries,
+    Final,
+    Look,
+    Progress,
+    TokenLogprob,
+    Work,
+)
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Opened
@@ -52,7 +61,9 @@ class Running:
         self.reads, self.done = reads, 0
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
-        self.limit = min(work.params.max_tokens or LENGTH, context - len(work.prompt))
+        most = LENGTH if work.params.max_tokens is None else work.params.max_tokens
+        self.limit = min(most, context - len(work.prompt))
+        self.scores = None if any(work.known) else scores(work)
         self.cancelled = False
 
     def final(self, error: str | None = None, code: str | None = None) -> Final:
@@ -105,6 +116,10 @@ class Running:
             final = self.final("no memory is left", "no_memory")
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, final))
             return True
+        if not self.limit:
+            end = Delta(work.id, 0, "", (), None, "length", None, self.final(), self.scores)
+            self.on_delta(end)
+            return True
         live = [at for at, tokens in enumerate(self.tokens) if len(tokens) < self.limit]
         for at in live:
             token = token_of(work.prompt, work.params.seed or 0, at, len(self.tokens[at]))
@@ -125,9 +140,25 @@ class Running:
                     "length" if ended else None,
                     None,
                     self.final() if ended and at == live[-1] else None,
+                    self.scores,
                 )
             )
+            self.scores = None
         return not any(len(tokens) < self.limit for tokens in self.tokens)
+
+
+def scores(work: Work) -> Entries | None:
+    """Return what a prompt's tokens have as log probabilities: -1, and -2 from then on."""
+    top = work.params.prompt_logprobs
+    if top is None:
+        return None
+    return tuple(
+        tuple(
+            TokenLogprob(token + rank, -1.0 - (at > 0) - rank, rank + 1, text_of(token + rank))
+            for rank in range(top + 1)
+        )
+        for at, token in enumerate(work.prompt[1:])
+    )
 
 
 class ScriptedEngine:

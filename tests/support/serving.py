@@ -84,7 +84,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
     chosen = Settings(
         **{"model": "scripted", "engine": ENGINE, "port": 0, "access_log": False, **settings}
     )
-    text = Text(load_tokenizer(folder))
+    text = Text(load_tokenizer(folder), chosen.reasoning_parser, chosen.tool_parser)
     with listening(chosen) as listener:
         port = listener.getsockname()[1]
         front = Front(chosen, text)

@@ -89,11 +89,25 @@ class CallGrammar:
         self._rules[place] = f"{rule}: {body}"
         return rule
 
+    def final(self, grammar: str) -> str:
+        """Return llguidance's grammar of a message whose last channel's text obeys another one."""
+        _, channel, message, *_ = map(self._literal, self._dialect.channels)
+        start = f'start: {self._analysis()} {channel} "final" {message} @answer'
+        outer = {"lark_grammar": "\n".join([start, *self._rules])}
+        inner = json.loads(grammar)
+        first, *others = inner["grammars"]
+        return json.dumps({**inner, "grammars": [outer, {**first, "name": "answer"}, *others]})
+
+    def _analysis(self) -> str:
+        """Return an analysis that may precede another message."""
+        start, channel, message, end, *_ = map(self._literal, self._dialect.channels)
+        self._rules.append("prose: /(?s:.*)/")
+        return f'({channel} "analysis" {message} prose {end} {start} "assistant")?'
+
     def _in_channels(self, tools: Mapping[str, Any]) -> str:
         """Return the grammar of a message to a tool, which an analysis may precede."""
-        start, channel, message, end, *_, constrain = map(self._literal, self._dialect.channels)
-        self._rules.append("prose: /(?s:.*)/")
-        analysis = f'({channel} "analysis" {message} prose {end} {start} "assistant")?'
+        _, channel, message, *_, constrain = map(self._literal, self._dialect.channels)
+        analysis = self._analysis()
         ones = []
         for name, schema in tools.items():
             head = f'{channel} {_quoted(f"commentary to=functions.{name} ")} {constrain} "json"'

@@ -157,10 +157,9 @@ class Named:
         found = re.fullmatch(self.pattern, name)
         if found is None or not allowed(found["name"], sink):
             return False
-        yield from source.starts(self.separator)
-        if (yield from source.spaces()) not in ("{", ""):
-            return False
-        if not (yield from source.upcoming()) and not source.cut:
+        separated = bool(self.separator) and (yield from source.starts(self.separator))
+        following = yield from source.spaces()
+        if following not in ("{", "") or (not following and not (separated and source.cut)):
             return False
         sink.begin(found["name"], name if self.ident else "")
         if not (yield from json_value(source, sink.add, sink.stops)):

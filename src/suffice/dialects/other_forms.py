@@ -45,8 +45,8 @@ class Tagged:
         name = (yield from name_before(source, ends)).strip()
         if not NAME.fullmatch(name) or not allowed(name, sink):
             return False
-        if not (yield from source.upcoming()) and not source.cut:
-            return False
+        if not (yield from source.upcoming()) and source.cut:
+            return False  # the name may go on
         yield from source.starts(self.name_end)
         sink.begin(name)
         kinds, begun = properties_of(sink.tools.get(name)), False

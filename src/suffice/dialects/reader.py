@@ -44,7 +44,7 @@ class Reader:
     Attributes:
         calls: How many calls have begun.
         broken: Whether the last call was cut.
-        thinks: Whether the last text was thinking.
+        thinks: Whether the text goes on with thinking.
     """
 
     def __init__(
@@ -59,12 +59,11 @@ class Reader:
 
         `dialect` is spelled as the model's texts are. `opened` says that the prompt has begun the
         thinking. `tools` are the schemas of parameters by name; without them there are no calls.
-        `obliged` are tools; a grammar makes sure that one of them is called. Then nothing of the
+        `obliged` are tools, one of them called because a grammar makes sure: then nothing of the
         answer is text, however it ends.
         """
         self.calls = 0
         self.broken = False
-        self.thinks = False
         self._source = Source()
         self._found: list[Part] = []
         self._dialect = dialect
@@ -78,7 +77,7 @@ class Reader:
         self._called = False  # whether a mark of calls was there
         thinking = dialect.thinking
         always = thinking is not None and thinking.always
-        self._opened = opened or always
+        self.thinks = self._opened = opened or always
         self._steps = self._channels() if dialect.channels else self._answer()
         self._over = False
 
@@ -127,7 +126,6 @@ class Reader:
 
     def _put(self, kind: Kind, text: str, call: int = 0, ident: str = "") -> None:
         """Add a part, or to the last one if it goes on."""
-        self.thinks = kind == "thinking"
         if kind != "call" and self._found:
             before = self._found[-1]
             if before.kind == kind and before.call == call:
@@ -193,7 +191,7 @@ class Reader:
         """Read thinking, which a call ends as well: not every model closes it."""
         thinking, calls = self._dialect.thinking, self._dialect.calls
         assert thinking is not None
-        self._skips = True
+        self._skips = self.thinks = True
         while True:
             mark = yield from self._source.until(marks, self._prose("thinking"))
             self._marked()
@@ -202,6 +200,7 @@ class Reader:
             if calls is not None and mark == calls.begin and (yield from self._call()):
                 break
             self._spaces, self._skips = self._before, False
+        self.thinks = False
 
     def _bare(self) -> Generator[None, None, None]:
         """Read calls without a mark, which a text that begins like one has."""
@@ -295,6 +294,7 @@ class Reader:
             self._begin(to.removeprefix("functions."), "")
             return self._arguments
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
+        self.thinks = kind == "thinking"
         if self._obliged and kind == "text":
             return lambda text: None
         return lambda text: self._put(kind, text)

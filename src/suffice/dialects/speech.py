@@ -113,26 +113,40 @@ class Speech:
         spelling, dialect = self._variant(calls=True)
         return CallGrammar(dialect, spelling.token_ids, options).text(tools, several=several)
 
+    def framed(self, grammar: str) -> str:
+        """Return the grammar of a whole answer whose text obeys a grammar of llguidance.
+
+        It differs with channels alone: other thinking precedes what a grammar sees (see `limits`).
+        """
+        if not self.dialect.channels:
+            return grammar
+        spelling, dialect = self._variant(calls=False)
+        return CallGrammar(dialect, spelling.token_ids, {}).final(grammar)
+
     def limits(
         self, *, opened: bool, budget: int | None
     ) -> tuple[bool, int | None, tuple[int, ...]] | None:
         """Return what precedes an answer that obeys a grammar, or whose thinking has a `budget`.
 
         That is whether it has begun, the token that opens it (None: none does), and those that
-        close it. None if nothing does. With channels, all before the final one counts.
+        close it. None if nothing does.
 
         Raises:
             InputError: The model's thinking can have no budget.
         """
+        if self.dialect.channels and budget is not None:
+            raise InputError("this model's thinking has no budget; reasoning_effort limits it")
         thinking = self.dialect.thinking
-        if self.dialect.channels:
-            if budget is not None:
-                raise InputError("this model's thinking has no budget; reasoning_effort limits it")
-            _, channel, message, *_ = self.dialect.channels
-            return True, None, self._encoded(f"{channel}final{message}")
         if thinking is None:
             return None
         return opened, self._whole.get(thinking.open), self._encoded(thinking.close)
+
+    def marks_of_thinking(self) -> tuple[int, int] | None:
+        """Return the tokens that begin and end thinking; None if marks are no tokens."""
+        thinking = self.dialect.thinking
+        if thinking is None or not {thinking.open, thinking.close} <= set(self._whole):
+            return None
+        return self._whole[thinking.open], self._whole[thinking.close]
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokens.encode(text, special=False))

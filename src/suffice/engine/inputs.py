@@ -222,7 +222,7 @@ class RequestMaker:
                 params.min_tokens,
                 f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
-        limit = min(params.max_tokens or room, room)
+        limit = room if params.max_tokens is None else min(params.max_tokens, room)
         with self._counting:
             number, self._count = self._count, self._count + 1
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
@@ -277,11 +277,12 @@ class RequestMaker:
                 f"n={params.n}: must not be more than max_num_seqs={self._most}, the samples that "
                 "run together"
             )
-        if (params.logprobs or 0) > self._vocabulary:
-            raise InputError(
-                f"logprobs={params.logprobs}: must not be more than {self._vocabulary}, the size "
-                "of the vocabulary"
-            )
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(params, name) or 0) > self._vocabulary:
+                raise InputError(
+                    f"{name}={getattr(params, name)}: must not be more than {self._vocabulary}, "
+                    "the size of the vocabulary"
+                )
         self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("marked_token_ids", params.marked_token_ids or ())

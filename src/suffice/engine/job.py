@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from suffice.attention.rule import Guarantee
-from suffice.engine.request import Request, Sample
-from suffice.engine.work import Delta, Final, Progress, TokenLogprob, Work
+from suffice.engine.request import Logprob, Request, Sample
+from suffice.engine.work import Delta, Entries, Final, Progress, TokenLogprob, Work
 from suffice.trace import Reads
 
 PROGRESS_SECONDS = 0.1  # between two deltas that say how far a prompt is, at least
@@ -34,6 +34,7 @@ class Job:
         # Who has tokens already has been told of the prompt by the engine that gave them.
         self._tells = work.progress and not any(work.known)
         self._told, self._told_at = 0, -math.inf
+        self._scored = False  # whether the prompt's scores have been given
         self._sent = [len(sample.tokens) for sample in request.samples]
         # A sample may have ended elsewhere; the last delta is given here in any case.
         self._ended = [sample.finish_reason is not None for sample in request.samples]
@@ -42,7 +43,8 @@ class Job:
 
     def news(self, final: Callable[[Request], Final]) -> list[Delta]:
         """Return what its samples got since the last call; the last delta has the `final`."""
-        found = self._progress() if self._tells else []
+        told = self._progress() if self._tells else []
+        found: list[Delta] = []
         for at, sample in enumerate(self.request.samples):
             new = tuple(sample.tokens[self._sent[at] :])
             text = sample.take_delta()
@@ -61,9 +63,12 @@ class Job:
             )
             self._sent[at] += len(new)
             self._ended[at] = sample.finish_reason is not None
+        if found and not self._scored and (scores := self.request.prompt_logprobs) is not None:
+            self._scored = True
+            found[0] = dataclasses.replace(found[0], prompt_logprobs=_entries(scores[1:]))
         if found and self.request.finished:
             found[-1] = dataclasses.replace(found[-1], final=final(self.request))
-        return found
+        return told + found
 
     def _progress(self) -> list[Delta]:
         """Return how far the prompt is, if there is news of it; its end is always told."""
@@ -78,16 +83,19 @@ class Job:
         return [Delta(self.work.id, 0, "", (), progress=progress)]
 
 
-def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+def _logprobs(sample: Sample, count: int) -> Entries | None:
     if sample.request.params.logprobs is None:
         return None
-    first = len(sample.logprobs) - count
+    return _entries(sample.logprobs[len(sample.logprobs) - count :])
+
+
+def _entries(logprobs: Sequence[dict[int, Logprob] | None]) -> Entries:
     return tuple(
         tuple(
             TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
-            for token, each in entry.items()
+            for token, each in (entry or {}).items()
         )
-        for entry in sample.logprobs[first:]
+        for entry in logprobs
     )
 
 

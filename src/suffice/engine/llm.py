@@ -118,6 +118,31 @@ class LLM:
             ]
         return self._run(requests, use_tqdm)
 
+    def score(
+        self,
+        prompts: Any,
+        use_tqdm: bool = True,
+        *,
+        adapter: str | Sequence[str | None] | None = None,
+    ) -> list[list[float]]:
+        """Return, for each prompt, the log probability of each of its tokens but the first.
+
+        Their sum is the log likelihood of a text after its first token; the last n are those of a
+        continuation of n tokens. Nothing is generated. For the arguments see `generate`; more than
+        this has `SamplingParams.prompt_logprobs`.
+
+        Raises:
+            InputError: A bad prompt or adapter, or one that could not be scored.
+        """
+        params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+        found = []
+        for output in self.generate(prompts, params, use_tqdm, adapter=adapter):
+            if output.prompt_logprobs is None:
+                raise InputError(output.error or "the prompt was not run to its end")
+            pairs = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+            found.append([entry[token].logprob for token, entry in pairs if entry is not None])
+        return found
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],

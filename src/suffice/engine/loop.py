@@ -258,19 +258,33 @@ class Loop:
                 self.budget.checked(drafts, self._clock() - began)
             else:
                 self.budget.unchecked()
+        self._score(parts, logits[going:])
         for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
-                self._end_prompt(request, found)
+                self._end_prompt(request, found[-1:])
         return sum(count for _, count in parts)
 
     def _part(self, request: Request, count: int) -> Rows:
         sequence = request.leader.sequence
         first = sequence.cache.length
-        asked = count == request.left and not all(sample.tokens for sample in request.running)
-        tokens = request.tokens[first : first + count]
-        return Rows(sequence, tokens, int(asked), prompt=True, **request.how)
+        end = first + count
+        outputs = max(end - max(first, request.settled), 0)
+        if outputs == 1 and count == request.left:  # the last row is for samples without a token
+            outputs = int(not all(sample.tokens for sample in request.running))
+        tokens = request.tokens[first:end]
+        return Rows(sequence, tokens, outputs, prompt=True, **request.how)
+
+    def _score(self, parts: list[Part], logits: list[NDArray[np.float32]]) -> None:
+        """Give the tokens of prompts whose log probabilities are asked for theirs.
+
+        No more rows have logits at a time than a call runs, however long the prompts are.
+        """
+        log = TokenLog(self._tokenizer)
+        for (request, _), rows in zip(parts, logits, strict=True):
+            log.add_prompt(request, rows)
+        self._write(log)
 
     def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
         """Return the drafts that were made for each sample, and those that are to be checked."""
@@ -314,7 +328,11 @@ class Loop:
             return
         request.count_time()
         samples = [sample for sample in request.running if not sample.tokens]
-        if not samples:
+        if request.limit == 0:
+            for sample in samples:
+                sample.finish("length")
+                self._release(sample)
+        if request.limit == 0 or not samples:
             return
         states = [sample.state for sample in samples]
         rows = np.broadcast_to(logits, (len(samples), logits.shape[1]))

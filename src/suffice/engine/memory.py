@@ -44,7 +44,7 @@ class Memory:
 
         They give way for memory, and for places among those that decode together.
         """
-        tokens = tuple(request.tokens[:-1])
+        tokens = tuple(request.tokens[: request.settled])
         if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens, self._group(request))
             if self.retained.coming(tokens, self._group(request)) >= max(
@@ -126,13 +126,13 @@ class Memory:
         """Return a request's first sequence, with the rows that its prompt need not run."""
         kept = request.kept
         if kept is not None and kept.sequence is not None:
-            request.cached = kept.shared(request.tokens)
+            request.cached = min(kept.shared(request.tokens), request.settled)
             sequence, kept.sequence = kept.sequence, None
             sequence.cache.truncate(request.cached)
             found: RunnerSequence = sequence
             return found
         if self._shares(request):
-            tokens = tuple(request.tokens[:-1])
+            tokens = tuple(request.tokens[: request.settled])
             entry, rows = self.retained.find(tokens, self._group(request))
             self.retained.queries += len(request.tokens)
             if entry is not None and (copied := self._reused(entry, rows, request)) is not None:

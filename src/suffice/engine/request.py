@@ -79,7 +79,8 @@ class RequestOutput:
         prompt: The prompt's text; None if it was given as tokens.
         num_cached_tokens: Prompt tokens whose keys and values were cached already.
         num_prompt_tokens_done: Prompt tokens whose keys and values are there, those included.
-        prompt_logprobs: Always None.
+        prompt_logprobs: Per prompt token, token id -> `Logprob`, None for the first; None unless
+            asked for, and if the request ended before its prompt had been run.
         error: One line on why the request failed; the tokens until then are kept.
         speculation: Counts of drafts over all samples.
     """
@@ -91,7 +92,7 @@ class RequestOutput:
     finished: bool
     metrics: Metrics
     num_cached_tokens: int = 0
-    prompt_logprobs: None = None
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
     error: str | None = None
     speculation: DraftStats = field(default_factory=DraftStats)
     num_prompt_tokens_done: int = 0
@@ -253,6 +254,9 @@ class Request:
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
         self.source: Entry | None = None  # of others that begin alike
+        # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
+        self.scores: list[dict[int, Logprob] | None] | None
+        self.scores = None if params.prompt_logprobs is None else [None]
         self.reads = Reads()
         self.cached = 0
         self.error: str | None = None
@@ -301,7 +305,7 @@ class Request:
     @property
     def prompt_done(self) -> int:
         """Tokens of the prompt whose keys and values are there; 0 while it waits."""
-        if any(sample.tokens for sample in self.samples):
+        if any(sample.tokens or sample.finish_reason == "length" for sample in self.samples):
             return len(self.tokens)
         sequence = next((sample.sequence for sample in self.running), None)
         return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))
@@ -311,6 +315,21 @@ class Request:
         """Seconds that its prompt has run so far."""
         runs = self.held and not any(sample.tokens for sample in self.samples)
         return self.metrics.prefill_seconds + (self._clock() - self._counted if runs else 0.0)
+
+    @property
+    def settled(self) -> int:
+        """The rows of the prompt, from the first, whose logits nobody needs.
+
+        They are all but the last, or those after which scores are known. Only these may come from
+        another's cache: what is found there has no logits.
+        """
+        return len(self.tokens if self.scores is None else self.scores) - 1
+
+    @property
+    def prompt_logprobs(self) -> tuple[dict[int, Logprob] | None, ...] | None:
+        """The scores of all tokens of the prompt; None without them, or while some are missing."""
+        whole = self.scores is not None and len(self.scores) == len(self.tokens)
+        return tuple(self.scores or ()) if whole else None
 
     @property
     def all_reads(self) -> Reads:
@@ -355,6 +374,7 @@ class Request:
             finished=self.finished,
             metrics=self.metrics,
             num_cached_tokens=self.cached,
+            prompt_logprobs=self.prompt_logprobs,
             error=self.error,
             speculation=drafts,
             num_prompt_tokens_done=self.prompt_done,

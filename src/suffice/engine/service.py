@@ -143,6 +143,8 @@ class Engine:
             self._maker.think(request, work.thinking)
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
+        if any(work.known):
+            request.scores = None  # they came with the first of these tokens
         job = Job(work, request, on_delta, self._clock)
         with self._wake:
             self._check_open()

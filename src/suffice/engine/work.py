@@ -34,7 +34,8 @@ class Work:
         adapter: The name of one of the engine's adapters; None is the model itself.
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
-        known: Tokens that each sample has given already, elsewhere; it goes on after them.
+        known: Tokens that each sample has given already, elsewhere; it goes on after them. The
+            prompt's log probabilities were given with the first of them, and are not again.
         grammar: What the samples' texts must follow.
         thinking: What precedes that, or is limited.
         progress: Whether deltas also say how far the prompt is.
@@ -64,6 +65,9 @@ class TokenLogprob:
     logprob: float
     rank: int
     text: str
+
+
+Entries = tuple[tuple[TokenLogprob, ...], ...]  # of each position
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ class Progress:
 class Delta:
     """What a step gave one sample.
 
-    `logprobs` has, for each new token, the chosen one first and then the most likely ones.
+    `logprobs` has, for each new token, the chosen one first and then the most likely ones. Likewise
+    `prompt_logprobs` for each token of the prompt but the first; it comes with the first delta.
     `finish_reason` is "stop", "length", "abort" or, while it goes on, None. `final` comes with the
     request's last delta. A delta with `progress` has nothing else, unless several were merged.
     """
@@ -146,10 +151,11 @@ class Delta:
     sample: int
     text: str
     tokens: tuple[int, ...]
-    logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    logprobs: Entries | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     final: Final | None = None
+    prompt_logprobs: Entries | None = None
     progress: Progress | None = None
 
     @property

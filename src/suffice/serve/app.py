@@ -20,7 +20,18 @@ from suffice.serve.errors import Problem, path_of
 from suffice.serve.http.bodies import stopping
 from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, key_of, note
-from suffice.serve.interfaces import chat, completion, messages, models, responses, tokens
+from suffice.serve.interfaces import (
+    chat,
+    completion,
+    message_request,
+    messages,
+    models,
+    ollama,
+    ollama_request,
+    response_request,
+    responses,
+    tokens,
+)
 from suffice.serve.page import FILES, browser
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
@@ -33,23 +44,49 @@ _NOT_HERE = {
     "/v1/audio/speech": "audio",
     "/v1/images/generations": "images",
     "/v1/moderations": "moderation",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
+    "/api/create": "making of models",
+    "/api/copy": "copies of models",
+    "/api/push": "uploads",
 }
 _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
-    ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
-    ("/v1/messages", messages.create, messages.Create, "Answer, by Anthropic's API."),
+    (
+        "/v1/responses",
+        responses.create,
+        response_request.Responses,
+        "Answer, by the Responses API.",
+    ),
+    ("/v1/messages", messages.create, message_request.Create, "Answer, by Anthropic's API."),
     (
         "/v1/messages/count_tokens",
         messages.count,
-        messages.Messages,
+        message_request.Messages,
         "Count a request's tokens, by Anthropic's API.",
     ),
+    (
+        "/v1/chat/completions/input_tokens",
+        chat.count,
+        chat.Chat,
+        "Count the tokens of a conversation.",
+    ),
+    (
+        "/v1/responses/input_tokens",
+        responses.count,
+        response_request.Responses,
+        "Count a request's tokens, by the Responses API.",
+    ),
+    ("/api/chat", ollama.chat, ollama_request.Talk, "Answer, by Ollama's API."),
+    ("/api/generate", ollama.generate, ollama_request.Generate, "Continue, by Ollama's API."),
+    ("/api/show", ollama.show, ollama.Named, "Describe the model, by Ollama's API."),
+    ("/api/pull", ollama.pull, ollama.Named, "Say that the model is here, by Ollama's API."),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
 _PLAIN = (*_NOT_HERE, "/v1/models", "/health", "/ready", "/version", "/metrics")
-_WITH_NAMES = ("/models/", "/requests/")  # what follows is a name
+_WITH_NAMES = ("/models/", "/requests/", "/responses/")  # what follows is a name
 
 
 def build(front: Front) -> ASGIApp:
@@ -191,8 +228,7 @@ def _handler(front: Front, route: Route) -> Handle:
             raise Problem("unsupported_type", message)
         if front.draining:
             raise stopping()
-        given = key_of(request.scope["headers"]).decode("latin-1")
-        return await route(front, request, await request.body(), given)
+        return await route(front, request, await request.body(), _key(request))
 
     return handle
 
@@ -253,6 +289,18 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def one(name: str) -> Response:
         return models.one(front, name)
 
+    @app.get("/api/tags", summary="List the model, by Ollama's API.")
+    async def tagged() -> Response:
+        return ollama.tags(front)
+
+    @app.get("/api/ps", summary="List the model that is loaded, by Ollama's API.")
+    async def running() -> Response:
+        return ollama.running(front)
+
+    @app.get("/api/version", summary="The version of Ollama's API.")
+    async def version_of_ollama() -> Response:
+        return JSONResponse({"version": ollama.VERSION})
+
     @app.get("/health", summary="Whether the server and its engine live.")
     async def alive() -> Response:
         return health.alive(front)
@@ -269,12 +317,29 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def metrics() -> Response:
         return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    @app.get("/v1/responses/{ident}", summary="Return a kept answer.")
+    async def kept(ident: str, request: Request) -> Response:
+        found = await responses.kept(front, ident, _key(request))
+        return JSONResponse(found.response)
+
+    @app.delete("/v1/responses/{ident}", summary="Remove a kept answer.")
+    async def deleted(ident: str, request: Request) -> Response:
+        return JSONResponse(await responses.deleted(front, ident, _key(request)))
+
+    @app.get("/v1/responses/{ident}/input_items", summary="List what a kept answer was asked.")
+    async def asked(ident: str, request: Request) -> Response:
+        found = await responses.kept(front, ident, _key(request))
+        return JSONResponse(responses.listed(found, request.query_params))
+
     @app.delete("/v1/requests/{ident:path}", summary="End a request.")
     async def cancel(ident: str, request: Request) -> Response:
-        key = key_of(request.scope["headers"]).decode("latin-1")
-        if not front.cancel(ident, key):
+        if not front.cancel(ident, _key(request)):
             raise Problem("not_found", f"no request '{ident[:60]}' is under way")
         return JSONResponse({"id": ident, "cancelled": True})
+
+
+def _key(request: Request) -> str:
+    return key_of(request.scope["headers"]).decode("latin-1")
 
 
 def _absent(what: str) -> Callable[[], Awaitable[Response]]:

@@ -39,6 +39,7 @@ _TYPES = {
 }
 _REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", "timeout": "false"}
 
+OLLAMA = "/api/"  # where Ollama's API is, whose errors are a text
 MESSAGES = "/v1/messages"  # where Anthropic's API is, whose errors have a form of their own
 # Of that form: the types of codes that OpenAI calls otherwise.
 _MESSAGES_TYPES = {
@@ -95,6 +96,8 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
     def encoded(self, scope: MutableMapping[str, Any] | None = None) -> bytes:
         """Return the body as JSON, in the form of the API that a request's scope is of."""
         path = "" if scope is None else path_of(scope)
+        if path.startswith(OLLAMA):
+            return msgspec.json.encode({"error": self.message})
         own = path == MESSAGES or path.startswith(f"{MESSAGES}/")
         return msgspec.json.encode(self.messages_body() if own else self.body())
 

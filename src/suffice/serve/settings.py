@@ -88,6 +88,7 @@ class Settings:
         stall_seconds: A client that reads nothing for as long is given up.
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.
+        store: Whether answers of the Responses API are kept.
         page: Whether there is a page for browsers at `/`, with a live view.
         reasoning_parser, tool_parser: How the model writes thinking and calls of tools; "auto" asks
             its chat template.
@@ -165,6 +166,18 @@ class Settings:
     )
     any_model: bool = _server(
         False, "--any-model", "Answer as the model served whatever model a request names."
+    )
+    store: bool = _server(
+        True,
+        "--store/--no-store",
+        "Keep answers of the Responses API in the cache folder, each for its key alone, so that "
+        "others can go on from them; a request's store=false keeps its own out.",
+    )
+    store_bytes: int = _server(
+        256 << 20, "--store-bytes", "Most bytes of kept answers; the oldest go.", _whole(1)
+    )
+    store_days: float = _server(
+        30.0, "--store-days", "Days after which a kept answer goes.", _positive
     )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     metrics_prefix: str = _server(

@@ -13,10 +13,12 @@ from typing import Any
 
 from suffice.engine.work import Delta
 from suffice.errors import nearest
+from suffice.paths import cache_dir
 from suffice.pull import resolve
 from suffice.serve.errors import Problem
 from suffice.serve.http.bodies import Bodies, stopping
 from suffice.serve.http.chance import drawn
+from suffice.serve.http.stored import Responses
 from suffice.serve.http.text import Text
 from suffice.serve.processes import wire
 from suffice.serve.processes.fleet import Fleet
@@ -84,6 +86,9 @@ class Front:
         self.bodies = Bodies(settings.max_body_bytes, settings.body_seconds)
         self.draining = False
         self.hurried = False  # requests do not end by themselves: see `drain`
+        self.stored = Responses(
+            cache_dir() / "responses.sqlite", settings.store_bytes, 86_400 * settings.store_days
+        )
         self._text = text
         self._keys: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
@@ -123,6 +128,7 @@ class Front:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self.instance.close()
+        self.stored.close()
         if self._text is not None:
             self._text.close()
 

@@ -88,7 +88,9 @@ class EventStream(Response):
         last: bytes = DONE,
         failed: Callable[[Problem], bytes] = lambda problem: event(problem.body()),
         quick: Callable[[Ticket, Delta], bytes | None] | None = None,
+        kind: str = HEADERS["content-type"],
     ) -> None:
+        self._kind = kind
         self._front, self._job, self._events, self._last = front, job, events, last
         self._failed, self._quick = failed, quick
         self._direct: Send | None = None
@@ -153,7 +155,7 @@ class EventStream(Response):
         job.writing_since = time.monotonic()
         if not self._started:
             self._started = True
-            headers = {**HEADERS, "x-request-id": job.id}
+            headers = {**HEADERS, "content-type": self._kind, "x-request-id": job.id}
             raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             await send({"type": "http.response.start", "status": 200, "headers": raw})
         await send({"type": BODY, "body": part, "more_body": True})

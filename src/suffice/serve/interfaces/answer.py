@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.dialects.reader import Part, Reader
-from suffice.engine.work import Delta, Final, Progress
+from suffice.engine.work import Delta, Entries, Final, Progress
 from suffice.serve.errors import Problem, of_engine
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
@@ -35,9 +35,10 @@ _WAIT_SECONDS = 3600.0
 class Reply:
     """The answer to one HTTP request.
 
-    `top` asks for log probabilities, with this many alternatives. `reader` makes what tells
-    thinking and calls of tools apart in a sample's text; `hidden` leaves thinking out. `before` is
-    the text that precedes each sample's (`echo`).
+    `top` asks for log probabilities, with this many alternatives, and `scores` likewise for those
+    of the prompt. `reader` makes what tells thinking and calls of tools apart in a sample's text;
+    `hidden` leaves thinking out, and `marks` are the tokens around it. `before` are the prompts, if
+    they precede the samples (`echo`).
     """
 
     def __init__(
@@ -49,14 +50,17 @@ class Reply:
         model: str,
         chat: bool,
         top: int | None = None,
+        scores: int | None = None,
         reader: Callable[[], Reader] | None = None,
         hidden: bool = False,
-        before: tuple[str, ...] = (),
+        marks: tuple[int, int] | None = None,
+        before: tuple[logprobs.Echo, ...] = (),
     ) -> None:
         self.front, self.job, self.body, self.model = front, job, body, model
-        self.chat, self.top, self.before = chat, top, before
-        self.reader, self.hidden = reader, hidden
+        self.chat, self.top, self.scores, self.before = chat, top, scores, before
+        self.reader, self.hidden, self.marks = reader, hidden, marks
         self._samples: dict[tuple[int, int], Sample] = {}
+        self._prompts: dict[int, Entries] = {}  # scores of the prompts, by their number
         self._frames = Frames(self.head(streamed=True), chat=chat)
         self._begun: set[int] = set()  # choices whose first chunk has been made
         options = body.stream_options
@@ -98,9 +102,11 @@ class Reply:
         """Return the whole answer once all samples have ended."""
         await collected(self.job, request, self.take)
         choices = [choice for ticket in self.job.tickets for choice in self._choices_of(ticket)]
+        scores = self._scores(0) if self.chat else {}
         return {
             **self.head(streamed=False),
             "choices": choices,
+            **scores,
             "usage": self.usage(),
             **costs(self.job),
         }
@@ -117,19 +123,41 @@ class Reply:
         if self.chat:
             found["message"] = sample.message
         else:
-            found["text"] = self._before(index) + "".join(sample.texts)
-        found["logprobs"] = self._logprobs(sample.entries, 0)
+            found["text"] = self._before(index).text + "".join(sample.texts)
+            found |= self._scores(index)
+        found["logprobs"] = self._logprobs(sample.entries, len(self._before(index).text))
+        if (prompt := self._echoed(index)) is not None:
+            found["logprobs"] = {
+                name: own + found["logprobs"][name] for name, own in prompt.items()
+            }
         if self.body.return_token_ids:
             found["token_ids"] = sample.tokens
         return {**found, "finish_reason": sample.reason, "stop_reason": sample.stop_reason}
 
-    def _before(self, index: int) -> str:
-        return self.before[index // (self.body.n or 1)] if self.before else ""
+    def _before(self, index: int) -> logprobs.Echo:
+        return self.before[index // (self.body.n or 1)] if self.before else logprobs.Echo("")
+
+    def _scores(self, index: int) -> dict[str, Any]:
+        """Return the field with the scores of a choice's prompt, if they are asked for."""
+        known = self._prompts.get(index // (self.body.n or 1))
+        if self.scores is None:
+            return {}
+        found = None if known is None else logprobs.of_prompt(known, self.scores)
+        return {"prompt_logprobs": found}
+
+    def _echoed(self, index: int) -> dict[str, list[Any]] | None:
+        """Return the log probabilities of an echoed prompt, if they are asked for and known."""
+        known = self._prompts.get(index // (self.body.n or 1))
+        if not self.before or self.top is None or known is None:
+            return None
+        return logprobs.of_echo(self._before(index), known, self.top)
 
     def _sample(self, ticket: Ticket, at: int) -> Sample:
         sample = self._samples.get((ticket.index, at))
         if sample is None:
-            sample = Sample(None if self.reader is None else self.reader(), self.hidden)
+            reader = None if self.reader is None else self.reader()
+            sample = Sample(reader, self.hidden, self.marks)
+            sample.characters = len(self._before(ticket.index * (self.body.n or 1)).text)
             self._samples[(ticket.index, at)] = sample
         return sample
 
@@ -159,7 +187,9 @@ class Reply:
                 found = self.take(ticket, delta)
                 sample = self._sample(ticket, delta.sample)
                 for index in indexes(self.job, ticket, delta.sample):
-                    if index not in self._begun:
+                    # The echo of a prompt has scores, which come with the first token.
+                    begins = self.chat or not delta.is_progress
+                    if begins and index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
                     if delta.progress is not None:
@@ -225,7 +255,19 @@ class Reply:
     def take(self, ticket: Ticket, delta: Delta) -> list[Part]:
         """Add a delta to its sample; return its parts."""
         check(delta.final, self.job.mailbox.form)
+        if delta.prompt_logprobs is not None:
+            self._prompts[ticket.index] = delta.prompt_logprobs
         return self._sample(ticket, delta.sample).take(delta)
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of the one sample so far."""
+        return self._sample(self.job.tickets[0], 0).calls
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The one sample as a chat's message."""
+        return self._sample(self.job.tickets[0], 0).message
 
     @property
     def end(self) -> tuple[str | None, int | str | None]:
@@ -237,8 +279,9 @@ class Reply:
         if self.chat:
             delta = {"role": "assistant", "content": ""}
             return [frames.choice(self._choice(index, delta=delta))]
-        before = self._before(index)
-        return [frames.text(index, before)] if before else []
+        if not self.before:
+            return []
+        return [frames.text(index, self._before(index).text, self._echoed(index))]
 
     def _progress(self, found: Progress, index: int) -> bytes:
         """Return the chunk that says how far a prompt is, in llama.cpp's form.

@@ -7,17 +7,18 @@ from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from suffice.dialects.speech import Speech
 from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.http.text import Room
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import Fields, Objects, parsed
 from suffice.serve.interfaces.grammar import Structured, check, of_format
-from suffice.serve.interfaces.requests import fitted, room, works
+from suffice.serve.interfaces.requests import check_whole, fitted, room, works
 from suffice.serve.interfaces.tools import Tools
 
 MOST_LOGPROBS = 20
@@ -30,6 +31,7 @@ class Chat(Fields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -80,17 +82,18 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         grammar = None
         if tools.obliged or body.response_format is not None or body.structured_outputs is not None:
             grammar, job.mailbox.form = await front.text.elsewhere(
-                lambda: structure(body, tools.grammar(speech))
+                lambda: structure(body, tools.grammar(speech), speech)
             )
         if grammar is not None:
             await check(grammar, front.text.elsewhere, str(job.mailbox.form))
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
-        own: dict[str, Any] = {"grammar": grammar, "logprobs": top}
+        scores = body.prompt_logprobs
+        own: dict[str, Any] = {"grammar": grammar, "logprobs": top, "prompt_logprobs": scores}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
-        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar, tools=tools)
+        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar)
         given = works(front, job, [prompt], body, max_tokens=most, thinking=thinking, **own)
         front.submit(job, given)
         reader = None
@@ -98,10 +101,39 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             reader = functools.partial(
                 speech.reader, opened=found.thinking, tools=tools.schemas, obliged=tools.obliged
             )
-        hidden = not body.include_reasoning
-        return Reply(
-            front, job, body, model=model, chat=True, top=top, reader=reader, hidden=hidden
-        )
+        shown: dict[str, Any] = {"reader": reader, "hidden": not body.include_reasoning}
+        shown |= {"marks": speech.marks_of_thinking(), "scores": scores}
+        return Reply(front, job, body, model=model, chat=True, top=top, **shown)
+
+
+async def counted(front: Front, body: Chat) -> int:
+    """Return the number of tokens of a conversation, which need not fit the context.
+
+    Raises:
+        Problem: The template refuses it.
+    """
+    front.check_model(body.model)
+    tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    room = Room(front.facts.max_model_len, "messages", apart=True)
+    found = await front.text.run(
+        lambda: front.text.chat(
+            body.messages,
+            room,
+            add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+            continue_last=body.continue_final_message,
+            facts=facts_of(body, tools),
+        ),
+        "messages",
+    )
+    return len(found.tokens)
+
+
+async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Return the number of tokens of a request."""
+    body = parsed(raw, Chat, allow_unknown=front.settings.allow_unknown_fields)
+    return JSONResponse(
+        {"object": "response.input_tokens", "input_tokens": await counted(front, body)}
+    )
 
 
 def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
@@ -123,7 +155,7 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
 
 
 def thinking_of(
-    speech: Speech, body: Chat, *, opened: bool, grammar: str | None, tools: Tools
+    speech: Speech, body: Chat, *, opened: bool, grammar: str | None
 ) -> Thinking | None:
     """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
@@ -131,7 +163,7 @@ def thinking_of(
         Problem: The model's thinking can have no budget.
     """
     budget = body.thinking_token_budget
-    if (grammar is None and budget is None) or (speech.dialect.channels and tools.obliged):
+    if grammar is None and budget is None:
         return None
     try:
         found = speech.limits(opened=opened, budget=budget)
@@ -140,7 +172,7 @@ def thinking_of(
     return None if found is None else Thinking(*found, budget)
 
 
-def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
+def structure(body: Chat, calls: str | None, speech: Speech) -> tuple[str | None, str | None]:
     """Return the grammar that the answer must follow and the field that asks for it, if any.
 
     `calls` is that of tool calls which must be made.
@@ -158,8 +190,8 @@ def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
         if found is not None:
             message = "tool_choice asks for a call and another field for a form: give one"
             raise Problem("invalid_schema", message, param="tool_choice")
-        found, param = calls, "tools"
-    return found, None if found is None else param
+        return calls, "tools"
+    return (None, None) if found is None else (speech.framed(found), param)
 
 
 def check_chat(body: Chat) -> None:
@@ -168,6 +200,7 @@ def check_chat(body: Chat) -> None:
     Raises:
         Problem: They do.
     """
+    check_whole(body, body.prompt_logprobs)
     if body.top_logprobs and not body.logprobs:
         raise Problem("invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
     if body.continue_final_message and body.add_generation_prompt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.requests import Request
@@ -13,7 +13,8 @@ from suffice.serve.http.front import Front
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
 from suffice.serve.interfaces.grammar import Structured, check
-from suffice.serve.interfaces.requests import fitted, room, works
+from suffice.serve.interfaces.logprobs import Echo
+from suffice.serve.interfaces.requests import check_whole, fitted, room, works
 
 DEFAULT_TOKENS = 16  # as OpenAI's
 MOST_LOGPROBS = 20
@@ -25,6 +26,7 @@ class Completion(Fields):
 
     prompt: str | Tokens | Texts | Annotated[list[Tokens], FIRST_FAULT]
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = False
     add_special_tokens: bool = True
     structured_outputs: Structured | None = None
@@ -59,13 +61,8 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     model = front.check_model(body.model)
     if body.stream_options is not None and not body.stream:
         raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
-    if body.echo and body.logprobs is not None:
-        message = (
-            "echo with logprobs: the server has no log probabilities of prompts; leave one out"
-        )
-        raise Problem("unsupported", message, param="echo")
+    check_whole(body, body.prompt_logprobs)
     prompts = split(body.prompt)
-    tokenizer = front.text.tokenizer
 
     def tokens() -> list[list[int]]:
         most = room(front, body, "prompt")
@@ -86,14 +83,20 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
             grammar = await front.text.elsewhere(body.structured_outputs.text)
             job.mailbox.form = "structured_outputs"
             await check(grammar, front.text.elsewhere, job.mailbox.form)
-        asked = works(
-            front, job, fitting, body, max_tokens=most, logprobs=body.logprobs, grammar=grammar
-        )
-        before: tuple[str, ...] = ()
+        scored = [body.prompt_logprobs, body.logprobs if body.echo else None]
+        most_scores = max((each for each in scored if each is not None), default=None)
+        own: dict[str, Any] = {"logprobs": body.logprobs, "prompt_logprobs": most_scores}
+        asked = works(front, job, fitting, body, max_tokens=most, grammar=grammar, **own)
+        before: tuple[Echo, ...] = ()
         if body.echo:
-            before = tuple(
-                each if isinstance(each, str) else tokenizer.decode(each) for each in prompts
+            pairs = list(zip(prompts, fitting, strict=True))
+            size += sum(map(len, fitting))
+            before = await front.text.run(
+                lambda: tuple(Echo.of(front.text.tokenizer, *pair) for pair in pairs),
+                "prompt",
+                size,
             )
         front.submit(job, asked)
-        reply = Reply(front, job, body, model=model, chat=False, top=body.logprobs, before=before)
+        shown: dict[str, Any] = {"top": body.logprobs, "scores": body.prompt_logprobs}
+        reply = Reply(front, job, body, model=model, chat=False, before=before, **shown)
         return await reply.response(request)

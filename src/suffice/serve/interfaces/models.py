@@ -31,10 +31,14 @@ def _card(front: Front, name: str) -> dict[str, Any]:
 
 
 def listed(front: Front) -> Response:
-    """Return a card for each name of the model, and for each adapter."""
+    """Return a card for each name of the model, and for each adapter.
+
+    Codex reads `models`. An entry there would replace the instructions that it gives to models it
+    does not know; without the list it takes the answer for damaged.
+    """
     names = (*front.settings.names, *front.settings.adapters)
     cards = [_card(front, name) for name in names]
-    return JSONResponse({"object": "list", "data": cards})
+    return JSONResponse({"object": "list", "data": cards, "models": []})
 
 
 def one(front: Front, name: str) -> Response:

@@ -46,6 +46,17 @@ def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[in
     return prompt
 
 
+def check_whole(body: Fields, prompt_logprobs: int | None) -> None:
+    """Refuse log probabilities of the prompt in a stream, which has no place for them.
+
+    Raises:
+        Problem: They are asked for.
+    """
+    if body.stream and prompt_logprobs is not None:
+        message = "prompt_logprobs needs stream=false"
+        raise Problem("invalid_value", message, param="prompt_logprobs")
+
+
 def works(
     front: Front,
     job: Job,

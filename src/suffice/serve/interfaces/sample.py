@@ -1,7 +1,8 @@
-"""What a sample has given so far: its text, its thinking and its calls of tools."""
+"""One sample of an answer: its text, its thinking and its calls, as they come."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ class Sample:
 
     reader: Reader | None
     hidden: bool = False  # whether thinking is left out
+    marks: tuple[int, int] | None = None  # the tokens around thinking
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -47,11 +49,25 @@ class Sample:
             return [Part("text", delta.text)] if delta.text else []
         end, thought = delta.finish_reason, self.reader.thinks
         parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
-        if thought or any(part.kind == "thinking" for part in parts):
-            self.thinking_tokens += len(delta.tokens)
+        self._count(delta.tokens, thought)
         return [
             self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
         ]
+
+    def _count(self, tokens: Sequence[int], thought: bool) -> None:
+        """Count the tokens of thinking, its marks included; `thought`: it went on before these.
+
+        Where marks are no tokens, what comes with a mark counts as a whole.
+        """
+        if self.marks is None:
+            if self.reader is not None and (thought or self.reader.thinks):
+                self.thinking_tokens += len(tokens)
+            return
+        opening, closing = self.marks
+        for token in tokens:
+            thought |= token == opening
+            self.thinking_tokens += thought
+            thought &= token != closing
 
     def _added(self, part: Part) -> Part:
         if part.kind == "text":

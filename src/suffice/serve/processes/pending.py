@@ -225,6 +225,7 @@ def merged(first: Delta, then: Delta) -> Delta:
         then.finish_reason,
         then.stop_reason,
         then.final,
+        then.prompt_logprobs if first.prompt_logprobs is None else first.prompt_logprobs,
         then.progress or first.progress,
     )
 

@@ -1,0 +1,257 @@
+"""`/api`: Ollama's API, made of chat requests."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from suffice.dialects.reader import Part
+from suffice.engine.work import Delta
+from suffice.serve.errors import Problem, blamed
+from suffice.serve.http.front import Front
+from suffice.serve.http.stream import EventStream
+from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.chat import prepared
+from suffice.serve.interfaces.costs import costs, usage
+from suffice.serve.interfaces.fields import checked, read_object
+from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, named
+from suffice.serve.processes.pending import Ticket
+
+VERSION = "0.15.0"  # of Ollama's API, as which clients know what they may send
+_LINES = "application/x-ndjson"
+_MS = 1_000_000  # nanoseconds
+_NAMES = {
+    "response_format": "format",
+    "max_tokens": "options",
+    "enable_thinking": "think",
+    "reasoning_effort": "think",
+}
+
+
+class Named(BaseModel):
+    """A request about a model."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    model: str | None = None
+    name: str | None = None
+
+
+async def chat(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Answer a conversation.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
+    allow = front.settings.allow_unknown_fields
+    body = checked(read_object(raw), Talk, allow_unknown=allow)
+    return await _answered(front, request, body, key, bool(body.messages))
+
+
+async def generate(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Answer a prompt.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
+    allow = front.settings.allow_unknown_fields
+    body = checked(read_object(raw), Generate, allow_unknown=allow)
+    return await _answered(front, request, body, key, bool(body.prompt))
+
+
+async def _answered(
+    front: Front, request: Request, body: Talk | Generate, key: str, asks: bool
+) -> Response:
+    if not asks:  # loads the model, which is here
+        shape = _Shape(named(front, body.model), talks=isinstance(body, Talk))
+        return JSONResponse({**shape.line(), "done": True, "done_reason": "load"})
+    with blamed(_NAMES):
+        reply = await prepared(front, chat_of(front, body), key, "api")
+    parts = _Lines(reply, _Shape(reply.model, talks=isinstance(body, Talk)))
+    if body.stream is not False:
+        events = parts.events()
+        return EventStream(front, reply.job, events, b"", _failed, parts.quick, _LINES)
+    try:
+        await reply.gathered(request)
+    finally:
+        front.finish(reply.job)
+    return JSONResponse(parts.whole())
+
+
+class _Shape:
+    """How a line is written: a chat's has a message, the other a response."""
+
+    def __init__(self, model: str, *, talks: bool) -> None:
+        self._model, self._talks = model, talks
+
+    def line(self, text: str = "", thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
+        """Return a line."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        head = {"model": self._model, "created_at": now.isoformat().replace("+00:00", "Z")}
+        own = {"thinking": thinking} if thinking else {}
+        if not self._talks:
+            return {**head, "response": text, **own, "done": False}
+        message: dict[str, Any] = {"role": "assistant", "content": text, **own}
+        if calls:
+            message["tool_calls"] = list(calls)
+        return {**head, "message": message, "done": False}
+
+
+class _Lines:
+    """The lines of a stream. A call comes once it is whole, with its arguments as an object."""
+
+    def __init__(self, reply: Reply, shape: _Shape) -> None:
+        self._reply, self._shape = reply, shape
+        self._begun = False
+        self._shown = 0  # calls
+
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the lines of a delta; None if none has begun."""
+        if not self._begun:
+            return None
+        return b"".join(map(_line, self._of(self._reply.take(ticket, delta))))
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield all lines."""
+        async for parts in self._reply.parts():
+            self._begun = True
+            yield b"".join(map(_line, self._of(parts)))
+        calls = self._calls(last=True)
+        rest = _line(self._shape.line(calls=calls)) if calls else b""
+        yield rest + _line({**self._shape.line(), **self._end()})
+
+    def _of(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        found = []
+        for part in parts:
+            if part.kind == "text":
+                found.append(self._shape.line(part.text))
+            elif part.kind == "thinking":
+                found.append(self._shape.line(thinking=part.text))
+            elif part.kind == "call" and (calls := self._calls(last=False)):
+                found.append(self._shape.line(calls=calls))
+        return found
+
+    def _calls(self, *, last: bool) -> list[dict[str, Any]]:
+        """Return calls that are whole and were not shown."""
+        known = self._reply.calls
+        end = len(known) if last else len(known) - 1
+        found = [_call(call) for call in known[self._shown : end]]
+        self._shown = max(self._shown, end)
+        return found
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole answer as one line."""
+        message = self._reply.message
+        calls = [_call(call) for call in message.get("tool_calls", ())]
+        thinking = message.get("reasoning_content", "")
+        return {**self._shape.line(message["content"] or "", thinking, calls), **self._end()}
+
+    def _end(self) -> dict[str, Any]:
+        job, (reason, _) = self._reply.job, self._reply.end
+        times, tokens = costs(job)["timings"], usage(job)
+        prompt, decode = (int(_MS * times[name]) for name in ("prompt_ms", "predicted_ms"))
+        return {
+            "done": True,
+            "done_reason": "length" if reason == "length" else "stop",
+            "total_duration": prompt + decode,
+            "load_duration": 0,
+            "prompt_eval_count": tokens["prompt_tokens"],
+            "prompt_eval_duration": prompt,
+            "eval_count": tokens["completion_tokens"],
+            "eval_duration": decode,
+        }
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call; one whose arguments were cut has none, as `done_reason` says."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"] or "{}", strict=False)
+    except ValueError:
+        arguments = {}
+    return {"id": call["id"], "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _line(body: Any) -> bytes:
+    return msgspec.json.encode(body) + b"\n"
+
+
+def _failed(problem: Problem) -> bytes:
+    return _line({"error": problem.message})
+
+
+def _card(front: Front, name: str) -> dict[str, Any]:
+    """Return what the lists of models say of one."""
+    facts = front.facts
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": "1970-01-01T00:00:00Z",
+        "size": facts.weight_bytes,
+        "digest": facts.stamp or facts.fingerprint,
+        "details": _details(),
+    }
+
+
+def _details() -> dict[str, Any]:
+    """Return fields that clients expect to be there."""
+    none = {"parent_model": "", "format": "", "family": "", "families": None}
+    return {**none, "parameter_size": "", "quantization_level": ""}
+
+
+def tags(front: Front) -> Response:
+    """Return the models that are here."""
+    names = (*front.settings.names, *front.settings.adapters)
+    return JSONResponse({"models": [_card(front, name) for name in names]})
+
+
+def running(front: Front) -> Response:
+    """Return the models that are loaded, which all are, for ever."""
+    more = {"expires_at": "9999-12-31T00:00:00Z", "size_vram": 0}
+    more |= {"context_length": front.facts.max_model_len}
+    names = (*front.settings.names, *front.settings.adapters)
+    return JSONResponse({"models": [{**_card(front, name), **more} for name in names]})
+
+
+async def show(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Describe a model.
+
+    Raises:
+        Problem: It is not served here.
+    """
+    named(front, _asked(raw))
+    source = front.text.tokenizer.chat_template
+    template = source if isinstance(source, str) else (source or {}).get("default", "")
+    can = ["completion", *(["tools"] if template else [])]
+    can += ["thinking"] if front.text.speech.thinks else []
+    info = {
+        "general.architecture": "suffice",
+        "suffice.context_length": front.facts.max_model_len,
+        "suffice.vocab_size": front.facts.vocabulary,
+    }
+    own = {"modelfile": "", "parameters": "", "template": template, "details": _details()}
+    return JSONResponse({**own, "model_info": info, "capabilities": can})
+
+
+async def pull(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Say that a model is here; others are not fetched for a request.
+
+    Raises:
+        Problem: It is not served here.
+    """
+    named(front, _asked(raw))
+    return Response(_line({"status": "success"}), media_type=_LINES)
+
+
+def _asked(raw: bytes) -> str:
+    body = checked(read_object(raw), Named, allow_unknown=True)
+    name = body.model or body.name
+    if not name:
+        raise Problem("invalid_value", "model: is required", param="model")
+    return name

@@ -12,6 +12,7 @@ import speaking
 import tiny
 from serving import Served, events, served
 from serving import real as real_engine
+from suffice.engine.work import Delta
 from suffice.serve.interfaces.message_request import Messages, chat_of, read
 from suffice.serve.interfaces.response_request import Responses
 from suffice.serve.interfaces.response_request import chat_of as chat_of_responses
@@ -226,7 +227,7 @@ def test_a_custom_call_that_is_cut_has_what_there_is() -> None:
 
 def test_tokens_of_thinking_are_counted_by_their_marks() -> None:
     sample = Sample(None, marks=(7, 8))
-    sample._count([1, 7, 2, 3, 8, 4], False)
+    sample._count(Delta("a", 0, "", (1, 7, 2, 3, 8, 4)), [], False)
     assert sample.thinking_tokens == 4
-    sample._count([2, 8, 4], True)
+    sample._count(Delta("a", 0, "", (2, 8, 4)), [], True)
     assert sample.thinking_tokens == 6

@@ -53,6 +53,18 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"messages": TALK},
     "/tokenize": {"messages": TALK, "return_token_strs": True},
     "/detokenize": {"tokens": [1, 2]},
+    "/v1/chat/completions/input_tokens": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/responses/input_tokens": {"input": "a", "tools": [{"type": "web_search"}]},
+    "/api/chat": {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "a"}],
+        "stream": False,
+        "think": False,
+        "options": {"num_predict": 2, "temperature": 0.5},
+    },
+    "/api/generate": {"model": "scripted", "prompt": "a", "options": {"num_predict": 2}},
+    "/api/show": {"model": "scripted"},
+    "/api/pull": {"model": "scripted"},
 }
 
 
@@ -67,6 +79,8 @@ def check(status: int, content: bytes) -> None:
     if status >= 400:
         assert len(content) <= 4096
         error = json.loads(content)["error"]
+        if isinstance(error, str):  # Ollama's form
+            error = {"message": error, "code": "-"}
         assert error["message"] and "\n" not in error["message"] and error["code"]
 
 

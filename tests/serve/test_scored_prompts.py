@@ -1,6 +1,6 @@
 """Log probabilities of prompts in answers.
 
-Tests completion.py, chat.py, answer.py, samples.py and logprobs.py.
+Tests completion.py, chat.py, answer.py, sample.py and logprobs.py.
 """
 
 from __future__ import annotations

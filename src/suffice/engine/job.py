@@ -29,12 +29,12 @@ class Job:
         self.request = request
         self.on_delta = on_delta
         self.cancelled = False
+        self._scored = False  # whether the prompt's scores have been given
         self.ends = None if work.deadline is None else clock() + work.deadline
         self._clock = clock
         # Who has tokens already has been told of the prompt by the engine that gave them.
         self._tells = work.progress and not any(work.known)
         self._told, self._told_at = 0, -math.inf
-        self._scored = False  # whether the prompt's scores have been given
         self._sent = [len(sample.tokens) for sample in request.samples]
         # A sample may have ended elsewhere; the last delta is given here in any case.
         self._ended = [sample.finish_reason is not None for sample in request.samples]
@@ -43,8 +43,7 @@ class Job:
 
     def news(self, final: Callable[[Request], Final]) -> list[Delta]:
         """Return what its samples got since the last call; the last delta has the `final`."""
-        told = self._progress() if self._tells else []
-        found: list[Delta] = []
+        found = self._progress() if self._tells else []
         for at, sample in enumerate(self.request.samples):
             new = tuple(sample.tokens[self._sent[at] :])
             text = sample.take_delta()
@@ -68,7 +67,7 @@ class Job:
             found[0] = dataclasses.replace(found[0], prompt_logprobs=_entries(scores[1:]))
         if found and self.request.finished:
             found[-1] = dataclasses.replace(found[-1], final=final(self.request))
-        return told + found
+        return found
 
     def _progress(self) -> list[Delta]:
         """Return how far the prompt is, if there is news of it; its end is always told."""

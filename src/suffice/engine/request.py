@@ -78,9 +78,9 @@ class RequestOutput:
     Attributes:
         prompt: The prompt's text; None if it was given as tokens.
         num_cached_tokens: Prompt tokens whose keys and values were cached already.
-        num_prompt_tokens_done: Prompt tokens whose keys and values are there, those included.
         prompt_logprobs: Per prompt token, token id -> `Logprob`, None for the first; None unless
             asked for, and if the request ended before its prompt had been run.
+        num_prompt_tokens_done: Prompt tokens whose keys and values are there, those included.
         error: One line on why the request failed; the tokens until then are kept.
         speculation: Counts of drafts over all samples.
     """
@@ -303,20 +303,6 @@ class Request:
         return max(len(self.tokens) - held, 0)
 
     @property
-    def prompt_done(self) -> int:
-        """Tokens of the prompt whose keys and values are there; 0 while it waits."""
-        if any(sample.tokens or sample.finish_reason == "length" for sample in self.samples):
-            return len(self.tokens)
-        sequence = next((sample.sequence for sample in self.running), None)
-        return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))
-
-    @property
-    def prompt_seconds(self) -> float:
-        """Seconds that its prompt has run so far."""
-        runs = self.held and not any(sample.tokens for sample in self.samples)
-        return self.metrics.prefill_seconds + (self._clock() - self._counted if runs else 0.0)
-
-    @property
     def settled(self) -> int:
         """The rows of the prompt, from the first, whose logits nobody needs.
 
@@ -330,6 +316,20 @@ class Request:
         """The scores of all tokens of the prompt; None without them, or while some are missing."""
         whole = self.scores is not None and len(self.scores) == len(self.tokens)
         return tuple(self.scores or ()) if whole else None
+
+    @property
+    def prompt_done(self) -> int:
+        """Tokens of the prompt whose keys and values are there; 0 while it waits."""
+        if any(sample.tokens for sample in self.samples):
+            return len(self.tokens)
+        sequence = next((sample.sequence for sample in self.running), None)
+        return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))
+
+    @property
+    def prompt_seconds(self) -> float:
+        """Seconds that its prompt has run so far."""
+        runs = self.held and not any(sample.tokens for sample in self.samples)
+        return self.metrics.prefill_seconds + (self._clock() - self._counted if runs else 0.0)
 
     @property
     def all_reads(self) -> Reads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,22 +50,24 @@ class Sample:
             return [Part("text", delta.text)] if delta.text else []
         end, thought = delta.finish_reason, self.reader.thinks
         parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
-        self._count(delta.tokens, thought)
+        self._count(delta, parts, thought)
         return [
             self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
         ]
 
-    def _count(self, tokens: Sequence[int], thought: bool) -> None:
+    def _count(self, delta: Delta, parts: Sequence[Part], thought: bool) -> None:
         """Count the tokens of thinking, its marks included; `thought`: it went on before these.
 
-        Where marks are no tokens, what comes with a mark counts as a whole.
+        Where marks are no tokens, what comes with a mark counts by its share of the letters.
         """
         if self.marks is None:
-            if self.reader is not None and (thought or self.reader.thinks):
-                self.thinking_tokens += len(tokens)
+            letters = sum(len(part.text) for part in parts if part.kind == "thinking")
+            whole = thought and self.reader is not None and self.reader.thinks
+            share = 1.0 if whole else min(1.0, letters / max(1, len(delta.text)))
+            self.thinking_tokens += math.ceil(share * len(delta.tokens))
             return
         opening, closing = self.marks
-        for token in tokens:
+        for token in delta.tokens:
             thought |= token == opening
             self.thinking_tokens += thought
             thought &= token != closing

@@ -81,6 +81,14 @@ def test_who_has_tokens_is_told_no_more(known: tuple[tuple[int, ...], ...]) -> N
     assert bool(told(found)) == (not any(known))
 
 
+def test_a_prompt_without_an_answer_is_told_of_to_its_end() -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    (found,) = deltas_of(Work("a", PROMPT, params, progress=True))
+    assert told(found)[-1] == (40, 40, 0)
+    (last,) = [delta for delta in found if not delta.is_progress]
+    assert last.finish_reason == "length" and last.prompt_logprobs is not None
+
+
 def test_a_request_that_ends_in_its_prompt_tells_of_no_end() -> None:
     engine = Engine(fake_llm(), step_ms=0, clock=itertools.count().__next__)
     found: list[Delta] = []

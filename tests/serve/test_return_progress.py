@@ -98,6 +98,27 @@ def test_each_prompt_of_a_request_is_told_of(serving: Serving) -> None:
     assert totals == {0: 40, 2: 20}
 
 
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_an_echo_waits_for_its_scores(serving: Serving, tokens: int) -> None:
+    ask = {**TELLS, "echo": True, "logprobs": 1, "max_tokens": tokens, "n": 2}
+    with serving(options={"reads": 8, "step_seconds": 0.03}) as server:
+        plain = events(server.post("/v1/completions", ask))
+        found = events(server.post("/v1/completions", {**ask, "return_progress": True}))
+    assert any("prompt_progress" in each for each in found)
+    rest = [each for each in found if "prompt_progress" not in each]
+    assert choices(rest) == choices(plain)
+
+
+def choices(chunks: list[Any]) -> list[Any]:
+    """Return what each choice says, with its log probabilities, however it was cut."""
+    texts, numbers = ["", ""], list[list[Any]]([[], []])
+    for each in chunks[:-1]:
+        for choice in each["choices"]:
+            texts[choice["index"]] += choice["text"]
+            numbers[choice["index"]] += (choice["logprobs"] or {}).get("token_logprobs") or []
+    return [texts, numbers]
+
+
 def test_other_endpoints_and_whole_answers_take_the_field_and_tell_nothing(
     serving: Serving,
 ) -> None:

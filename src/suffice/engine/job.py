@@ -43,7 +43,8 @@ class Job:
 
     def news(self, final: Callable[[Request], Final]) -> list[Delta]:
         """Return what its samples got since the last call; the last delta has the `final`."""
-        found = self._progress() if self._tells else []
+        told = self._progress() if self._tells else []
+        found: list[Delta] = []
         for at, sample in enumerate(self.request.samples):
             new = tuple(sample.tokens[self._sent[at] :])
             text = sample.take_delta()
@@ -67,7 +68,7 @@ class Job:
             found[0] = dataclasses.replace(found[0], prompt_logprobs=_entries(scores[1:]))
         if found and self.request.finished:
             found[-1] = dataclasses.replace(found[-1], final=final(self.request))
-        return found
+        return told + found
 
     def _progress(self) -> list[Delta]:
         """Return how far the prompt is, if there is news of it; its end is always told."""

@@ -320,7 +320,7 @@ class Request:
     @property
     def prompt_done(self) -> int:
         """Tokens of the prompt whose keys and values are there; 0 while it waits."""
-        if any(sample.tokens for sample in self.samples):
+        if any(sample.tokens or sample.finish_reason == "length" for sample in self.samples):
             return len(self.tokens)
         sequence = next((sample.sequence for sample in self.running), None)
         return 0 if sequence is None else min(sequence.cache.length, len(self.tokens))

@@ -187,7 +187,9 @@ class Reply:
                 found = self.take(ticket, delta)
                 sample = self._sample(ticket, delta.sample)
                 for index in indexes(self.job, ticket, delta.sample):
-                    if index not in self._begun:
+                    # The echo of a prompt has scores, which come with the first token.
+                    begins = self.chat or not delta.is_progress
+                    if begins and index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
                     if delta.progress is not None:

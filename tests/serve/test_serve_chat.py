@@ -9,6 +9,9 @@ import httpx2
 import pytest
 
 from serving import Served, events
+from suffice.serve.errors import Problem
+from suffice.serve.interfaces.chat import Chat
+from suffice.serve.interfaces.names import settle
 
 
 def texts(found: list[Any]) -> dict[int, str]:
@@ -170,10 +173,6 @@ def test_unknown_fields_may_be_allowed(serving: Callable[..., Any]) -> None:
 
 
 OTHERS: dict[str, Any] = {
-    "grammar": 'root ::= "a"',
-    "json_schema": {},
-    "guided_json": {},
-    "n_predict": 3,
     "repeat_penalty": 1.1,
     "typical_p": 0.9,
     "mirostat": 2,
@@ -183,13 +182,85 @@ OTHERS: dict[str, Any] = {
 
 def test_names_of_other_servers_are_refused_unless_they_ask_for_nothing(server: Served) -> None:
     for name, value, more in (
-        ("guided_regex", "a", "Use 'structured_outputs.regex'."),
-        ("n_predict", 3, "Use 'max_tokens'."),
+        ("repeat_penalty", 1.2, "Use 'repetition_penalty'."),
         ("typical_p", 0.5, "'typical_p' is not supported here"),
     ):
         answer = server.chat(max_tokens=1, **{name: value})
         assert answer.status_code == 400 and more in answer.json()["error"]["message"]
     assert server.chat(max_tokens=1, typical_p=1.0, mirostat=0, n_probs=0).status_code == 200
+
+
+def test_names_of_other_servers_with_the_same_meaning_are_honoured() -> None:
+    for name, value, field, same in (
+        ("n_predict", 3, "max_tokens", 3),
+        ("n_predict", -1, "max_tokens", None),
+        ("grammar", 'root ::= "a"', "structured_outputs", {"grammar": 'root ::= "a"'}),
+        ("guided_regex", "a+", "structured_outputs", {"regex": "a+"}),
+        ("json_schema", {"type": "object"}, "structured_outputs", {"json": {"type": "object"}}),
+        ("thinking_budget_tokens", 5, "thinking_token_budget", 5),
+    ):
+        given = {"messages": [], name: value}
+        settle(given, Chat.model_fields, allow_unknown=False)
+        assert given.get(field) == same and name not in given
+    with pytest.raises(Problem, match="n_predict and max_tokens are the same"):
+        settle({"n_predict": 3, "max_tokens": 4}, Chat.model_fields, allow_unknown=True)
+
+
+# Fields of published schemas that change nothing in an answer's text, and why.
+NOTHING = {
+    **dict.fromkeys(("user", "safety_identifier", "metadata"), "says who asks"),
+    **dict.fromkeys(("store", "service_tier"), "OpenAI's business"),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), "prefixes are kept anyway"),
+    "prompt_cache_options": "prefixes are kept anyway",
+    **dict.fromkeys(
+        (
+            *("dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers"),
+            *("dynatemp_exponent", "mirostat_eta", "mirostat_tau", "xtc_threshold"),
+        ),
+        "of a sampler that other fields switch on, which are refused",
+    ),
+    "prediction": "a hint that makes OpenAI's answers faster",
+    "obfuscation": "padding against readers of the line",
+    "timings_per_token": "the last chunk has the times",
+}
+OF_LLAMA_CPP = (
+    "temperature dynatemp_range dynatemp_exponent top_k top_p min_p n_predict n_indent "
+    "n_keep stream stop typical_p repeat_penalty repeat_last_n presence_penalty "
+    "frequency_penalty dry_multiplier dry_base dry_allowed_length dry_penalty_last_n "
+    "dry_sequence_breakers xtc_probability xtc_threshold mirostat mirostat_tau "
+    "mirostat_eta grammar json_schema seed ignore_eos logit_bias n_probs min_keep "
+    "t_max_predict_ms id_slot cache_prompt return_tokens samplers timings_per_token "
+    "return_progress post_sampling_probs response_fields lora top_n_sigma reasoning_format "
+    "chat_template_kwargs parse_tool_calls add_generation_prompt reasoning_budget "
+)
+OF_VLLM = (
+    "best_of use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids "
+    "include_stop_str_in_output ignore_eos min_tokens skip_special_tokens "
+    "spaces_between_special_tokens truncate_prompt_tokens prompt_logprobs "
+    "allowed_token_ids bad_words echo add_generation_prompt continue_final_message "
+    "add_special_tokens documents chat_template chat_template_kwargs mm_processor_kwargs "
+    "structured_outputs guided_json guided_regex guided_choice guided_grammar priority "
+    "request_id logits_processors return_tokens_as_token_ids return_token_ids cache_salt "
+    "kv_transfer_params vllm_xargs include_reasoning thinking_token_budget "
+)
+
+
+def test_no_field_of_a_published_schema_is_dropped() -> None:
+    openai = pytest.importorskip("openai")
+    from openai.types.chat import completion_create_params as params
+
+    assert openai
+    published = set(params.CompletionCreateParamsBase.__annotations__)
+    assert len(published) > 25
+    for name in {*published, *OF_LLAMA_CPP.split(), *OF_VLLM.split()} - set(Chat.model_fields):
+        for allow in (False, True):
+            given: dict[str, Any] = {name: object()}
+            try:
+                settle(given, Chat.model_fields, allow_unknown=allow)
+            except Problem as problem:
+                assert problem.param == name
+            else:
+                assert given or name in NOTHING, f"{name} is dropped (allow_unknown={allow})"
 
 
 def test_a_server_may_answer_to_any_name(serving: Callable[..., Any]) -> None:

@@ -41,6 +41,7 @@ class Chat(Fields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     reasoning_effort: str | None = Field(None, max_length=20)
+    verbosity: str | None = Field(None, max_length=20)
     enable_thinking: bool | None = None
     thinking_token_budget: int | None = Field(None, ge=0)
     include_reasoning: bool = True
@@ -147,6 +148,8 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
         facts["reasoning_effort"] = body.reasoning_effort
         if body.reasoning_effort == "none":
             thinks = False
+    if body.verbosity is not None:
+        facts["verbosity"] = body.verbosity
     if thinks is not None:
         facts |= {"enable_thinking": thinks, "thinking": thinks}
     if tools.used:

@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 from suffice.errors import InputError, OptionError, brief, nearest, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve.errors import Problem, param_of
+from suffice.serve.interfaces.names import MOST_SHOWN, settle
 
 Body = TypeVar("Body", bound=BaseModel)
-MOST_FAULTS, MOST_SHOWN = 5, 200  # faults that an error names, and characters of each
+MOST_FAULTS = 5  # faults that an error names
 MOST_BIASES = 100_000
 # OpenAI's limit is 2; vLLM has none, and min_p is used with 3 to 5. More than this is a mistake.
 MOST_TEMPERATURE = 100
@@ -35,63 +36,6 @@ FIRST_FAULT = FirstFault()
 Texts = Annotated[list[str], FIRST_FAULT]
 Tokens = Annotated[list[int], FIRST_FAULT]
 Objects = Annotated[list[dict[str, Any]], FIRST_FAULT]
-
-IGNORED = frozenset(
-    {
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "verbosity", "prediction", "obfuscation"),
-        "timings_per_token",
-    }
-)
-# Fields that would change the answer, with the values that ask for nothing.
-REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "audio": (None,),
-    "modalities": (None, ["text"]),
-    "web_search_options": (None,),
-    "functions": (None, []),
-    "function_call": (None, "none"),
-    "suffix": (None, ""),
-    "best_of": (None, 1),
-    "prompt_logprobs": (None, 0),
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1.0),
-}
-# Names of vLLM and llama.cpp for what has another name here, or None: what is not here. They are
-# never ignored, unless their value asks for nothing.
-_ELSEWHERE: Mapping[str, str | None] = {
-    **{
-        f"guided_{form}": f"structured_outputs.{form}"
-        for form in ("json", "regex", "choice", "grammar")
-    },
-    "grammar": "structured_outputs.grammar",
-    "json_schema": "structured_outputs.json",
-    "n_predict": "max_tokens",
-    "n_probs": "logprobs",
-    "repeat_penalty": "repetition_penalty",
-    "reasoning_budget": "thinking_token_budget",
-    "thinking_budget_tokens": "thinking_token_budget",
-    **dict.fromkeys(
-        (
-            *("typical_p", "tfs_z", "mirostat", "dynatemp_range", "xtc_probability", "top_n_sigma"),
-            *("dry_multiplier", "repeat_last_n", "min_keep", "samplers", "lora", "id_slot"),
-            *("t_max_predict_ms", "n_indent", "n_keep", "image_data", "early_stopping"),
-            *("logits_processors", "documents", "mm_processor_kwargs", "chat_template"),
-            *("reasoning_format", "add_special_tokens", "thinking"),
-        )
-    ),
-}
-_NOTHING: Mapping[str, tuple[Any, ...]] = {  # their values that ask for nothing
-    **dict.fromkeys(("typical_p", "tfs_z", "repeat_penalty"), (1,)),
-    **dict.fromkeys(("mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier"), (0,)),
-    **dict.fromkeys(("min_keep", "n_probs", "n_indent", "n_keep", "t_max_predict_ms"), (0,)),
-    **dict.fromkeys(("top_n_sigma", "id_slot", "n_predict"), (-1,)),
-    **dict.fromkeys(("image_data", "lora", "logits_processors", "documents"), ([],)),
-    "early_stopping": (False,),
-    "add_special_tokens": (False,),
-    "reasoning_format": ("auto", "deepseek"),
-    "reasoning_budget": (-1,),
-    "thinking_budget_tokens": (-1,),
-}
 
 
 class StreamOptions(BaseModel):
@@ -225,27 +169,7 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
     Raises:
         Problem: A field is unknown, refused or of another type.
     """
-    known = kind.model_fields
-    for name in list(given):
-        if name in known:
-            continue
-        if name in REFUSED and given[name] not in REFUSED[name]:
-            raise Problem("unsupported", f"'{name}' is not supported here", param=name)
-        elsewhere = name in _ELSEWHERE
-        asks = given[name] is not None and given[name] not in _NOTHING.get(name, ())
-        dropped = not asks if elsewhere else allow_unknown
-        if name in IGNORED or name in REFUSED or dropped:
-            del given[name]
-            continue
-        near = nearest(name[:MOST_SHOWN], sorted(known))
-        own = _ELSEWHERE.get(name)
-        if own is not None and own.partition(".")[0] in known:
-            near = f" Use '{own}'."
-        elif elsewhere:
-            raise Problem("unsupported", f"'{name}' is not supported here", param=name)
-        raise Problem(
-            "unknown_field", f"unknown field '{one_line(name, 60)}'.{near}", param=name[:60]
-        )
+    settle(given, kind.model_fields, allow_unknown=allow_unknown)
     for name, value in given.items():
         if isinstance(value, list):
             _check_length(name, value)

@@ -126,6 +126,7 @@ def chat_of(body: Responses, before: Sequence[Any] = ()) -> tuple[Chat, Asked]:
         "response_format": _format((body.text or {}).get("format")),
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": (body.reasoning or {}).get("effort"),
+        "verbosity": (body.text or {}).get("verbosity"),
         "suffice": body.suffice.model_dump(),
     }
     choice = body.tool_choice

@@ -283,7 +283,12 @@ def _python_value(source: Source, stops: str) -> Generator[None, None, tuple[str
         if character == "\\" and quote:
             while len(source.text) - source.at < 2 and not source.ended:
                 yield
-            parts.append(source.text[source.at : source.at + 2])
+            pair = source.text[source.at : source.at + 2]
+            if pair[1:] in stops:  # the text ends, or a mark comes
+                parts.append("\\")
+                source.at += 1
+                continue
+            parts.append(pair)
             source.at += 2
             continue
         if quote:

@@ -18,7 +18,6 @@ _TO = re.compile(r"\bto=([^\s<]+)")
 _HEAD = re.compile(
     r"\s*(?:assistant)?\s*(?:to=\S*)?\s*(?:analysis|commentary|final)?\s*(?:to=\S*)?\s*(?:json|code)?\s*"
 )
-_HEADER = re.compile(r"\s*(?:assistant)?\s*(?:to=\S*)?\s*")
 
 
 class Part(NamedTuple):
@@ -269,7 +268,7 @@ class Reader:
             ahead = source.text[source.at :]
             sign = next((at for at, each in enumerate(ahead) if each in _SIGNS or each == "<"), -1)
             head = ahead if sign < 0 else ahead[:sign]
-            if head.strip() and not _HEADER.fullmatch(head) and not "assistant".startswith(head):
+            if not _may_be_header(head):
                 return False
             if sign >= 0 or source.ended:
                 return sign >= 0 or not head.strip()
@@ -302,6 +301,14 @@ class Reader:
     def _arguments(self, text: str) -> None:
         self._filled |= bool(text)
         self._put("arguments", text, self.calls - 1)
+
+
+def _may_be_header(text: str) -> bool:
+    """Whether a header may begin like this: a role, and whom the message is for."""
+    text = text.strip()
+    rest = text.removeprefix("assistant").lstrip()
+    to = rest.startswith("to=") and not any(map(str.isspace, rest))
+    return "assistant".startswith(text) or "to=".startswith(rest) or to
 
 
 class _Sink:

@@ -64,6 +64,9 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "/api/generate": {"model": "scripted", "prompt": "a", "options": {"num_predict": 2}},
     "/api/show": {"model": "scripted"},
+    "/completion": {"prompt": "a", "n_predict": 2, "logit_bias": [[1, 2.0]], "stream": True},
+    "/infill": {"input_prefix": "a", "input_suffix": "b", "n_predict": 2},
+    "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
     "/api/pull": {"model": "scripted"},
 }
 
@@ -97,7 +100,8 @@ def test_mutated_bodies(server: Served, path: str) -> None:
         answer = server.client.post(path, content=data, headers=headers)
         check(answer.status_code, answer.content)
         refused += answer.status_code >= 400
-    assert EACH / 8 < refused < EACH, "some are bad and some are not"
+    none = path == "/infill"  # which this model cannot
+    assert EACH / 8 < refused < EACH + none, "some are bad and some are not"
     assert server.client.get("/health").status_code == 200
 
 

@@ -73,7 +73,7 @@ def test_log_probabilities(server: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
-        ({"prompt": [1], "suffix": "x"}, "'suffix' is not supported"),
+        ({"prompt": [1], "suffix": "x"}, "suffix: the model has no tokens for it"),
         ({"prompt": [1], "best_of": 3}, "'best_of' is not supported"),
         ({"prompt": []}, "0 prompts"),
         ({"prompt": ""}, "the prompt is empty"),

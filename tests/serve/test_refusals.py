@@ -129,10 +129,10 @@ def refusal(server: Served, fields: dict[str, Any], path: str = "/v1/chat/comple
             "seed: a whole number does not fit into 64 bits",
         ),
         (
-            {"guided_json": {}},
+            {"n_probs": 3},
             "unknown_field",
-            "guided_json",
-            "unknown field 'guided_json'. Use 'structured_outputs.json'.",
+            "n_probs",
+            "unknown field 'n_probs'. Use 'logprobs'.",
         ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},

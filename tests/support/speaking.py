@@ -73,6 +73,10 @@ FAMILIES = {
         _with_tools("<|tool_call>call: <|channel>"),
         special=("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
+    "coder": Family(
+        _TURNS + "{{ extra }}<|assistant|>",
+        special=("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ),
     "qwen3_coder": Family(
         _with_tools("<tool_call><function=a><parameter=b>"), plain=("<tool_call>", "</tool_call>")
     ),

@@ -23,6 +23,7 @@ from suffice.serve.http.guard import Guard, key_of, note
 from suffice.serve.interfaces import (
     chat,
     completion,
+    llama_cpp,
     message_request,
     messages,
     models,
@@ -82,6 +83,14 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/api/generate", ollama.generate, ollama_request.Generate, "Continue, by Ollama's API."),
     ("/api/show", ollama.show, ollama.Named, "Describe the model, by Ollama's API."),
     ("/api/pull", ollama.pull, ollama.Named, "Say that the model is here, by Ollama's API."),
+    ("/completion", llama_cpp.complete, completion.Completion, "Continue, by llama.cpp's API."),
+    ("/infill", llama_cpp.infill, llama_cpp.Infill, "Fill in, by llama.cpp's API."),
+    (
+        "/apply-template",
+        llama_cpp.apply_template,
+        llama_cpp.Template,
+        "Show a conversation's text.",
+    ),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
@@ -288,6 +297,14 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     @app.get("/v1/models/{name:path}", summary="Describe the model.")
     async def one(name: str) -> Response:
         return models.one(front, name)
+
+    @app.get("/props", summary="What clients of llama.cpp ask before they begin.")
+    async def props() -> Response:
+        return llama_cpp.props(front)
+
+    @app.get("/slots", summary="The places in which samples decode.")
+    async def slots() -> Response:
+        return llama_cpp.slots(front)
 
     @app.get("/api/tags", summary="List the model, by Ollama's API.")
     async def tagged() -> Response:

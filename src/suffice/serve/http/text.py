@@ -109,6 +109,26 @@ class Text:
         Raises:
             Problem: There are more messages or there is more text than the context has tokens for.
         """
+        text = self.shown(
+            messages,
+            room,
+            add_generation_prompt=add_generation_prompt,
+            continue_last=continue_last,
+            facts=facts,
+        )
+        opened = self.speech.opened(text) and (add_generation_prompt or continue_last)
+        return Prompt(self.encode(text, room, special=False), opened)
+
+    def shown(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        room: Room,
+        *,
+        add_generation_prompt: bool = True,
+        continue_last: bool = False,
+        facts: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as text; see `chat`."""
         if len(messages) > room.tokens:
             message = (
                 f"{len(messages)} messages given: must be at most {room.tokens}, the tokens of the "
@@ -124,8 +144,7 @@ class Text:
             continue_last=continue_last,
             facts=facts,
         )
-        opened = self.speech.opened(text) and (add_generation_prompt or continue_last)
-        return Prompt(self.encode(text, room, special=False), opened)
+        return text
 
     def token_bytes(self, token: int, text: str) -> list[int]:
         """Return a token's bytes; `text` is its text, which may be half a character."""

@@ -260,6 +260,11 @@ class Reply:
         return self._sample(ticket, delta.sample).take(delta)
 
     @property
+    def tokens(self) -> list[int]:
+        """The tokens of the one sample so far."""
+        return self._sample(self.job.tickets[0], 0).tokens
+
+    @property
     def calls(self) -> list[dict[str, Any]]:
         """The calls of the one sample so far."""
         return self._sample(self.job.tickets[0], 0).calls

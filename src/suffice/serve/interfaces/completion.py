@@ -15,6 +15,7 @@ from suffice.serve.interfaces.fields import FIRST_FAULT, Fields, Texts, Tokens, 
 from suffice.serve.interfaces.grammar import Structured, check
 from suffice.serve.interfaces.logprobs import Echo
 from suffice.serve.interfaces.requests import check_whole, fitted, room, works
+from suffice.text.infill import Infill
 
 DEFAULT_TOKENS = 16  # as OpenAI's
 MOST_LOGPROBS = 20
@@ -28,6 +29,7 @@ class Completion(Fields):
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     prompt_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = False
+    suffix: str | None = None
     add_special_tokens: bool = True
     structured_outputs: Structured | None = None
 
@@ -58,24 +60,24 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         Problem: It cannot be answered.
     """
     body = parsed(raw, Completion, allow_unknown=front.settings.allow_unknown_fields)
+    reply = await prepared(front, body, key, "cmpl")
+    return await reply.response(request)
+
+
+async def prepared(front: Front, body: Completion, key: str, prefix: str) -> Reply:
+    """Hand a completion request to the engine; its id begins with the prefix.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
     model = front.check_model(body.model)
     if body.stream_options is not None and not body.stream:
         raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
     check_whole(body, body.prompt_logprobs)
     prompts = split(body.prompt)
-
-    def tokens() -> list[list[int]]:
-        most = room(front, body, "prompt")
-        return [
-            front.text.encode(each, most, special=body.add_special_tokens)
-            if isinstance(each, str)
-            else each
-            for each in prompts
-        ]
-
-    size = sum(len(each) for each in prompts if isinstance(each, str))
-    with front.job("cmpl", key, body.request_id) as job:
-        encoded = await front.text.run(tokens, "prompt", size)
+    size = sum(len(each) for each in prompts if isinstance(each, str)) + len(body.suffix or "")
+    with front.job(prefix, key, body.request_id) as job:
+        encoded = await front.text.run(lambda: _tokens(front, body, prompts), "prompt", size)
         fitting = [fitted(front, each, body, "prompt") for each in encoded]
         most = body.max_tokens if "max_tokens" in body.model_fields_set else DEFAULT_TOKENS
         grammar = None
@@ -98,5 +100,33 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
             )
         front.submit(job, asked)
         shown: dict[str, Any] = {"top": body.logprobs, "scores": body.prompt_logprobs}
-        reply = Reply(front, job, body, model=model, chat=False, before=before, **shown)
-        return await reply.response(request)
+        return Reply(front, job, body, model=model, chat=False, before=before, **shown)
+
+
+def _tokens(front: Front, body: Completion, prompts: list[str | list[int]]) -> list[list[int]]:
+    """Return the tokens of prompts; with a suffix they are to be filled in before it.
+
+    Raises:
+        Problem: A prompt is too long, or the model has no tokens for a suffix.
+    """
+    most, text = room(front, body, "prompt"), front.text
+    if not body.suffix:
+        return [
+            text.encode(each, most, special=body.add_special_tokens)
+            if isinstance(each, str)
+            else each
+            for each in prompts
+        ]
+    form = Infill.of(text.tokenizer.whole())
+    if form is None or body.echo or not all(isinstance(each, str) for each in prompts):
+        why = "the model has no tokens for it"
+        if form is not None:
+            why = "it needs prompts that are texts, without echo"
+        raise Problem("unsupported", f"suffix: {why}", param="suffix")
+    start = text.tokenizer.encode("") if body.add_special_tokens else []
+    suffix = body.suffix
+
+    def encode(part: str) -> list[int]:
+        return text.encode(part, most, special=False)
+
+    return [[*start, *form.prompt(str(each), suffix, encode)] for each in prompts]

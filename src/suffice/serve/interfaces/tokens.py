@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `POST /detokenize`, in vLLM's form."""
+"""`POST /tokenize` and `POST /detokenize`, in vLLM's form, and with llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ class Tokenize(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     prompt: str | None = None
+    content: str | None = None
     messages: Objects | None = None
     add_special_tokens: bool = True
+    add_special: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -45,6 +47,9 @@ async def tokenize(front: Front, request: Request, raw: bytes, key: str) -> Resp
     """
     body = checked(read_object(raw), Tokenize)
     front.check_model(body.model)
+    if body.content is not None and body.prompt is None:  # llama.cpp's names
+        body.prompt = body.content
+        body.add_special_tokens = bool(body.add_special)
     if (body.prompt is None) == (body.messages is None):
         raise Problem("invalid_value", "give either prompt or messages", param="prompt")
     text = front.text
@@ -86,4 +91,4 @@ async def detokenize(front: Front, request: Request, raw: bytes, key: str) -> Re
         message = f"tokens: {shown} is not a token id; this model's are 0 to {most - 1}"
         raise Problem("invalid_value", message, param="tokens")
     prompt = await front.text.run(lambda: front.text.tokenizer.decode(body.tokens), "tokens")
-    return JSONResponse({"prompt": prompt})
+    return JSONResponse({"prompt": prompt, "content": prompt})

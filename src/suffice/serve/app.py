@@ -112,6 +112,7 @@ def build(front: Front) -> ASGIApp:
         posts[path] = _handler(front, route)
         _describe(app, path, posts[path], kind, text)
     _add_plain(app, front)
+    _add_others(app, front)
     if front.settings.page:
         app.router.routes.extend(browser.routes(front))
     app.add_exception_handler(Problem, _refuse(front))
@@ -298,26 +299,6 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def one(name: str) -> Response:
         return models.one(front, name)
 
-    @app.get("/props", summary="What clients of llama.cpp ask before they begin.")
-    async def props() -> Response:
-        return llama_cpp.props(front)
-
-    @app.get("/slots", summary="The places in which samples decode.")
-    async def slots() -> Response:
-        return llama_cpp.slots(front)
-
-    @app.get("/api/tags", summary="List the model, by Ollama's API.")
-    async def tagged() -> Response:
-        return ollama.tags(front)
-
-    @app.get("/api/ps", summary="List the model that is loaded, by Ollama's API.")
-    async def running() -> Response:
-        return ollama.running(front)
-
-    @app.get("/api/version", summary="The version of Ollama's API.")
-    async def version_of_ollama() -> Response:
-        return JSONResponse({"version": ollama.VERSION})
-
     @app.get("/health", summary="Whether the server and its engine live.")
     async def alive() -> Response:
         return health.alive(front)
@@ -353,6 +334,30 @@ def _add_plain(app: FastAPI, front: Front) -> None:
         if not front.cancel(ident, _key(request)):
             raise Problem("not_found", f"no request '{ident[:60]}' is under way")
         return JSONResponse({"id": ident, "cancelled": True})
+
+
+def _add_others(app: FastAPI, front: Front) -> None:
+    """Add the routes without a body of llama.cpp's and Ollama's APIs."""
+
+    @app.get("/props", summary="What clients of llama.cpp ask before they begin.")
+    async def props() -> Response:
+        return llama_cpp.props(front)
+
+    @app.get("/slots", summary="The places in which samples decode.")
+    async def slots() -> Response:
+        return llama_cpp.slots(front)
+
+    @app.get("/api/tags", summary="List the model, by Ollama's API.")
+    async def tagged() -> Response:
+        return ollama.tags(front)
+
+    @app.get("/api/ps", summary="List the model that is loaded, by Ollama's API.")
+    async def running() -> Response:
+        return ollama.running(front)
+
+    @app.get("/api/version", summary="The version of Ollama's API.")
+    async def version_of_ollama() -> Response:
+        return JSONResponse({"version": ollama.VERSION})
 
 
 def _key(request: Request) -> str:

@@ -70,6 +70,9 @@ def test_a_prompt(speaker: Served) -> None:
     assert "".join(each["response"] for each in found) == whole["response"]
     assert "".join(each.get("thinking", "") for each in found) == whole["thinking"] == "Hm."
     assert whole["done"] and whole["done_reason"] == "length"
+    talk = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+    same = speaker.post("/v1/chat/completions", {"messages": talk, "max_tokens": 1}).json()
+    assert whole["prompt_eval_count"] == same["usage"]["prompt_tokens"]
 
 
 def test_options_are_those_of_a_chat(server: Served) -> None:

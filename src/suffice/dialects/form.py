@@ -77,18 +77,20 @@ def allowed(name: str, sink: Sink) -> bool:
 
 def name_before(source: Source, ends: Marks) -> Generator[None, None, str]:
     """Read up to a mark, which stays; "" if what precedes it is too long for a name."""
-    parts: list[str] = []
-    size = 0
+    start = source.at
     while True:
-        end, found = ends.find(source.text, source.at, ended=source.ended)
-        parts.append(source.text[source.at : end])
-        size += end - source.at
-        source.at = end
-        if size > _LONGEST_NAME:
+        most = start + _LONGEST_NAME  # what is longer is not searched: there may be much of it
+        text = source.text[start : most + 1]
+        whole = source.ended or len(source.text) > most
+        end, found = ends.find(text, 0, ended=whole)
+        if found is not None or (whole and len(text) <= _LONGEST_NAME):
+            source.at = start + end
+            return text[:end]
+        if whole:
+            source.at = len(source.text)
             return ""
-        if found is not None or source.ended:
-            return "".join(parts)
         yield
+        start = source.at  # what was read before may be gone
 
 
 def escaped(text: str) -> str:

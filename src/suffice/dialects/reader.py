@@ -15,6 +15,7 @@ _SIGNS = "".join(map(chr, range(FIRST_SIGN, FIRST_SIGN + MOST_SIGNS)))
 _WORD = re.compile(r"[^\s\"'<>{}()\[\]:=|]*\Z")
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)("?)')
 _TO = re.compile(r"\bto=([^\s<]+)")
+_LONGEST_HEADER = 256  # characters before its first mark
 _HEAD = re.compile(
     r"\s*(?:assistant)?\s*(?:to=\S*)?\s*(?:analysis|commentary|final)?\s*(?:to=\S*)?\s*(?:json|code)?\s*"
 )
@@ -268,7 +269,7 @@ class Reader:
             ahead = source.text[source.at :]
             sign = next((at for at, each in enumerate(ahead) if each in _SIGNS or each == "<"), -1)
             head = ahead if sign < 0 else ahead[:sign]
-            if not _may_be_header(head):
+            if len(head) > _LONGEST_HEADER or not _may_be_header(head):
                 return False
             if sign >= 0 or source.ended:
                 return sign >= 0 or not head.strip()

@@ -17,7 +17,7 @@ _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)("?)')
 _TO = re.compile(r"\bto=([^\s<]+)")
 _LONGEST_HEADER = 256  # characters before its first mark
 _HEAD = re.compile(
-    r"\s*(?:assistant)?\s*(?:to=\S*)?\s*(?:analysis|commentary|final)?\s*(?:to=\S*)?\s*(?:json|code)?\s*"
+    r"(?:assistant ?)?(?:to=\S* ?)?(?:(?:analysis|commentary|final) ?)?(?:to=\S* ?)?(?:json|code)?"
 )
 
 
@@ -112,7 +112,7 @@ class Reader:
     def _guess(self) -> str | None:
         """Return the one tool that can have been meant where a call was cut within its name."""
         found = _NAME.search(self._rest)
-        word = _WORD.search(self._rest) if self._called else None
+        word = _WORD.search(self._rest[-_LONGEST_HEADER:]) if self._called else None
         start, ended = (found[1], found[2]) if found else (word[0] if word else "", "")
         spelled = {name: escaped(name) for name in self._obliged}
         if not found and not any(each.startswith(start) for each in spelled.values()):
@@ -255,7 +255,7 @@ class Reader:
                 parts: list[str] = []
                 before, mark = mark, (yield from self._source.until(marks, parts.append))
                 texts[before] += "".join(parts)
-            if mark == message and _HEAD.fullmatch("".join(texts.values())):
+            if mark == message and _is_header(*texts.values()):
                 mark = yield from self._message(marks, texts[start], texts[channel])
             elif mark == start:
                 mark = yield from self._source.until(marks, self._body("final", ""))
@@ -310,6 +310,13 @@ def _may_be_header(text: str) -> bool:
     rest = text.removeprefix("assistant").lstrip()
     to = rest.startswith("to=") and not any(map(str.isspace, rest))
     return "assistant".startswith(text) or "to=".startswith(rest) or to
+
+
+def _is_header(*parts: str) -> bool:
+    """Whether the texts of a header say a role, a channel, whom it is for and what it holds."""
+    if sum(map(len, parts)) > _LONGEST_HEADER:
+        return False
+    return _HEAD.fullmatch(" ".join(" ".join(parts).split())) is not None
 
 
 class _Sink:

@@ -57,7 +57,7 @@ def pushed(reader: Reader, text: str, *, cut: bool) -> tuple[str, list[tuple[str
         ),
         ("llama3", '{"name', '{"name', []),
         ("hermes", "hello <b> there", "hello <b> there", []),
-        ("hermes", "<tool_call>{oops</tool_call> x", "{oopsx", []),
+        ("hermes", "<tool_call>{oops</tool_call> x", "{oops x", []),
         ("hermes", "<tool_call>[1]</tool_call>", "[1]", []),
         ("hermes", "1 <tool", "1 <tool", []),
         ("hermes", "<tool_call>" + "[" * 5000, "[" * 5000, []),

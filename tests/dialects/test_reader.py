@@ -153,7 +153,7 @@ def test_a_law_that_a_broken_reader_fails() -> None:
         ("Hm.", True, "Hm.", ""),
         ("<think>Hm.", False, "Hm.", ""),
         ("<think></think>Yes.", False, "", "Yes."),
-        ("Yes.</think> No.", False, "", "Yes.No."),
+        ("Yes.</think> No.", False, "", "Yes. No."),
         ("<think>a</think>b<think>c</think>d", False, "ac", "bd"),
         ("  Yes. \n", False, "", "  Yes. \n"),
     ],
@@ -221,3 +221,44 @@ def test_arguments_come_as_they_grow() -> None:
 def test_a_model_that_writes_reserved_characters_breaks_nothing() -> None:
     text = f"{chr(FIRST_SIGN)}Щ{chr(FIRST_SIGN + 31)}"
     assert of_kind(read(dialect_of("hermes"), text)[0], "text") == text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "", "arguments": {"a": 1}}',
+        '{"name": "\\ud83d", "arguments": {}}',
+        '{"name": "stop", "arguments": "{\\"a\\": \\"\\ud83d\\"}"}',
+        '{"arguments": "\\ud83d", "name": "stop"}',
+    ],
+)
+def test_names_and_halves_of_characters_break_nothing(call: str) -> None:
+    for form in ("hermes", "harmony"):
+        whole = f"<tool_call>{call}</tool_call>"
+        if form == "harmony":
+            whole = f"<|channel|>commentary to=functions.<|message|>{call}"
+        parts, reader = read(dialect_of(form), whole)
+        for part in parts:
+            part.text.encode()
+        assert sum(part.kind == "call" for part in parts) == reader.calls
+
+
+def test_a_call_within_thinking_is_thinking_where_one_must_be_made() -> None:
+    inner = '<tool_call>{"name": "stop", "arguments": {}}</tool_call> no'
+    outer = '</think><tool_call>{"name": "weather", "arguments": {"city": "a"}}</tool_call>'
+    parts, _ = read(dialect_of("hermes"), inner + outer, opened=True, obliged=["weather"])
+    assert calls_of(parts) == [("weather", {"city": "a"})]
+    assert '"stop"' in of_kind(parts, "thinking")
+
+
+def test_words_around_marks_that_mean_nothing_stay_apart() -> None:
+    text = "Write <tool_call> and </tool_call> around it."
+    assert of_kind(read(dialect_of("hermes"), text)[0], "text").split() == [
+        *("Write", "and", "around", "it.")
+    ]
+
+
+def test_a_line_break_that_is_a_token_is_no_mark() -> None:
+    dialect = dialect_of("gemma4", "gemma4")
+    tokens = {"<|channel>": 1, "<channel|>": 2, "\n": 3, "\n\n": 4, "```": 5, "thought": 6}
+    assert set(Spelling(dialect, tokens).token_ids) == {1, 2}

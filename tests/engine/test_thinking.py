@@ -84,7 +84,7 @@ def test_a_budget_ends_it_by_its_own_mark(begun: bool, budget: int) -> None:
     state.advance(CLOSE)
     assert allowed(state) == ALL
     state.advance(OPEN)
-    assert allowed(state) == ALL, "only the first token begins it"
+    assert allowed(state) == {CLOSE}, "thinking that begins again has no more than the budget"
 
 
 def test_a_mark_of_several_tokens() -> None:

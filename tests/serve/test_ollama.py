@@ -18,6 +18,7 @@ SAID = (
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Ош"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 )
+TOOL = {"type": "function", "function": {"name": "weather"}}
 LONG = {"num_predict": len(SAID) // 10 + 1}
 TALK = [{"role": "user", "content": "hi"}]
 GIVEN = [
@@ -94,7 +95,8 @@ def test_options_are_those_of_a_chat(server: Served) -> None:
         ("chat", {"model": "other"}, "the model 'other' is not served here"),
         ("chat", {"options": {"temprature": 1}}, "unknown option 'temprature'. Did you mean"),
         ("chat", {"options": {"mirostat": 2}}, "options.mirostat=2 is not supported here"),
-        ("chat", {"options": {"num_ctx": 10**6}}, "must be a number up to 512, the context"),
+        ("chat", {"options": {"num_ctx": 0}}, "must be a number of at least 1"),
+        ("chat", {"tools": [TOOL, TOOL]}, "'weather' is there twice"),
         ("chat", {"options": {"temperature": "x"}}, "temperature"),
         ("chat", {"format": "xml"}, "format: must be 'json' or a schema"),
         ("chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "images"),

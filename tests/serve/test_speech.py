@@ -166,14 +166,18 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tu
         yield name, server
 
 
+def budget(name: str, tokens: int) -> dict[str, Any]:
+    """Return a budget of thinking, for families with a token that begins it."""
+    thinks = ("qwen3", "deepseek_r1", "glm45")
+    return {"thinking_token_budget": tokens} if name in thinks else {}
+
+
 def test_a_call_that_must_be_made_in_the_models_own_form(family: tuple[str, Served]) -> None:
     name, server = family
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         asked = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
         for seed in range(3):
-            more = {**asked, "seed": seed, "max_tokens": 400, "thinking_token_budget": 3}
-            if name == "harmony":
-                del more["thinking_token_budget"]
+            more = {**asked, "seed": seed, "max_tokens": 400, **budget(name, 3)}
             whole = server.chat(**more)
             assert whole.status_code == 200, whole.text
             (given,) = whole.json()["choices"]
@@ -211,8 +215,7 @@ def test_a_form_begins_where_thinking_ends(family: tuple[str, Served]) -> None:
     if name == "harmony":
         refused = server.chat(thinking_token_budget=4, **more)
         assert refused.status_code == 400 and "no budget" in refused.json()["error"]["message"]
-    else:
-        more["thinking_token_budget"] = 4
+    more |= budget(name, 4)
     answer = server.chat(**more).json()
     (choice,) = answer["choices"]
     if choice["finish_reason"] == "length":  # a random model may never end its analysis
@@ -229,7 +232,7 @@ def test_a_cut_at_each_place_loses_nothing(family: tuple[str, Served]) -> None:
     name, server = family
     if name == "harmony":
         pytest.skip("tried by test_reader.py: a random model rarely leaves its analysis")
-    asked = {"tools": [TOOL], "tool_choice": "required", "seed": 1, "thinking_token_budget": 2}
+    asked = {"tools": [TOOL], "tool_choice": "required", "seed": 1, **budget(name, 2)}
     whole = server.chat(max_tokens=200, **asked).json()["choices"][0]["message"]["tool_calls"][0]
     for most in range(1, 16):
         answer = server.chat(max_tokens=most, **asked).json()["choices"][0]

@@ -17,6 +17,7 @@ from suffice.dialects.dialect import Dialect
 from suffice.dialects.families import CALLS, THINKINGS
 from suffice.dialects.reader import Reader
 from suffice.engine.work import Delta, Final, TokenLogprob
+from suffice.serve.errors import Problem
 from suffice.serve.http.front import Job
 from suffice.serve.http.stream import KEEP_ALIVE, begun
 from suffice.serve.interfaces import messages, responses
@@ -252,3 +253,23 @@ def test_most_tokens_take_the_quick_path(server: Served, monkeypatch: Any) -> No
                 texts[choice["index"]] += choice["delta"].get("content") or ""
         assert texts == [each["message"]["content"] for each in whole]
         assert sum(part is not None for part in quick) > 10
+
+
+def test_an_error_of_a_sink_ends_its_request_alone(logged: list[str]) -> None:
+    mailbox = Mailbox()
+    ticket = Ticket(wire.Submit("a", [1], {}), 1, 0, mailbox)
+    mailbox.tickets.append(ticket)
+
+    def broken(ticket: Ticket, delta: Delta) -> bool:
+        raise IndexError("of a reader")
+
+    async def run() -> None:
+        waiting = asyncio.create_task(mailbox.take(60))
+        await asyncio.sleep(0)
+        mailbox.sink = broken
+        ticket.take(Delta("a", 0, "x", (1,)))
+        with pytest.raises(Problem, match="an error of the server"):
+            await waiting
+
+    asyncio.run(run())
+    assert "could not be made" in logged[0]

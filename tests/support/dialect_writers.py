@@ -198,7 +198,7 @@ WRITERS: dict[str, tuple[Write, bool]] = {
     "pythonic": (pythonic(), False),
     "llama3": (llama3, False),
 }
-FORM = {"mistral_v11": "mistral"}  # where it is not the writer's name
+FORM: dict[str, str] = {}  # where it is not the writer's name
 THINKING: dict[str, tuple[str, str]] = {
     "qwen3": ("<think>\n", "\n</think>\n\n"),
     "gemma4": ("<|channel>thought\n", "<channel|>"),

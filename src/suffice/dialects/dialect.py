@@ -105,7 +105,7 @@ class Spelling:
         """Find the marks; `tokens` are those of the model that are kept whole, by their text."""
         marks = () if dialect is None else dialect.marks
         found = sorted(
-            {token for token in tokens if any(token in mark for mark in marks)},
+            {token for token in tokens if any(_marks(token, mark) for mark in marks)},
             key=lambda token: (-len(token), token),
         )[:MOST_SIGNS]
         self._signs = {token: chr(FIRST_SIGN + at) for at, token in enumerate(found)}
@@ -139,3 +139,8 @@ class Spelling:
         own = {field.name: getattr(given, field.name) for field in fields(given)}
         found = {name: self._spelled(value) for name, value in own.items() if name not in kept}
         return replace(given, **found)
+
+
+def _marks(token: str, mark: str) -> bool:
+    """Whether a token is a mark or the telling part of one: not a line break or a quote in it."""
+    return len(token.strip()) > 3 and token in mark and (token == mark or not token[0].isalnum())

@@ -106,6 +106,12 @@ CALLS = {
             signs=("<arg_key>",),
         ),
         Calls(
+            "mistral_v11",
+            Either(_LIST, Named("[ARGS]"), newer=True),
+            "[TOOL_CALLS]",
+            signs=("[TOOL_CALLS]", "[ARGS]"),
+        ),
+        Calls(
             "mistral",
             Either(_LIST, Named("[ARGS]")),
             "[TOOL_CALLS]",

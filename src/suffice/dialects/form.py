@@ -93,6 +93,11 @@ def name_before(source: Source, ends: Marks) -> Generator[None, None, str]:
         start = source.at  # what was read before may be gone
 
 
+def without_halves(text: str) -> str:
+    """Return a text with U+FFFD for halves of characters, which JSON's escapes may leave alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def escaped(text: str) -> str:
     """Return a text as it stands in a JSON text."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

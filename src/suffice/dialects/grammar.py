@@ -61,7 +61,7 @@ class CallGrammar:
         self._rules.append("")
         place = len(self._rules) - 1
         if isinstance(form, Either):
-            form = form.one
+            form = form.preferred
         if isinstance(form, Json):
             properties = {form.name: {"const": name}, form.arguments[0]: schema}
             body = self._json(
@@ -142,7 +142,11 @@ class CallGrammar:
         first = f" {_quoted(comma)} ".join(needed)
         if needed:
             return first + "".join(f" ({_quoted(comma)} {each})?" for each in others)
-        return f"({' | '.join(others)})?" if others else ""
+        chains = [
+            each + "".join(f" ({_quoted(comma)} {other})?" for other in others[at + 1 :])
+            for at, each in enumerate(others)
+        ]
+        return f"({' | '.join(chains)})?" if chains else ""
 
     def _python(self, schema: Any) -> str:
         return '("True" | "False")' if kinds_of(schema) == {"boolean"} else self._json(schema)
@@ -186,7 +190,8 @@ def _is_sign(text: str) -> bool:
 
 def _lists(form: Any) -> bool:
     """Whether calls are written as one list."""
-    return isinstance(form, Either) or (isinstance(form, Json) and form.listed)
+    form = form.preferred if isinstance(form, Either) else form
+    return isinstance(form, Json) and form.listed
 
 
 def _known(schema: Any) -> list[tuple[str, Any]]:

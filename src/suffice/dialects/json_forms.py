@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from suffice.dialects.form import Form, Read, Sink, allowed, attempt, name_before
+from suffice.dialects.form import Form, Read, Sink, allowed, attempt, name_before, without_halves
 from suffice.dialects.source import Marks, Source, json_value, quoted_text
 
 _IDENTS = ("id", "type", "tool_call_id", "call_id")  # keys of a call that are no argument
@@ -91,7 +91,7 @@ class Json:
         label = yield from self._label(source, sink)
         if label == self.name and own.name is None:
             own.name = yield from _text(source, sink)
-            return own.name is not None and allowed(own.name, sink)
+            return own.name is not None and own.name != "" and allowed(own.name, sink)
         if label in self.arguments and not own.begun and own.held is None:
             if own.name is not None:
                 return (yield from self._arguments(source, sink, own))
@@ -172,10 +172,16 @@ class Named:
 
 @dataclass(frozen=True)
 class Either:
-    """One of two forms: the first, if the text begins like it."""
+    """One of two forms: the first, if the text begins like it. `newer`: the other is preferred."""
 
     one: Form
     other: Form
+    newer: bool = False
+
+    @property
+    def preferred(self) -> Form:
+        """The form of calls that must be made."""
+        return self.other if self.newer else self.one
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -206,7 +212,7 @@ def _unquoted(text: str) -> str:
         found = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return text
-    return found if isinstance(found, str) else text
+    return without_halves(found) if isinstance(found, str) else text
 
 
 def _held(source: Source, sink: Sink) -> Generator[None, None, str | None]:

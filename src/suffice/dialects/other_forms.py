@@ -9,7 +9,16 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.dialects.form import NAME, Read, Sink, allowed, attempt, escaped, name_before
+from suffice.dialects.form import (
+    NAME,
+    Read,
+    Sink,
+    allowed,
+    attempt,
+    escaped,
+    name_before,
+    without_halves,
+)
 from suffice.dialects.schemas import kinds_of, properties_of
 from suffice.dialects.source import Marks, Source, json_value, text_until
 
@@ -313,6 +322,6 @@ def _begun_python(text: str) -> str:
 def _of_python(text: str) -> str:
     """Return the JSON of a Python literal; of what is none, the text itself."""
     try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False)
+        return without_halves(json.dumps(ast.literal_eval(text), ensure_ascii=False))
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return converted(text, set())

@@ -131,7 +131,7 @@ class Reader:
             if before.kind == kind and before.call == call:
                 self._found[-1] = before._replace(text=before.text + text)
                 return
-        if text:
+        if text or kind == "call":
             self._found.append(Part(kind, text, call, ident))
 
     def _prose(self, kind: Kind) -> Callable[[str], None]:
@@ -174,18 +174,16 @@ class Reader:
             mark = yield from self._source.until(marks, self._prose("text"))
             if mark is None:
                 return
-            self._marked()
             self._called |= mark in around
             if thinking is not None and mark == thinking.open:
+                self._marked()
                 yield from self._think(marks)
                 if calls is not None and calls.bare:
                     yield from self._bare()
-            elif calls is not None and mark == calls.begin:
-                spaces = self._before
-                if not (yield from self._call()) and mark[0].isalpha():
-                    self._skips = False  # the mark is words, and here they are no more than that
-                    words = "".join(each for each in mark if each not in _SIGNS)
-                    self._prose("text")(spaces + words)
+            elif calls is None or mark != calls.begin or (yield from self._call()):
+                continue
+            elif mark[0].isalpha():  # the mark is words, and here they are no more than that
+                self._prose("text")("".join(each for each in mark if each not in _SIGNS))
 
     def _think(self, marks: Marks) -> Generator[None, None, None]:
         """Read thinking, which a call ends as well: not every model closes it."""
@@ -197,7 +195,8 @@ class Reader:
             self._marked()
             if mark is None or mark == thinking.close or mark in self._dialect.dropped:
                 break
-            if calls is not None and mark == calls.begin and (yield from self._call()):
+            calls_here = calls is not None and mark == calls.begin and not self._obliged
+            if calls_here and (yield from self._call()):
                 break
             self._spaces, self._skips = self._before, False
         self.thinks = False
@@ -224,6 +223,8 @@ class Reader:
         """
         calls = self._dialect.calls
         assert calls is not None
+        if self._source.tired:
+            return False
         self._source.hold()
         sink = _Sink(self, calls.end, bare=bare)
         yield from calls.form.read(self._source, sink)
@@ -291,7 +292,7 @@ class Reader:
     def _body(self, channel: str, to: str) -> Callable[[str], None]:
         """Return what takes a message's text."""
         if to and self._tools is not None:
-            self._begin(to.removeprefix("functions."), "")
+            self._begin(to.removeprefix("functions.") or to, "")
             return self._arguments
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
         self.thinks = kind == "thinking"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 
 Wait = Generator[None, None, None]
 _SPACES = " \t\r\n"
+_MOST_AGAIN = 1 << 20  # characters
 
 
 class Marks:
@@ -59,6 +60,12 @@ class Source:
         self.at = 0
         self.ended = self.cut = False
         self._held: list[int] = []
+        self._again = 0  # characters that are read again
+
+    @property
+    def tired(self) -> bool:
+        """Whether so much was read again that nothing more should be."""
+        return self._again > _MOST_AGAIN
 
     def add(self, text: str) -> None:
         """Add a piece."""
@@ -79,7 +86,9 @@ class Source:
         """End what `hold` has begun, or nothing after `settle`; `back`: reading goes on there."""
         if self._held:
             place = self._held.pop()
-            self.at = place if back else self.at
+            if back:
+                self._again += self.at - place
+                self.at = place
 
     def settle(self) -> None:
         """End all that has begun: nothing goes back."""

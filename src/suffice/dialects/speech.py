@@ -97,11 +97,13 @@ class Speech:
         _, dialect = self._variant(calls=tools is not None)
         return Reader(dialect, opened=opened, tools=tools, obliged=obliged)
 
-    def opened(self, prompt: str) -> bool:
-        """Whether a prompt ends within thinking: its last mark of thinking is an opening."""
+    def opened(self, prompt: str, last: str | None = None) -> bool:
+        """Whether a prompt ends within thinking; `last` is the message that it goes on with."""
         thinking = self.dialect.thinking
         if thinking is None:
             return False
+        if last is not None and thinking.open in last:
+            return last.rfind(thinking.open) > last.rfind(thinking.close)
         if prompt.rstrip().endswith(thinking.close.strip()):
             return False
         return thinking.always or prompt.rstrip().endswith(thinking.open.strip())
@@ -140,6 +142,11 @@ class Speech:
         if thinking is None:
             return None
         return opened, self._whole.get(thinking.open), self._encoded(thinking.close)
+
+    def can_limit(self, opened: bool) -> bool:
+        """Whether a budget of thinking can be kept: it has begun, or a token begins it."""
+        thinking = self.dialect.thinking
+        return thinking is not None and (opened or thinking.open in self._whole)
 
     def marks_of_thinking(self) -> tuple[int, int] | None:
         """Return the tokens that begin and end thinking; None if marks are no tokens."""

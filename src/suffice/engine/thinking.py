@@ -85,6 +85,9 @@ class Thought:
             self._limit()
         elif self._then is not None:
             self._then.advance(token)
+        elif token == self._facts.open:  # it thinks again
+            self._thinks = True
+            self._limit()
 
     def _think(self, token: int) -> None:
         if self._forced:

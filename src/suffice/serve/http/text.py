@@ -116,7 +116,8 @@ class Text:
             continue_last=continue_last,
             facts=facts,
         )
-        opened = self.speech.opened(text) and (add_generation_prompt or continue_last)
+        last = str(messages[-1].get("content") or "") if continue_last else None
+        opened = self.speech.opened(text, last) and (add_generation_prompt or continue_last)
         return Prompt(self.encode(text, room, special=False), opened)
 
     def shown(

@@ -170,6 +170,8 @@ def thinking_of(
         return None
     try:
         found = speech.limits(opened=opened, budget=budget)
+        if budget is not None and not speech.can_limit(opened):
+            raise InputError("nothing tells this model's thinking from its answer by tokens")
     except InputError as error:
         raise Problem("unsupported", str(error), param="thinking_token_budget") from None
     return None if found is None else Thinking(*found, budget)

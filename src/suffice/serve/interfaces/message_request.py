@@ -12,7 +12,10 @@ from suffice.serve.errors import Problem
 from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Extras, Objects, Texts, checked, json_kind, read_object
 
-_IGNORED = ("metadata", "service_tier", "betas", "context_management", "return_progress")
+_IGNORED = (
+    *("metadata", "service_tier", "betas", "context_management", "return_progress"),
+    *("cache_control", "speed", "inference_geo"),
+)
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -186,6 +189,12 @@ def _text(content: Any, where: str) -> str:
     return "\n".join(parts)
 
 
+def _of_a_server_block(kind: str) -> bool:
+    """Whether a block is of no model here: of Anthropic's own tools, or hidden thinking."""
+    own = ("thinking", "redacted_thinking", "server_tool_use")
+    return kind in own or (kind.endswith("_tool_result") and kind != "tool_result")
+
+
 def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return a message as those of a chat: results of tools are messages of their own."""
     role, content = message.get("role"), message.get("content")
@@ -206,7 +215,7 @@ def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             )
         elif kind == "thinking" and role == "assistant":
             thoughts.append(str(block.get("thinking", "")))
-        elif kind not in ("thinking", "redacted_thinking"):
+        elif not _of_a_server_block(str(kind)):
             texts.append(block)
     if texts or calls or not found:
         own: dict[str, Any] = {"role": role, "content": _text(texts, where)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.stream import HOLE, EventStream, Prepared, event
 from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.arguments import arguments_of
 from suffice.serve.interfaces.chat import counted, prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.message_request import Create, Messages, chat_of, left_out, read
@@ -31,6 +31,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         body = read(raw, Create, allow_unknown=front.settings.allow_unknown_fields)
         chat = chat_of(body)
         with blamed(_NAMES, before=body.system is not None):
+            if not front.text.speech.can_limit(opened=False):
+                chat.thinking_token_budget = None  # Claude Code has one for every model
             reply = await prepared(front, chat, key, "msg")
         if body.stream:
             parts = _Parts(reply, left_out(body))
@@ -63,7 +65,7 @@ def _message(reply: Reply, whole: Mapping[str, Any]) -> dict[str, Any]:
     if message["content"]:
         content.append({"type": "text", "text": message["content"]})
     for call in message.get("tool_calls", ()):
-        content.append({**_tool_use(call), "input": _input(call["function"]["arguments"])})
+        content.append({**_tool_use(call), "input": arguments_of(call["function"]["arguments"])})
     return {
         **_head(reply),
         "content": content,
@@ -79,14 +81,6 @@ def _head(reply: Reply) -> dict[str, Any]:
 
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
-
-
-def _input(arguments: str) -> Any:
-    """Return a call's arguments; none of one that was cut, as `stop_reason` says."""
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {}
 
 
 def _stopped(reason: str | None, stop: int | str | None) -> dict[str, Any]:

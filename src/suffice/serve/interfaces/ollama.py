@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.stream import EventStream
 from suffice.serve.interfaces.answer import Reply
+from suffice.serve.interfaces.arguments import arguments_of
 from suffice.serve.interfaces.chat import prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import checked, read_object
@@ -81,7 +81,7 @@ async def _answered(
         await reply.gathered(request)
     finally:
         front.finish(reply.job)
-    return JSONResponse(parts.whole())
+    return Response(msgspec.json.encode(parts.whole()), media_type="application/json")
 
 
 class _Shape:
@@ -171,10 +171,7 @@ class _Lines:
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     """Return a call; one whose arguments were cut has none, as `done_reason` says."""
     function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"] or "{}", strict=False)
-    except ValueError:
-        arguments = {}
+    arguments = arguments_of(function["arguments"])
     return {"id": call["id"], "function": {"name": function["name"], "arguments": arguments}}
 
 

@@ -35,7 +35,7 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5, 5.0),
-    "repeat_last_n": (-1,),
+    "repeat_last_n": (-1, 64),
     "penalize_newline": (True,),
 }
 
@@ -50,6 +50,8 @@ class Request(BaseModel):
     options: dict[str, Any] | None = None
     keep_alive: str | int | float | None = None
     think: bool | str | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
 
 
 class Talk(Request):
@@ -97,7 +99,8 @@ def chat_of(front: Front, body: Talk | Generate) -> Chat:
         **_options(front, body.options or {}),
     }
     if isinstance(body, Talk):
-        fields |= {"messages": [_message(each) for each in body.messages], "tools": body.tools}
+        tools = [{"type": "function", **each} for each in body.tools or ()]
+        fields |= {"messages": [_message(each) for each in body.messages], "tools": tools}
         last = body.messages[-1] if body.messages else {}
         if last.get("role") == "assistant" and last.get("content"):
             fields["continue_final_message"] = True
@@ -158,7 +161,7 @@ def _options(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
         if name in _SAME:
             found[_SAME[name]] = value
         elif name == "num_ctx":
-            _check_context(front, value)
+            _check_context(value)
         elif name in _NOTHING and value not in _NOTHING[name]:
             message = f"options.{name}={brief(value)} is not supported here"
             raise Problem("unsupported", message, param="options")
@@ -168,14 +171,16 @@ def _options(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
             near = nearest(name[:60], sorted({*_SAME, *_OF_RUNNING, *_NOTHING}))
             message = f"unknown option '{one_line(name, 60)}'.{near}"
             raise Problem("unknown_field", message, param="options")
+    if found.get("seed") == -1:  # any
+        del found["seed"]
     most = found.get("max_tokens")
     if isinstance(most, int) and most < 0:  # until the context is full
         del found["max_tokens"]
     return found
 
 
-def _check_context(front: Front, value: Any) -> None:
-    most = front.facts.max_model_len
-    if not isinstance(value, int) or not 0 < value <= most:
-        message = f"options.num_ctx={brief(value)}: must be a number up to {most}, the context"
+def _check_context(value: Any) -> None:
+    """Check the wish for a context; what is beyond the server's is not there, as in Ollama."""
+    if not isinstance(value, int) or value < 1:
+        message = f"options.num_ctx={brief(value)}: must be a number of at least 1"
         raise Problem("invalid_value", message, param="options")

@@ -134,7 +134,7 @@ def chat_of(body: Responses, before: Sequence[Any] = ()) -> tuple[Chat, Asked]:
         choice = {"type": "function", "function": {"name": choice.get("name")}}
     if asked.functions:
         fields["tools"] = asked.functions
-    elif choice == "auto":  # of tools that are left out
+    elif choice == "auto" or (choice == "required" and body.tools):  # all are left out
         choice = None
     return checked({**fields, "tool_choice": choice}, Chat), asked
 

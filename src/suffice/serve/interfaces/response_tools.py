@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from suffice.dialects.form import without_halves
 from suffice.serve.errors import Problem
 
 _INPUT = "input"  # of a custom tool
@@ -53,10 +54,11 @@ def _input_of(arguments: str) -> str:
     """Return the text of a custom tool's call; of one that was cut, what there is."""
     try:
         found = json.loads(arguments or "{}", strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     text = found.get(_INPUT, "") if isinstance(found, dict) else found
-    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    return without_halves(text)
 
 
 @dataclass

@@ -28,10 +28,15 @@ class Tools:
         """
         self.given = list(given)
         self.parallel = parallel
-        self._functions = {self._name(at, tool): tool["function"] for at, tool in enumerate(given)}
         if len(self.given) > _MOST_TOOLS:
             message = f"{len(self.given)} tools given; at most {_MOST_TOOLS} are allowed"
             raise Problem("invalid_value", message, param="tools")
+        names = [self._name(at, tool) for at, tool in enumerate(given)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            message = f"tools: '{twice[:60]}' is there twice"
+            raise Problem("invalid_value", message, param="tools")
+        both = zip(names, given, strict=True)
+        self._functions = {name: tool["function"] for name, tool in both}
         self.choice = self._choice(choice)
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from suffice.engine.work import Delta, Final
 from suffice.serve.errors import Problem
 from suffice.serve.processes import wire
 
+LOG = logging.getLogger("suffice.serve")
 SWEEP_SECONDS = 0.25  # between two calls of `Mailbox.sweep`
 
 
@@ -162,7 +164,7 @@ class Mailbox:
             and not self._deltas
             and self._wake is not None
             and not self._wake.done()
-            and self.sink(ticket, delta)
+            and self._sunk(ticket, delta)
         ):
             self._moved = True
             return
@@ -170,6 +172,17 @@ class Mailbox:
         held = self._deltas.get(where)
         self._deltas[where] = delta if held is None else merged(held, delta)
         self._notify()
+
+    def _sunk(self, ticket: Ticket, delta: Delta) -> bool:
+        """Hand a delta to the sink; an error of it ends the request, and no other's engine."""
+        assert self.sink is not None
+        try:
+            return self.sink(ticket, delta)
+        except Exception:
+            LOG.exception("a stream's events could not be made")
+            self.sink = None
+            self.fail(Problem("internal", "an error of the server, which is in its log"))
+            return True
 
     def fail(self, problem: Problem) -> None:
         """End the HTTP request with an error, after what came before it."""

@@ -45,6 +45,17 @@ OTHER = {"type": "function", "function": {"name": "stop"}}
     [
         ([{"type": "x"}], None, "tools[0]: must be"),
         ([{"type": "function", "function": {}}], None, "has no name"),
+        (
+            [{"type": "function", "function": {"name": "a", "parameters": []}}],
+            None,
+            "tools[0]: parameters must be the schema of an object, not []",
+        ),
+        (
+            [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
+            None,
+            "must be the schema of an object",
+        ),
+        ([TOOL, TOOL], None, "tools: 'time' is there twice"),
         ([TOOL], "sometimes", "must be none, auto or required, or {"),
         ([TOOL], {"type": "function", "function": {"name": "x"}}, "{'name': ...}} of time"),
         ([TOOL], {"type": "function", "function": "time"}, "{'name': ...}} of time"),

@@ -48,6 +48,11 @@ class Tools:
         name = function.get("name")
         if not isinstance(name, str) or not name:
             raise Problem("invalid_value", f"tools[{at}]: the function has no name", param="tools")
+        parameters = function.get("parameters")
+        known = isinstance(parameters, dict) and parameters.get("type", "object") == "object"
+        if parameters is not None and not known:
+            message = f"tools[{at}]: parameters must be the schema of an object"
+            raise Problem("invalid_value", f"{message}, not {brief(parameters)}", param="tools")
         return name
 
     def _choice(self, choice: Any) -> str:

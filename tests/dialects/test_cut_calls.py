@@ -17,7 +17,7 @@ WHOLE = {
 
 
 def reader_of(form: str, names: list[str], *, obliged: bool = False) -> Reader:
-    dialect = Dialect((form,), THINKINGS["qwen3"], CALLS[form])
+    dialect = Dialect(THINKINGS["qwen3"], CALLS[form])
     return Reader(dialect, tools=dict.fromkeys(names), obliged=names if obliged else ())
 
 

@@ -62,6 +62,8 @@ def test_harmony_has_channels() -> None:
     template = "{{ tools }}<|start|>assistant<|channel|>analysis<|message|>"
     assert recognized(template, template) is families.HARMONY
     assert chosen(None, None, thinking="openai_gptoss") is families.HARMONY
+    named = chosen(template, template, calls="hermes")
+    assert named.calls is CALLS["hermes"] and not named.channels, "what is asked for counts"
 
 
 def test_names_force_a_form() -> None:

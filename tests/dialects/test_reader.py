@@ -27,7 +27,7 @@ def dialect_of(form: str, thinking: str = "qwen3") -> Dialect:
     if form == "harmony":
         return families.HARMONY
     calls = families.CALLS[FORM.get(form, form)]
-    return Dialect((form,), families.THINKINGS[thinking], calls)
+    return Dialect(families.THINKINGS[thinking], calls)
 
 
 def read(dialect: Dialect, text: str, cuts: Iterable[int] = (), **given: Any) -> tuple[Any, Reader]:

@@ -78,7 +78,7 @@ def test_messages_are_taken_however_their_bytes_come() -> None:
 
 
 def hermes() -> Reader:
-    return Reader(Dialect(("hermes",), THINKINGS["qwen3"], CALLS["hermes"]), tools={"time": None})
+    return Reader(Dialect(THINKINGS["qwen3"], CALLS["hermes"]), tools={"time": None})
 
 
 def replied(

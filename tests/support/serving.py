@@ -71,7 +71,7 @@ def events(response: httpx2.Response) -> list[Any]:
     """Return the events of a stream, parsed, with "[DONE]" as it is."""
     found = []
     for part in response.text.split("\n\n"):
-        for line in part.splitlines():
+        for line in part.split("\n"):  # not at U+2028 or U+0085, which a text may have
             if line.startswith("data: "):
                 data = line.removeprefix("data: ")
                 found.append(data if data == "[DONE]" else json.loads(data))

@@ -83,8 +83,11 @@ FAMILIES = {
 }
 
 
-def make(folder: Path, family: str) -> Path:
-    """Write a tiny model that has a family's template and marks."""
+def make(folder: Path, family: str, *, tokens: bool = True) -> Path:
+    """Write a tiny model that has a family's template and marks.
+
+    Without `tokens` marks that are not special are text, as an engine needs it that says a text.
+    """
     given = FAMILIES[family]
     tiny.make(folder, "llama", vocab_size=400, max_position_embeddings=1024)
     tiny.write_tokenizer(folder)
@@ -94,7 +97,8 @@ def make(folder: Path, family: str) -> Path:
     ident = max(
         max(found["model"]["vocab"].values()), *(each["id"] for each in found["added_tokens"])
     )
-    for marks, special in ((given.special, True), (given.plain, False)):
+    plain = given.plain if tokens else ()
+    for marks, special in ((given.special, True), (plain, False)):
         for mark in marks:
             assert mark not in ends
             ident += 1

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from suffice.dialects.speech import Speech
+from suffice.dialects.speech import Speech, switch
 from suffice.errors import unknown
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Speaker:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the template is told; families call the switch differently."""
-        return {"enable_thinking": False, "thinking": False} if self.think == "off" else {}
+        """What the template is told."""
+        return switch(False) if self.think == "off" else {}
 
     def params(self, params: SamplingParams) -> SamplingParams:
         """Return parameters whose texts the reader of an answer can read."""

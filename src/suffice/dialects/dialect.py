@@ -67,14 +67,12 @@ class Dialect:
     """How thinking and calls are told from an answer.
 
     Attributes:
-        names: Of the families that write so; the first is its own.
         thinking: None if it has no thinking.
         calls: None if it has no calls.
         dropped: Marks that say nothing else, such as those around an answer.
         channels: The seven marks of messages with channels (harmony), which say both of these.
     """
 
-    names: tuple[str, ...]
     thinking: Thinking | None = None
     calls: Calls | None = None
     dropped: tuple[str, ...] = ()
@@ -101,9 +99,9 @@ class Spelling:
     other tokens are no mark. A mark may hold such a token and other text.
     """
 
-    def __init__(self, dialect: Dialect | None, tokens: Mapping[str, int]) -> None:
+    def __init__(self, dialect: Dialect, tokens: Mapping[str, int]) -> None:
         """Find the marks; `tokens` are those of the model that are kept whole, by their text."""
-        marks = () if dialect is None else dialect.marks
+        marks = dialect.marks
         found = sorted(
             {token for token in tokens if any(_marks(token, mark) for mark in marks)},
             key=lambda token: (-len(token), token),

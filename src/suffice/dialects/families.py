@@ -176,12 +176,12 @@ CALLS = {
 }
 
 HARMONY = Dialect(
-    ("harmony", "gpt_oss", "openai_gptoss", "openai"),
     channels=(
         *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
         "<|constrain|>",
     ),
 )
+_HARMONY_NAMES = {"harmony", "gpt_oss", "openai_gptoss", "openai"}
 _RESPONSE = (
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     *("<response>", "</response>"),
@@ -195,7 +195,6 @@ SAME = {
     "cohere_command3": "cohere",
     "llama3_json": "llama3",
     "llama4_json": "llama3",
-    "llama4_pythonic": "llama4_pythonic",
     "granite4": "hermes",
     "granite-20b-fc": "granite",
     "phi4_mini_json": "functools",
@@ -256,7 +255,7 @@ def recognized(template: str | None, with_tools: str | None = None) -> Dialect:
         None,
     )
     dropped = tuple(mark for mark in _RESPONSE if template is not None and mark in template)
-    return Dialect(("recognized",), thinking, calls, dropped)
+    return Dialect(thinking, calls, dropped)
 
 
 def chosen(
@@ -273,11 +272,12 @@ def chosen(
     Raises:
         InputError: An unknown form is asked for.
     """
-    if HARMONY.names[0] in (thinking, calls) or {thinking, calls} & set(HARMONY.names):
+    if {thinking, calls} & _HARMONY_NAMES:
         return HARMONY
     found = recognized(template, with_tools)
-    if found.channels:
+    if found.channels and thinking == calls == "auto":
         return found
+    found = replace(found, channels=())
     if thinking != "auto":
         found = replace(found, thinking=thinking_of(thinking))
     if calls != "auto":

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from suffice.dialects.form import Form, Read, Sink, allowed, attempt, name_before, without_halves
-from suffice.dialects.source import Marks, Source, json_value, quoted_text
+from suffice.dialects.source import Source, json_value, marks_of, quoted_text
 
 _IDENTS = ("id", "type", "tool_call_id", "call_id")  # keys of a call that are no argument
 _IDENT = re.compile(r'"[\w\-.:]*"|\d+|null', re.ASCII)
@@ -91,7 +91,7 @@ class Json:
         label = yield from self._label(source, sink)
         if label == self.name and own.name is None:
             own.name = yield from _text(source, sink)
-            return own.name is not None and own.name != "" and allowed(own.name, sink)
+            return bool(own.name) and allowed(str(own.name), sink)
         if label in self.arguments and not own.begun and own.held is None:
             if own.name is not None:
                 return (yield from self._arguments(source, sink, own))
@@ -152,7 +152,7 @@ class Named:
     def read(self, source: Source, sink: Sink) -> Read:
         """See `Form`."""
         yield from source.spaces()
-        separators = Marks(filter(None, (self.separator, "{")))
+        separators = marks_of(self.separator, "{")
         name = yield from name_before(source, separators)
         found = re.fullmatch(self.pattern, name)
         if found is None or not allowed(found["name"], sink):

@@ -20,7 +20,7 @@ from suffice.dialects.form import (
     without_halves,
 )
 from suffice.dialects.schemas import kinds_of, properties_of
-from suffice.dialects.source import Marks, Source, json_value, text_until
+from suffice.dialects.source import Source, json_value, marks_of, text_until
 
 _KEYWORD = re.compile(r"\s*[^\W\d]\w*\s*=(?!=)")
 
@@ -49,7 +49,7 @@ class Tagged:
 
     def read(self, source: Source, sink: Sink) -> Read:
         """See `Form`."""
-        ends = Marks(filter(None, (self.name_end, self.key, sink.end)))
+        ends = marks_of(self.name_end, self.key, sink.end)
         yield from source.spaces()
         name = (yield from name_before(source, ends)).strip()
         if not NAME.fullmatch(name) or not allowed(name, sink):
@@ -130,7 +130,7 @@ class Pythonic:
                     return True
 
     def _call(self, source: Source, sink: Sink) -> Read:
-        name = (yield from name_before(source, Marks(["("]))).strip()
+        name = (yield from name_before(source, marks_of("("))).strip()
         if not NAME.fullmatch(name) or not allowed(name, sink):
             return False
         if not (yield from source.starts("(")):
@@ -178,7 +178,7 @@ class Braced:
         yield from source.spaces()
         if not (yield from source.starts(self.before)):
             return False
-        name = (yield from name_before(source, Marks(["{"]))).strip()
+        name = (yield from name_before(source, marks_of("{"))).strip()
         if not NAME.fullmatch(name) or not allowed(name, sink):
             return False
         if (yield from source.upcoming()) != "{":

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from suffice.dialects.dialect import FIRST_SIGN, MOST_SIGNS, Dialect
 from suffice.dialects.form import escaped
-from suffice.dialects.source import Marks, Source
+from suffice.dialects.source import Marks, Source, marks_of
 
 Kind = Literal["text", "thinking", "call", "arguments"]
 _SIGNS = "".join(map(chr, range(FIRST_SIGN, FIRST_SIGN + MOST_SIGNS)))
@@ -69,7 +69,6 @@ class Reader:
         self._dialect = dialect
         self._tools = tools
         self._obliged = tuple(obliged)
-        self._before = ""  # white space before the last mark
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
         self._filled = False  # whether the call of a message has arguments
@@ -154,7 +153,7 @@ class Reader:
 
     def _marked(self) -> None:
         """Drop the white space around a mark."""
-        self._before, self._spaces, self._skips = self._spaces, "", True
+        self._spaces, self._skips = "", True
 
     def _answer(self) -> Generator[None, None, None]:
         """Read an answer whose thinking and calls stand between marks."""
@@ -165,7 +164,7 @@ class Reader:
         ends = () if thinking is None else (thinking.open, thinking.close)
         known = (*ends, *around, *dialect.dropped)
         signs = (sign for mark in known for sign in mark if sign in _SIGNS)
-        marks = Marks((*known, *signs))
+        marks = marks_of(*known, *signs)
         if self._opened and thinking is not None:
             yield from self._think(marks)
         if calls is not None and calls.bare:
@@ -192,13 +191,14 @@ class Reader:
         self._skips = self.thinks = True
         while True:
             mark = yield from self._source.until(marks, self._prose("thinking"))
+            spaces = self._spaces
             self._marked()
             if mark is None or mark == thinking.close or mark in self._dialect.dropped:
                 break
             calls_here = calls is not None and mark == calls.begin and not self._obliged
             if calls_here and (yield from self._call()):
                 break
-            self._spaces, self._skips = self._before, False
+            self._spaces, self._skips = spaces, False
         self.thinks = False
 
     def _bare(self) -> Generator[None, None, None]:
@@ -243,7 +243,7 @@ class Reader:
     def _channels(self) -> Generator[None, None, None]:
         """Read messages with channels; the prompt has begun the first one's header."""
         start, channel, message, *_, constrain = self._dialect.channels
-        marks = Marks(self._dialect.channels)
+        marks = marks_of(*self._dialect.channels)
         mark: str | None = start
         while mark is not None:
             if mark not in (start, channel):

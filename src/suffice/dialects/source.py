@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Callable, Generator, Iterable
 
-Wait = Generator[None, None, None]
 _SPACES = " \t\r\n"
 _MOST_AGAIN = 1 << 20  # characters
 
@@ -143,7 +142,7 @@ class Source:
 
 @functools.cache
 def marks_of(*texts: str) -> Marks:
-    """Return marks that are looked for often."""
+    """Return marks, made once: every answer looks for the same ones."""
     return Marks(texts)
 
 
@@ -160,6 +159,12 @@ def text_until(
     return mark in closes
 
 
+@functools.cache
+def _value_ends(stops: str) -> re.Pattern[str]:
+    """Return what finds the characters of a JSON value that are not of its texts."""
+    return re.compile(rf'["\\{{}}\[\]{re.escape(stops)}]')
+
+
 def json_value(
     source: Source, sink: Callable[[str], None], stops: str
 ) -> Generator[None, None, bool]:
@@ -169,7 +174,7 @@ def json_value(
     not be JSON. One of the characters `stops` ends it anywhere.
     """
     depth, quoted = 0, False
-    ends = re.compile(rf'["\\{{}}\[\]{re.escape(stops)}]')
+    ends = _value_ends(stops)
     first = yield from source.upcoming()
     if first not in '{["':
         return (yield from _plain_value(source, sink, stops))

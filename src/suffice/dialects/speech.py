@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -75,13 +76,7 @@ class Speech:
         """Return the dialect, with or without calls, and how it is spelled."""
         if calls not in self._spelled:
             known = self.dialect
-            own = Dialect(
-                known.names,
-                known.thinking,
-                known.calls if calls else None,
-                known.dropped,
-                known.channels,
-            )
+            own = known if calls else dataclasses.replace(known, calls=None)
             spelling = Spelling(own, self._whole)
             self._spelled[calls] = spelling, spelling.dialect(own)
         return self._spelled[calls]
@@ -136,14 +131,16 @@ class Speech:
         Raises:
             InputError: The model's thinking can have no budget.
         """
-        if self.dialect.channels and budget is not None:
-            raise InputError("this model's thinking has no budget; reasoning_effort limits it")
+        if budget is not None and not self.can_limit(opened=opened):
+            raise InputError(
+                "no token tells this model's thinking from its answer: no budget ends it"
+            )
         thinking = self.dialect.thinking
         if thinking is None:
             return None
         return opened, self._whole.get(thinking.open), self._encoded(thinking.close)
 
-    def can_limit(self, opened: bool) -> bool:
+    def can_limit(self, *, opened: bool) -> bool:
         """Whether a budget of thinking can be kept: it has begun, or a token begins it."""
         thinking = self.dialect.thinking
         return thinking is not None and (opened or thinking.open in self._whole)
@@ -157,6 +154,11 @@ class Speech:
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokens.encode(text, special=False))
+
+
+def switch(on: bool) -> dict[str, bool]:
+    """Return what tells a chat template whether to think; families call it differently."""
+    return {"enable_thinking": on, "thinking": on}
 
 
 def check(thinking: str, calls: str) -> None:

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS responses (
     id TEXT NOT NULL, owner BLOB NOT NULL, created REAL NOT NULL, bytes INTEGER NOT NULL,
     previous TEXT, items BLOB NOT NULL, response BLOB NOT NULL, PRIMARY KEY (id, owner)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_age ON responses (created);
+CREATE INDEX IF NOT EXISTS by_age ON responses (created, bytes);
 """
 
 
@@ -67,6 +67,8 @@ class Responses:
 
     def _shrink(self, file: sqlite3.Connection) -> None:
         (total,) = file.execute("SELECT coalesce(sum(bytes), 0) FROM responses").fetchone()
+        if total <= self._most_bytes:  # as almost always: no list is made of thousands
+            return
         oldest = "SELECT id, owner, bytes FROM responses ORDER BY created"
         for ident, owner, size in file.execute(oldest).fetchall():
             if total <= self._most_bytes:

@@ -9,12 +9,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from suffice.dialects.speech import Speech
+from suffice.dialects.speech import Speech, switch
 from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
-from suffice.serve.http.text import Room
+from suffice.serve.http.text import Prompt, Room
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import Fields, Objects, parsed
 from suffice.serve.interfaces.grammar import Structured, check, of_format
@@ -66,19 +66,10 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
     """
     model = front.check_model(body.model)
     check_chat(body)
-    tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    tools = _tools(body)
     speech = front.text.speech
     with front.job(prefix, key, body.request_id) as job:
-        found = await front.text.run(
-            lambda: front.text.chat(
-                body.messages,
-                room(front, body, "messages"),
-                add_generation_prompt=body.add_generation_prompt,
-                continue_last=body.continue_final_message,
-                facts=facts_of(body, tools),
-            ),
-            "messages",
-        )
+        found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
         grammar = None
         if tools.obliged or body.response_format is not None or body.structured_outputs is not None:
@@ -114,9 +105,21 @@ async def counted(front: Front, body: Chat) -> int:
         Problem: The template refuses it.
     """
     front.check_model(body.model)
-    tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-    room = Room(front.facts.max_model_len, "messages", apart=True)
-    found = await front.text.run(
+    apart = Room(front.facts.max_model_len, "messages", apart=True)
+    return len((await _prompt(front, body, _tools(body), apart)).tokens)
+
+
+def _tools(body: Chat) -> Tools:
+    return Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+
+
+async def _prompt(front: Front, body: Chat, tools: Tools, room: Room) -> Prompt:
+    """Return a conversation's tokens.
+
+    Raises:
+        Problem: The template refuses it, or it is longer than its room.
+    """
+    return await front.text.run(
         lambda: front.text.chat(
             body.messages,
             room,
@@ -126,7 +129,6 @@ async def counted(front: Front, body: Chat) -> int:
         ),
         "messages",
     )
-    return len(found.tokens)
 
 
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -138,10 +140,7 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
 
 
 def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
-    """Return what the chat template is told, besides the messages.
-
-    Families call the switch of their thinking differently.
-    """
+    """Return what the chat template is told, besides the messages."""
     facts: dict[str, Any] = {}
     thinks = body.enable_thinking
     if body.reasoning_effort is not None:
@@ -151,7 +150,7 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
     if body.verbosity is not None:
         facts["verbosity"] = body.verbosity
     if thinks is not None:
-        facts |= {"enable_thinking": thinks, "thinking": thinks}
+        facts |= switch(thinks)
     if tools.used:
         facts["tools"] = tools.given
     return {**facts, **(body.chat_template_kwargs or {})}
@@ -170,8 +169,6 @@ def thinking_of(
         return None
     try:
         found = speech.limits(opened=opened, budget=budget)
-        if budget is not None and not speech.can_limit(opened):
-            raise InputError("nothing tells this model's thinking from its answer by tokens")
     except InputError as error:
         raise Problem("unsupported", str(error), param="thinking_token_budget") from None
     return None if found is None else Thinking(*found, budget)

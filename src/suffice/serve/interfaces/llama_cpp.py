@@ -24,7 +24,7 @@ from suffice.serve.interfaces.fields import Objects, checked, read_object
 from suffice.serve.processes.pending import Ticket
 
 _NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
-_ALL = -1  # of `n_predict`: until the context is full; of `seed`: any
+_ALL = -1  # of `seed`: any; of `repeat_last_n`: the whole text
 
 
 class Infill(BaseModel):
@@ -93,8 +93,6 @@ def completion_of(front: Front, given: dict[str, Any]) -> Completion:
     fields = dict(given)
     if fields.get("seed") == _ALL:
         del fields["seed"]
-    most = fields.pop("n_predict", None)
-    fields.setdefault("max_tokens", None if most == _ALL else most)
     penalty, rows = fields.pop("repeat_penalty", None), fields.pop("repeat_last_n", None)
     if penalty not in (None, 1) and rows not in (None, _ALL):
         message = f"repeat_last_n={brief(rows)}: must be -1: penalties look at the whole text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
@@ -72,7 +73,7 @@ async def _talk(front: Front, body: Responses, key: str) -> list[Any]:
         return []
     found = None
     if front.settings.store:
-        found = await front.text.elsewhere(lambda: front.stored.talk(ident, key))
+        found = await asyncio.to_thread(front.stored.talk, ident, key)
     if found is None:
         raise _missing(ident, "previous_response_id")
     return found
@@ -89,7 +90,7 @@ async def _keep(reply: Reply, body: Responses, found: dict[str, Any]) -> None:
     front = reply.front
     if front.settings.store and body.store is not False:
         kept = Stored(found, items_of(body), body.previous_response_id)
-        await front.text.elsewhere(lambda: front.stored.put(found["id"], reply.job.key, kept))
+        await asyncio.to_thread(front.stored.put, found["id"], reply.job.key, kept)
 
 
 async def kept(front: Front, ident: str, key: str) -> Stored:
@@ -98,7 +99,7 @@ async def kept(front: Front, ident: str, key: str) -> Stored:
     Raises:
         Problem: There is none.
     """
-    found = await front.text.elsewhere(lambda: front.stored.get(ident, key))
+    found = await asyncio.to_thread(front.stored.get, ident, key)
     if found is None:
         raise _missing(ident)
     return found
@@ -110,7 +111,7 @@ async def deleted(front: Front, ident: str, key: str) -> dict[str, Any]:
     Raises:
         Problem: There is none.
     """
-    if not await front.text.elsewhere(lambda: front.stored.delete(ident, key)):
+    if not await asyncio.to_thread(front.stored.delete, ident, key):
         raise _missing(ident)
     return {"id": ident, "object": "response", "deleted": True}
 

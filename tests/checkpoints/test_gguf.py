@@ -193,7 +193,8 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
         "GGUF key 'llama.rope.dimension_count' = 8 is not supported; supported: 16"
     )
     assert refusal(rewrite(plain, other, "llama", {"split.count": 3})) == (
-        f"{other} is one part of a split GGUF file; merge the parts first"
+        f"{other} is one of 3 parts of a split GGUF file, whose names must end with "
+        "-00001-of-3.gguf, each with five digits"
     )
     assert refusal(rewrite(plain, other, "llama", {}, drop="blk.1.ffn_up.weight")) == (
         f"{other}: the weights do not match the configuration; missing: blk.1.ffn_up.weight"

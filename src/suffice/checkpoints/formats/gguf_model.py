@@ -53,8 +53,6 @@ def open_gguf(path: Path) -> Checkpoint:
         own = WITH_EXPERTS.get(name, own)
     if file.metadata.get(f"{name}.attention.sliding_window"):
         own = WITH_WINDOWS.get(name, own)
-    if file.metadata.get("split.count") not in (None, 0, 1):
-        raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from json_mutations import mutated
 from serving import Served, served
-from suffice.serve.app import _POSTED
+from suffice.serve.posted import POSTED
 
 PLANNED = (501, 503, 504)  # what the server may answer, and is no error of its own
 EACH = int(os.environ.get("SUFFICE_TEST_BODIES", "40"))  # mutated bodies for each path
@@ -88,7 +88,7 @@ def check(status: int, content: bytes) -> None:
 
 
 def test_every_body_has_mutations() -> None:
-    assert set(BODIES) == {path for path, *_ in _POSTED}
+    assert set(BODIES) == {path for path, *_ in POSTED}
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -80,6 +80,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice import native
     from suffice.checkpoints.files import fingerprint, locate
     from suffice.checkpoints.open import open_checkpoint
+    from suffice.checkpoints.pooled import FACT, described_pooling, pooling_of
     from suffice.decoder.weights import DecoderWeights
     from suffice.eval.perplexity import windows_of
     from suffice.eval.texts import described, load_text
@@ -109,6 +110,8 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
         "method": name,
         "text": described(flags.text, text, windows),
     }
+    if (pooling := pooling_of(checkpoint)).declared or pooling.headless:
+        facts[FACT] = described_pooling(pooling)
     quantizing = Quantizing(decoder, method, windows, flags.output, facts)
     try:
         if method.fisher or method.weighs_inputs:

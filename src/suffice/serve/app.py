@@ -20,80 +20,20 @@ from suffice.serve.errors import Problem, path_of
 from suffice.serve.http.bodies import stopping
 from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, key_of, note
-from suffice.serve.interfaces import (
-    chat,
-    completion,
-    llama_cpp,
-    message_request,
-    messages,
-    models,
-    ollama,
-    ollama_request,
-    response_request,
-    responses,
-    tokens,
-)
+from suffice.serve.interfaces import llama_cpp, models, ollama, responses
 from suffice.serve.page import FILES, browser
+from suffice.serve.posted import POSTED, Route
 
-Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
 Handle = Callable[[Request], Awaitable[Response]]
 _NOT_HERE = {
-    "/v1/embeddings": "embeddings",
-    "/v1/rerank": "reranking",
-    "/v1/score": "scores",
     "/v1/audio/transcriptions": "audio",
     "/v1/audio/speech": "audio",
     "/v1/images/generations": "images",
     "/v1/moderations": "moderation",
-    "/api/embed": "embeddings",
-    "/api/embeddings": "embeddings",
     "/api/create": "making of models",
     "/api/copy": "copies of models",
     "/api/push": "uploads",
 }
-_POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
-    ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
-    ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
-    (
-        "/v1/responses",
-        responses.create,
-        response_request.Responses,
-        "Answer, by the Responses API.",
-    ),
-    ("/v1/messages", messages.create, message_request.Create, "Answer, by Anthropic's API."),
-    (
-        "/v1/messages/count_tokens",
-        messages.count,
-        message_request.Messages,
-        "Count a request's tokens, by Anthropic's API.",
-    ),
-    (
-        "/v1/chat/completions/input_tokens",
-        chat.count,
-        chat.Chat,
-        "Count the tokens of a conversation.",
-    ),
-    (
-        "/v1/responses/input_tokens",
-        responses.count,
-        response_request.Responses,
-        "Count a request's tokens, by the Responses API.",
-    ),
-    ("/api/chat", ollama.chat, ollama_request.Talk, "Answer, by Ollama's API."),
-    ("/api/generate", ollama.generate, ollama_request.Generate, "Continue, by Ollama's API."),
-    ("/api/show", ollama.show, ollama.Named, "Describe the model, by Ollama's API."),
-    ("/api/pull", ollama.pull, ollama.Named, "Say that the model is here, by Ollama's API."),
-    ("/completion", llama_cpp.complete, completion.Completion, "Continue, by llama.cpp's API."),
-    ("/infill", llama_cpp.infill, llama_cpp.Infill, "Fill in, by llama.cpp's API."),
-    (
-        "/apply-template",
-        llama_cpp.apply_template,
-        llama_cpp.Template,
-        "Show a conversation's text.",
-    ),
-    ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
-    ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
-)
 _PLAIN = (*_NOT_HERE, "/v1/models", "/health", "/ready", "/version", "/metrics")
 _WITH_NAMES = ("/models/", "/requests/", "/responses/")  # what follows is a name
 
@@ -108,7 +48,7 @@ def build(front: Front) -> ASGIApp:
         redirect_slashes=False,
     )
     posts = {}
-    for path, route, kind, text in _POSTED:
+    for path, route, kind, text in POSTED:
         posts[path] = _handler(front, route)
         _describe(app, path, posts[path], kind, text)
     _add_plain(app, front)
@@ -366,7 +306,7 @@ def _key(request: Request) -> str:
 
 def _absent(what: str) -> Callable[[], Awaitable[Response]]:
     async def handle() -> Response:
-        raise Problem("not_supported", f"this server generates text; it has no {what}")
+        raise Problem("not_supported", f"this server has no {what}: it works on text")
 
     return handle
 

@@ -30,6 +30,25 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: No such file, or not a JSON object.
     """
+    value = _parsed(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} must hold a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def read_list(path: Path) -> list[Any]:
+    """Read a JSON list from a file.
+
+    Raises:
+        InputError: No such file, or not a JSON list.
+    """
+    value = _parsed(path)
+    if not isinstance(value, list):
+        raise InputError(f"{path} must hold a JSON list, not a {type(value).__name__}")
+    return value
+
+
+def _parsed(path: Path) -> Any:
     try:
         size = path.stat().st_size
         value = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_JSON else None
@@ -41,8 +60,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid JSON: {error}") from None
     if size > _MOST_JSON:
         raise InputError(f"{path} has {size} bytes; at most {_MOST_JSON} can be")
-    if not isinstance(value, dict):
-        raise InputError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
 
 

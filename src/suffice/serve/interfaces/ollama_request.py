@@ -96,7 +96,7 @@ def chat_of(front: Front, body: Talk | Generate) -> Chat:
         "stream": bool(body.stream),
         "response_format": _format(body.format),
         **_thinking(body.think),
-        **_options(front, body.options or {}),
+        **options_of(front, body.options or {}),
     }
     if isinstance(body, Talk):
         tools = [{"type": "function", **each} for each in body.tools or ()]
@@ -150,7 +150,7 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
-def _options(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as fields of a chat.
 
     Raises:

@@ -225,7 +225,8 @@ async def show(front: Front, request: Request, raw: bytes, key: str) -> Response
     named(front, _asked(raw))
     source = front.text.tokenizer.chat_template
     template = source if isinstance(source, str) else (source or {}).get("default", "")
-    can = ["completion", *(["tools"] if template else [])]
+    embeds = front.pooling.declared or front.pooling.headless
+    can = ["embedding"] if embeds else ["completion", *(["tools"] if template else [])]
     can += ["thinking"] if front.text.speech.thinks else []
     info = {
         "general.architecture": "suffice",

@@ -86,9 +86,9 @@ async def score(front: Front, request: Request, raw: bytes, key: str) -> Respons
             f"many as text_2, at most {MOST}"
         )
         raise Problem("invalid_value", message, param="text_1")
-    groups = (
-        [(one[0], other)] if len(one) == 1 else [(a, [b]) for a, b in zip(one, other, strict=True)]
-    )
+    groups = [(one[0], other)]
+    if len(one) > 1:
+        groups = [(text, [each]) for text, each in zip(one, other, strict=True)]
     job, scores = await _scored(front, request, body, key, "score", groups, "text_2")
     data = [{"index": at, "object": "score", "score": each} for at, each in enumerate(scores)]
     head = {"id": job.id, "object": "list", "created": job.stamp, "model": model}

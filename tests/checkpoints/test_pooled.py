@@ -54,7 +54,7 @@ def test_matrices_prompts_and_no_norm(folder: Path) -> None:
     assert dense.weight.shape == (48, 64) and dense.bias is not None
     assert (found.size, found.normalize, found.default_prompt) == (48, False, "query")
     assert found.prompt(None) == embedders.PROMPTS["query"] and found.prompt("task") == "Task: "
-    with pytest.raises(InputError, match="unknown prompt_name 'querry'. Did you mean 'query'"):
+    with pytest.raises(InputError, match=r"unknown prompt_name 'querry'\. Did you mean 'query'"):
         found.prompt("querry")
     pooled = np.linspace(-1, 1, 64)
     wanted = np.tanh(dense.weight.astype(np.float64) @ pooled + dense.bias)

@@ -222,6 +222,24 @@ def test_a_rank(judge: tuple[Served, LLM], path: str) -> None:
     assert best["relevance_score"] == max(own)
 
 
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([], "documents: 0 given; 1 to 2048 are allowed"),
+        (["a"] * 2049, "documents: 2049 given; 1 to 2048 are allowed"),
+        ([{"title": "a"}], "documents: must be texts, or objects with a 'text'"),
+        ([{"text": 3}], "documents: must be texts, or objects with a 'text'"),
+        (["a", 3], "documents: must be a list of texts or a list of objects, not"),
+        (["a" * 9000], "the prompt has 9"),
+    ],
+)
+def test_documents_that_are_none(
+    judge: tuple[Served, LLM], documents: list[Any], message: str
+) -> None:
+    error = judge[0].post("/v1/rerank", {"query": "a", "documents": documents}).json()["error"]
+    assert message in error["message"] and error["param"] == "documents"
+
+
 def test_a_rank_by_embeddings(embeds: Served, llm: LLM) -> None:
     scores = llm.rerank("fox?", DOCUMENTS, use_tqdm=False)
     found = ranks(embeds)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.engine.ranking import ranker
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front, Job
-from suffice.serve.interfaces.fields import FIRST_FAULT, Shared, Texts, parsed
+from suffice.serve.interfaces.fields import Objects, Shared, Texts, parsed
 from suffice.serve.interfaces.reading import MOST, answer, counts, read
 from suffice.serve.interfaces.requests import Ask, room
 
 Group = tuple[str, list[str]]  # a query and its documents
-
-
-class Document(BaseModel):
-    """A document as an object."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    text: str
 
 
 class Ranked(Shared):
@@ -36,7 +29,7 @@ class Rerank(Ranked):
     """The fields of a request that ranks documents."""
 
     query: str = Field(min_length=1)
-    documents: Annotated[list[str | Document], FIRST_FAULT] = Field(min_length=1, max_length=MOST)
+    documents: Texts | Objects
     top_n: int = Field(0, ge=0)
     return_documents: bool = True
 
@@ -56,7 +49,7 @@ async def rerank(front: Front, request: Request, raw: bytes, key: str) -> Respon
     """
     body = parsed(raw, Rerank, allow_unknown=front.settings.allow_unknown_fields)
     model = front.check_model(body.model)
-    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    texts = _texts(body.documents)
     groups = [(body.query, texts)]
     job, scores = await _scored(front, request, body, key, "rerank", groups, "documents")
     order = sorted(range(len(texts)), key=lambda at: -scores[at])
@@ -69,6 +62,22 @@ async def rerank(front: Front, request: Request, raw: bytes, key: str) -> Respon
         for at in order[: body.top_n or None]
     ]
     return answer(job, {"id": job.id, "model": model, "usage": counts(job), "results": results})
+
+
+def _texts(documents: Sequence[str | dict[str, Any]]) -> list[str]:
+    """Return the texts of documents.
+
+    Raises:
+        Problem: There are none, or too many, or one has no text.
+    """
+    if not 1 <= len(documents) <= MOST:
+        message = f"documents: {len(documents)} given; 1 to {MOST} are allowed"
+        raise Problem("invalid_value", message, param="documents")
+    found = [each if isinstance(each, str) else each.get("text") for each in documents]
+    if not all(isinstance(text, str) for text in found):
+        message = "documents: must be texts, or objects with a 'text'"
+        raise Problem("invalid_value", message, param="documents")
+    return list(map(str, found))
 
 
 async def score(front: Front, request: Request, raw: bytes, key: str) -> Response:

@@ -128,6 +128,19 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
   return array ? array->data() : nullptr;
 }
 
+// Sets the rows whose logits are wanted, and where these go; the step has its tokens.
+void set_outputs(Step& step, const ModelSpec& spec, const ConstInts& outputs, const Floats& logits,
+                 const std::optional<Floats>& maxima) {
+  const int padded = round_up(spec.vocabulary, kPanel);
+  require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
+              logits.shape(1) == static_cast<size_t>(padded),
+          "logits must be [outputs, " + std::to_string(padded) + "]");
+  step.outputs = rows_of(outputs, step.tokens.size(), "outputs");
+  step.logits = logits.data();
+  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
+                        "maxima must be [outputs, blocks of logits]");
+}
+
 // Of attention that Python computes: a function of the layer, and the arrays of `Outside`.
 using PyOutside = std::tuple<nb::object, Floats, Ints, ConstFloats, Longs>;
 
@@ -178,10 +191,6 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
               kinds.size() == caches.size() && techniques.size() == caches.size() &&
               adapters.size() == caches.size(),
           "one length, one count, one kind, one technique and one adapter per cache");
-  const int padded = round_up(spec.vocabulary, kPanel);
-  require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
-              logits.shape(1) == static_cast<size_t>(padded),
-          "logits must be [outputs, " + std::to_string(padded) + "]");
   Step step;
   size_t first_row = 0;
   for (size_t i = 0; i < caches.size(); i++) {
@@ -198,19 +207,16 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.tokens.assign(tokens.data(), tokens.data() + rows);
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
-  step.outputs = rows_of(outputs, rows, "outputs");
-  step.logits = logits.data();
+  set_outputs(step, spec, outputs, logits, maxima);
+  if (state_rows) step.state_rows = rows_of(*state_rows, rows, "state_rows");
+  step.states =
+      data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
+  require(step.states || step.state_rows.empty(), "state_rows need states");
   const size_t layers = spec.layers.size();
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
   step.audit =
       data_of(audit, 5 * layers * rows * spec.heads, "audit must be [5, layers, rows, heads]");
-  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
-                        "maxima must be [outputs, blocks of logits]");
-  if (state_rows) step.state_rows = rows_of(*state_rows, rows, "state_rows");
-  step.states =
-      data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
-  require(step.states || step.state_rows.empty(), "state_rows need states");
   const bool asked = std::any_of(step.requests.begin(), step.requests.end(),
                                  [](const StepRequest& request) { return request.outside; });
   require(!asked || outside, "a request's attention is outside, and there is none");

@@ -14,7 +14,7 @@ import embedders
 import tiny
 from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.open import open_checkpoint
-from suffice.checkpoints.pooled import described_pooling, pooling_of
+from suffice.checkpoints.pooled import pooling_facts, pooling_of
 from suffice.checkpoints.sentence_folder import _OLD
 from suffice.decoder.pooling import MODES, Pool, Pooling
 from suffice.errors import InputError
@@ -72,6 +72,11 @@ def modules(*entries: Any) -> Callable[[Path], None]:
     return damage("modules.json", kinds)
 
 
+def no_score(folder: Path) -> None:
+    modules({"type": "a.LogitScore", "path": "1_Score"})(folder)
+    embedders.write(folder / "1_Score/config.json", {"true_token_id": 3, "false_token_id": None})
+
+
 POOLING = "1_Pooling/config.json"
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "two": (damage(POOLING, dict.fromkeys(_OLD, True)), "the pooling \\['cls', 'mean'"),
@@ -98,6 +103,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         damage("config_sentence_transformers.json", {"default_prompt_name": "a"}),
         "'default_prompt_name' one of the names",
     ),
+    "no name": (
+        damage("config_sentence_transformers.json", {"default_prompt_name": []}),
+        "'default_prompt_name' one of the names",
+    ),
     "activation": (
         lambda folder: embedders.changed(
             folder / "2_Dense", "config.json", activation_function="a.GELU"
@@ -105,17 +114,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "'activation_function' = 'GELU' is not supported; supported: Identity, Tanh",
     ),
     "columns": (
-        lambda folder: embedders._write_dense(folder / "2_Dense", 32, 8, "Tanh"),
+        lambda folder: embedders.write_dense(folder / "2_Dense", 32, 8, "Tanh"),
         "must have 'linear.weight' of 64 columns",
     ),
     "tokens": (
-        lambda folder: (
-            (
-                modules({"type": "a.LogitScore", "path": "1_Score"})(folder),
-                damage("1_Score/config.json", {"true_token_id": 3, "false_token_id": None})(folder),
-            )
-            and None
-        ),
+        no_score,
         "must be two token ids",
     ),
 }
@@ -182,7 +185,7 @@ def test_a_head_that_is_missing_is_refused(folder: Path) -> None:
 def test_a_quantized_file_keeps_it(folder: Path) -> None:
     made = embedders.write_modules(folder, {"pooling_mode": "mean"}, usual="task")
     opened = open_checkpoint(made)
-    told = json.loads(json.dumps(described_pooling(pooling_of(opened))))
+    told = json.loads(json.dumps(pooling_facts(opened)))["pooling"]
 
     def stored(facts: dict[str, Any]) -> Pooling:
         return pooling_of(Quantized(folder, facts, opened.config, {}))
@@ -195,15 +198,11 @@ def test_a_quantized_file_keeps_it(folder: Path) -> None:
             InputError, match="is damaged: 'pooling' of its header has another form"
         ):
             stored({"pooling": told | wrong})
-    dense = Pooling(8, dense=(embedders_dense(),))
+    assert pooling_facts(open_checkpoint(tiny.make(folder / "plain", "llama"))) == {}
+    dense = tiny.make(folder / "dense", "llama")
+    embedders.write_modules(dense, {"pooling_mode": "mean"}, dense=(8, "Identity"))
     with pytest.raises(InputError, match="Dense modules after pooling: these cannot be quantized"):
-        described_pooling(dense)
-
-
-def embedders_dense() -> Any:
-    from suffice.decoder.pooling import Dense
-
-    return Dense(np.ones((8, 64), np.float32), None)
+        pooling_facts(open_checkpoint(dense))
 
 
 STATES = np.random.default_rng(1).standard_normal((37, 16), np.float32)

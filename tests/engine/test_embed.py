@@ -1,6 +1,6 @@
-"""Embeddings and ranks: those of transformers' states, and the same bits however they are run.
+"""Embeddings: those of transformers' states, and the same bits however they are run.
 
-Tests reading.py, ranking.py and session.py.
+Tests reading.py and session.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from suffice.decoder.native_model import NativeModel
 from suffice.decoder.pooling import MODES
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
-from suffice.engine.ranking import INSTRUCTION, cosine
+from suffice.engine.ranking import cosine
 from suffice.engine.reading import Reader, Reading
 from suffice.engine.request import Request
 from suffice.engine.service import Engine
@@ -109,6 +109,13 @@ def test_families(tmp_path: Path, variant: str) -> None:
     assert cosine(found, states(folder, tokens)[-1]) >= 0.9999
 
 
+def test_states_that_are_projected(tmp_path: Path) -> None:
+    llm = load(tiny.make(tmp_path, "opt-post", tokenizer=True))
+    with pytest.raises(InputError, match="the model projects its last states: it gives no embed"):
+        llm.embed("a")
+    assert llm.generate("a", SamplingParams(max_tokens=1), use_tqdm=False)[0].error is None
+
+
 def test_a_class_without_a_head(tmp_path: Path) -> None:
     """As e5-mistral is stored; it generates nothing."""
     folder = tiny.make(tmp_path, "mistral", tokenizer=True)
@@ -150,6 +157,10 @@ def test_matrices_norms_and_prompts(models: Callable[..., Path]) -> None:
         llm.embed("a", dimensions=25)
     with pytest.raises(InputError, match="unknown prompt_name 'search'"):
         llm.embed("a", prompt_name="search")
+    (told,) = vectors(llm, {"prompt": "jumps over"})
+    assert np.array_equal(told, whole)
+    with pytest.raises(InputError, match="prompt_name: needs prompts that are text, not token ids"):
+        llm.embed(["a", [3]], prompt_name="query")
 
 
 def test_sentence_transformers_agrees(models: Callable[..., Path]) -> None:
@@ -345,90 +356,3 @@ def test_one_step_gives_logits_and_states(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0][1], states(folder, tokens)[-4:], atol=2e-5)
     with pytest.raises(ValueError, match=r"states must be \[state_rows, width\]"):
         model.step([StepRows(new_cache(decoder), tokens[:3], states=True)], states=states_of)
-
-
-@pytest.fixture(scope="module")
-def judges(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return embedders.judge(tmp_path_factory.mktemp("judge"))
-
-
-def asked(query: str, document: str, instruction: str = INSTRUCTION) -> str:
-    """Qwen3-Reranker's form, written out."""
-    return (
-        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
-        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-        f"<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-        "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    )
-
-
-def test_a_reranker_says_yes_or_no(judges: Path) -> None:
-    llm = load(judges)
-    documents = ["the quick brown fox", "lazy dog", ""]
-    yes, no = (llm.tokenizer.encode(word)[0] for word in ("yes", "no"))
-    for instruction in (None, "Find dogs"):
-        found = llm.rerank("fox?", documents, use_tqdm=False, instruction=instruction)
-        for score, document in zip(found, documents, strict=True):
-            text = asked("fox?", document, instruction or INSTRUCTION)
-            tokens = tuple(llm.tokenizer.encode(text, special=False))
-            logits = hf_reference.exact_and_single(judges, tokens)[0][-1]
-            wanted = torch.softmax(logits[[yes, no]], 0)[0].item()
-            assert score == pytest.approx(wanted, abs=1e-5)
-    assert llm.rerank("fox?", []) == []
-
-
-def test_other_forms_of_a_reranker(tmp_path: Path) -> None:
-    """One whose files name the tokens and whose template has roles, and a chat model's."""
-    folder = embedders.judge(tmp_path / "roles")
-    template = (
-        "{% for m in messages %}{% if m['role'] == \"query\" %}Q {{ m['content'] }}"
-        "{% elif m['role'] == \"document\" %} D {{ m['content'] }}{% else %}{{ m['content'] }} "
-        "{% endif %}{% endfor %}"
-    )
-    (folder / "chat_template.jinja").write_text(template)
-    embedders.write(folder / "modules.json", [{"type": "a.LogitScore", "path": "1_Score"}])
-    embedders.write(folder / "1_Score/config.json", {"true_token_id": 7, "false_token_id": 9})
-    llm = load(folder)
-
-    def of(text: str, *pair: int) -> float:
-        request = llm.maker.make(
-            llm.tokenizer.encode(text, special=False), SamplingParams(), reading=Reading(pair)
-        )
-        run(llm, [request])
-        assert request.reader is not None and request.reader.result is not None
-        logs = request.reader.result.astype(np.float64)
-        return float(np.exp(logs[0]) / np.exp(logs).sum())
-
-    assert llm.rerank("a", ["b"]) == [pytest.approx(of("Q a D b", 7, 9), rel=1e-6)]
-    assert llm.rerank("a", ["b"], instruction="I") == [
-        pytest.approx(of("I Q a D b", 7, 9), rel=1e-6)
-    ]
-    llm = load(embedders.judge(tmp_path / "plain", chatml=False))
-    words = [llm.tokenizer.encode(word)[0] for word in ("yes", "no")]
-    text = asked("a", "b").partition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
-    judge = asked("a", "b").partition("system\n")[2].partition("<|im_end|>")[0]
-    whole = f"<|user|>{judge}\n\n{text}<|end|><|assistant|>"
-    assert llm.rerank("a", ["b"]) == [pytest.approx(of(whole, *words), rel=1e-6)]
-
-
-def test_models_that_cannot_rank(tmp_path: Path) -> None:
-    llm = load(tiny.make(tmp_path / "words", "llama", tokenizer=True))
-    with pytest.raises(InputError, match="cannot rank: 'yes' and 'no' are no tokens of it"):
-        llm.rerank("a", ["b"])
-    folder = embedders.judge(tmp_path / "judge", chatml=False)
-    embedders.changed(folder, "tokenizer_config.json", chat_template=None)
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    with pytest.raises(InputError, match="cannot rank: it has no chat template to ask it by"):
-        load(folder).rerank("a", ["b"])
-
-
-def test_an_embedding_model_ranks_by_cosines(models: Callable[..., Path]) -> None:
-    llm = load(models("llama", "mean"))
-    documents = ["the quick brown fox", WORDS]
-    found = llm.rerank("jumps", documents, use_tqdm=False)
-    (query,) = vectors(llm, "jumps", prompt_name="query")
-    others = vectors(llm, documents, prompt_name="document")
-    assert found == [pytest.approx(float(query @ other), abs=1e-6) for other in others]
-    (own,) = llm.rerank("jumps", ["Find: jumps"], use_tqdm=False, instruction="Find: ")
-    assert own == pytest.approx(1, abs=1e-6)
-    assert cosine(np.zeros(2), np.ones(2)) == 0

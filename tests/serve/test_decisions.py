@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,6 @@ def shares(folder: Path) -> Callable[..., list[float]]:
         params = SamplingParams(max_tokens=1, logprobs=embedders.SPARE, temperature=1)
         (output,) = llm.generate([tokens], params, use_tqdm=False)
         (entry,) = output.outputs[0].logprobs or ()
-        import math
-
         weights = [math.exp(entry[token].logprob) for (token,) in ids]
         return [weight / sum(weights) for weight in weights]
 
@@ -60,7 +59,10 @@ WHICH = (
     f"{STATE}\n\nWhich team?\nA: billing - payments, refunds\nB: technical - bugs\nC: sales\n"
     "Answer with the letter of one option alone."
 )
-HOW = f"{STATE}\n\nHow angry?\n0: calm\n1: annoyed\n2: angry\nAnswer with the number of one level alone."
+HOW = (
+    f"{STATE}\n\nHow angry?\n0: calm\n1: annoyed\n2: angry\n"
+    "Answer with the number of one level alone."
+)
 
 
 def test_system_one(judge: Served, shares: Callable[..., list[float]]) -> None:
@@ -115,6 +117,15 @@ def test_the_openai_client(judge: Served, shares: Callable[..., list[float]]) ->
         assert [(each.value, each.label) for each in mood.probabilities] == list(enumerate(LEVELS))
         assert mood.score == pytest.approx(expected(wanted), abs=1e-6)
         assert decision.usage.total_tokens == decision.usage.input_tokens > 0
+
+
+def test_a_text_is_read_once_for_all_questions(judge: Served) -> None:
+    asked = [{"type": "predicate", "instructions": f"{at}?"} for at in range(5)]
+    state = "The quick brown fox jumps over the lazy dog. " * 20
+    answer = judge.post("/v1/decisions", {"input": state, "questions": asked}).json()
+    details = answer["usage"]["input_tokens_details"]
+    share = details["cached_tokens"] / answer["usage"]["input_tokens"]
+    assert 0.6 < share < 0.8, "all but the first find it"
 
 
 def test_what_a_model_is_shown(judge: Served, shares: Callable[..., list[float]]) -> None:
@@ -234,8 +245,8 @@ def test_models_that_cannot(words: Path, tmp_path: Path) -> None:
         assert "2 options given; this model has tokens for 0 labels" in error["message"]
     folder = embedders.judge(tmp_path)
     (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     )
     with real(folder, **OPTIONS) as server:
         error = server.post("/v1/systemone", asked).json()["error"]

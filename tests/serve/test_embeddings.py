@@ -282,5 +282,5 @@ def test_models_that_cannot(words: Path, tmp_path: Path) -> None:
         assert server.post("/v1/embeddings", {"input": "a"}).status_code == 200
         error = server.chat("a").json()["error"]
         assert error["message"] == "the model has no head: it embeds texts, and generates none"
-    with pytest.raises(InputError, match="unknown prompt_name 'a'. There are none"):
+    with pytest.raises(InputError, match=r"unknown prompt_name 'a'\. There are none"):
         LLM(words, threads=1).embed("a", prompt_name="a")

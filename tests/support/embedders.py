@@ -1,4 +1,4 @@
-"""Tiny models that embed, as sentence-transformers stores them, and ones that rank by yes and no."""
+"""Tiny models that embed, as sentence-transformers stores them, or rank by yes and no."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_modules(
     if dense is not None:
         names.append("2_Dense")
         kinds.append(f"{MODULE}Dense")
-        _write_dense(folder / "2_Dense", width, *dense)
+        write_dense(folder / "2_Dense", width, *dense)
     if normalize:
         names.append("3_Normalize")
         kinds.append(f"{MODULE}Normalize")
@@ -71,7 +71,8 @@ def write_modules(
     return folder
 
 
-def _write_dense(folder: Path, width: int, size: int, activation: str) -> None:
+def write_dense(folder: Path, width: int, size: int, activation: str) -> None:
+    """Write a module of a matrix [size, width] with a bias."""
     names = {"Tanh": "torch.nn.modules.activation.Tanh"}
     fields = {"in_features": width, "out_features": size, "bias": True}
     function = names.get(activation, f"torch.nn.modules.linear.{activation}")

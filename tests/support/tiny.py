@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -335,8 +336,6 @@ def write_gguf(folder: Path, path: Path, kind: str = "F32", **numbers: int) -> P
     `kind` is the type of the matrices: F32, F16 or Q8_0. Rows of queries and keys are put in
     llama.cpp's order. `numbers` are further keys of the architecture.
     """
-    import json
-
     import gguf
     from safetensors.torch import load_file
 

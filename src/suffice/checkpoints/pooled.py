@@ -21,7 +21,7 @@ def pooling_of(opened: Checkpoint | Quantized) -> Pooling:
     Raises:
         InputError: Its files say so in a way that is damaged or not supported.
     """
-    width = opened.config.width
+    width = 0 if opened.config.projected else opened.config.width
     if isinstance(opened, Quantized):
         return _stored(opened, width)
     if opened.metadata is not None:
@@ -31,15 +31,17 @@ def pooling_of(opened: Checkpoint | Quantized) -> Pooling:
     return Pooling(**{"size": width, **found}, headless=opened.headless)
 
 
-def described_pooling(pooling: Pooling) -> dict[str, Any]:
-    """Return how a model embeds as JSON for a quantized file.
+def pooling_facts(opened: Checkpoint) -> dict[str, Any]:
+    """Return the entry of a quantized file's header that says how a model embeds, if its files do.
 
     Raises:
         InputError: It has matrices after pooling, for which the file has no place.
     """
+    pooling = pooling_of(opened)
     if pooling.dense:
         raise InputError("the model has Dense modules after pooling: these cannot be quantized")
-    return pooling.plain
+    said = pooling.declared or pooling.headless or pooling.yes_no
+    return {FACT: pooling.plain} if said else {}
 
 
 def _stored(opened: Quantized, width: int) -> Pooling:
@@ -58,7 +60,7 @@ def _of_gguf(path: Path, metadata: Any) -> dict[str, Any]:
     kind = metadata.get(key, 0)
     if kind == 0:
         return {}
-    if kind not in _GGUF:
+    if not isinstance(kind, int) or kind not in _GGUF:
         raise InputError(
             f"{path}: the GGUF key '{key}' = {brief(kind)} is not supported; supported: 0 (none), "
             + ", ".join(f"{number} ({mode})" for number, mode in _GGUF.items())

@@ -1,4 +1,4 @@
-"""How a model embeds, as the files of sentence-transformers beside it say.
+"""How a model embeds, as the files of sentence-transformers in its folder say.
 
 modules.json                         the modules in their order, each with its folder
 config_sentence_transformers.json    prompts by name
@@ -53,7 +53,7 @@ def read_modules(folder: Path, width: int) -> dict[str, Any]:
             )
         place = str(module.get("path", ""))
         if {"/", "\\"} & set(place) or place == "..":
-            raise InputError(f"{path}: the path {brief(place)} must be a folder beside it")
+            raise InputError(f"{path}: the path {brief(place)} must be a folder next to it")
         found |= _READERS[kind](folder / place, found)
     if "yes_no" in found:
         found["declared"] = False
@@ -96,7 +96,7 @@ def _dense(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     if not fits or tensors or (bias is not None and bias.shape != weight.shape[:1]):
         raise InputError(
             f"{file.path}: must have 'linear.weight' of {found['size']} columns, and at most "
-            "'linear.bias' beside it"
+            "'linear.bias'"
         )
     own = Dense(weight.astype(np.float32), bias, activation)
     return {"dense": (*found["dense"], own), "size": len(weight)}
@@ -130,7 +130,7 @@ def _prompts(folder: Path) -> dict[str, Any]:
     fields = read_json(path)
     prompts, usual = fields.get("prompts") or {}, fields.get("default_prompt_name")
     texts = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
-    if not texts or (usual is not None and usual not in prompts):
+    if not texts or not (usual is None or (isinstance(usual, str) and usual in prompts)):
         raise InputError(
             f"{path}: 'prompts' must be texts by name, and 'default_prompt_name' one of the names"
         )

@@ -80,7 +80,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice import native
     from suffice.checkpoints.files import fingerprint, locate
     from suffice.checkpoints.open import open_checkpoint
-    from suffice.checkpoints.pooled import FACT, described_pooling, pooling_of
+    from suffice.checkpoints.pooled import pooling_facts
     from suffice.decoder.weights import DecoderWeights
     from suffice.eval.perplexity import windows_of
     from suffice.eval.texts import described, load_text
@@ -105,13 +105,11 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     if method.hadamard:  # check before the text is run
         for inputs in checkpoint.config.input_sizes:
             block_of(inputs)
-    facts = {
+    facts = pooling_facts(checkpoint) | {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": name,
         "text": described(flags.text, text, windows),
     }
-    if (pooling := pooling_of(checkpoint)).declared or pooling.headless:
-        facts[FACT] = described_pooling(pooling)
     quantizing = Quantizing(decoder, method, windows, flags.output, facts)
     try:
         if method.fisher or method.weighs_inputs:

@@ -28,6 +28,7 @@ from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import BoundSums, Reads, Trace, unaudited
 
+Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 
 
@@ -246,12 +247,7 @@ class NativeModel:
         found = self._unaudited(len(drafted.tokens)) if audit else None
         kinds, python = self._python_step(pieces, found)
         counts, each = self._model.step(
-            [piece.rows.cache.native for piece in pieces],
-            _ints([piece.rows.cache.length + piece.first for piece in pieces]),
-            _ints([piece.size for piece in pieces]),
-            _ints(kinds),
-            _ints([piece.rows.technique for piece in pieces]),
-            _ints([piece.rows.adapter for piece in pieces]),
+            *_numbers(pieces, kinds),
             _ints(drafted.tokens),
             _ints(drafted.positions),
             np.array(drafted.visible, dtype=np.uint32).view(np.int32),
@@ -278,6 +274,20 @@ class NativeModel:
         return logits[:, : self._vocab]
 
 
+def _numbers(
+    pieces: Sequence[Piece], kinds: Sequence[int]
+) -> tuple[list[core.KVCache], Ints, Ints, Ints, Ints, Ints]:
+    """Return the cache, length, size, kind, technique and adapter of each piece."""
+    return (
+        [piece.rows.cache.native for piece in pieces],
+        _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+        _ints([piece.size for piece in pieces]),
+        _ints(kinds),
+        _ints([piece.rows.technique for piece in pieces]),
+        _ints([piece.rows.adapter for piece in pieces]),
+    )
+
+
 def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[Reads]:
     """Return what each of the batch's rows read, of what the core says of their pieces."""
     found: list[Reads] = []
@@ -299,7 +309,7 @@ def _add_audit(
     step_rows.note_audits(batch, reads, found)
 
 
-def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int32)
 
 

@@ -42,7 +42,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """How a model's states become an embedding of `size` entries.
+    """How a model's states become an embedding of `size` entries; 0 if they become none.
 
     Attributes:
         mode: One of MODES. `weightedmean` weighs a token by its position, counted from 1.

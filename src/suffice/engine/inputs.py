@@ -43,6 +43,12 @@ def split(prompts: Any) -> list[Any]:
     return [prompts] if isinstance(prompts[0], numbers.Integral) else list(prompts)
 
 
+def text_of(prompt: Any) -> str | None:
+    """Return a prompt's text; None if it is given as tokens, or has another form."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
+
+
 def pair(count: int, params: Any) -> list[SamplingParams]:
     """Return one `SamplingParams` for each of `count` prompts, from one for all or from a list.
 

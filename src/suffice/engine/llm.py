@@ -14,6 +14,7 @@ from suffice.engine.inputs import (
     pair_adapters,
     split,
     split_talks,
+    text_of,
 )
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
@@ -167,9 +168,12 @@ class LLM:
         Raises:
             InputError: A bad prompt or option, or one that could not be embedded.
         """
-        before = self.maker.pooling.prompt(prompt_name)
-        texts = [before + each if isinstance(each, str) else each for each in split(prompts)]
-        found = self._read(texts, Reading((), dimensions, normalize), use_tqdm, adapter)
+        parts = split(prompts)
+        if prompt_name is not None and None in map(text_of, parts):
+            raise InputError("prompt_name: needs prompts that are text, not token ids")
+        before, texts = self.maker.pooling.prompt(prompt_name), map(text_of, parts)
+        parts = [p if t is None else before + t for p, t in zip(parts, texts, strict=True)]
+        found = self._read(parts, Reading((), dimensions, normalize), use_tqdm, adapter)
         return [
             EmbeddingRequestOutput(
                 request.id,
@@ -198,6 +202,8 @@ class LLM:
         Raises:
             InputError: A bad text, or the model cannot rank.
         """
+        if isinstance(documents, str) or not all(isinstance(each, str) for each in documents):
+            raise InputError("documents: must be a list of texts")
         way = ranker(self.tokenizer, self.maker.pooling, instruction)
         with self.loop.lock.turn():
             prompts: list[Any] = [

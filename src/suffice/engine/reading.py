@@ -28,11 +28,13 @@ class Reading:
     normalize: bool | None = None
 
     def check(self, pooling: Pooling) -> None:
-        """Refuse more entries than there are, and tokens of a model without a head.
+        """Refuse more entries than there are, and what a model has not: embeddings, or a head.
 
         Raises:
             InputError: One of these.
         """
+        if not (self.tokens or pooling.size):
+            raise InputError("the model projects its last states: it gives no embeddings")
         if self.dimensions is not None and not 1 <= self.dimensions <= pooling.size:
             must = f"must be from 1 to {pooling.size}, the entries of this model's embeddings"
             raise OptionError("dimensions", self.dimensions, must)

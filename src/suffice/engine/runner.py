@@ -68,7 +68,7 @@ class Runner(ModelWithTechniques):
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
-        self.pooling = Pooling(model.width)
+        self.pooling = Pooling(0 if model.projected else model.width)
 
     @property
     def memory_bytes(self) -> tuple[int, int]:

@@ -40,8 +40,7 @@ def pooling_facts(opened: Checkpoint) -> dict[str, Any]:
     pooling = pooling_of(opened)
     if pooling.dense:
         raise InputError("the model has Dense modules after pooling: these cannot be quantized")
-    said = pooling.declared or pooling.headless or pooling.yes_no
-    return {FACT: pooling.plain} if said else {}
+    return {FACT: pooling.plain} if pooling.embeds or pooling.yes_no else {}
 
 
 def _stored(opened: Quantized, width: int) -> Pooling:

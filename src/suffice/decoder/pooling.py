@@ -77,6 +77,11 @@ class Pooling:
         }
 
     @property
+    def embeds(self) -> bool:
+        """Whether its files say that it embeds, or it can do nothing else."""
+        return (self.declared or self.headless) and self.yes_no is None
+
+    @property
     def whole(self) -> bool:
         """Whether it needs the states of all tokens, not of the last alone."""
         return self.mode != LAST

@@ -118,6 +118,6 @@ def ranker(
     Raises:
         InputError: It cannot rank.
     """
-    if (pooling.declared or pooling.headless) and pooling.yes_no is None:
+    if pooling.embeds:
         return ByEmbedding(pooling, instruction)
     return ByWord(tokenizer, pooling, instruction)

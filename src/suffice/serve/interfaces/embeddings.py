@@ -28,7 +28,7 @@ from suffice.serve.interfaces.fields import (
     parsed,
     read_object,
 )
-from suffice.serve.interfaces.ollama_request import named, options_of
+from suffice.serve.interfaces.ollama_request import keep, named, options_of
 from suffice.serve.interfaces.reading import MOST, answer, counts, read
 from suffice.serve.interfaces.requests import Ask, room
 
@@ -162,6 +162,7 @@ async def embed(front: Front, request: Request, raw: bytes, key: str) -> Respons
         Problem: They cannot be embedded.
     """
     body = checked(read_object(raw), Embed, allow_unknown=front.settings.allow_unknown_fields)
+    keep(front, body.keep_alive)
     options_of(front, body.options or {})
     model = named(front, body.model)
     if not body.input:  # loads the model, which is here
@@ -189,6 +190,7 @@ async def old_embed(front: Front, request: Request, raw: bytes, key: str) -> Res
         Problem: It cannot be embedded.
     """
     body = checked(read_object(raw), OldEmbed, allow_unknown=front.settings.allow_unknown_fields)
+    keep(front, body.keep_alive)
     options_of(front, body.options or {})
     model = named(front, body.model)
     if not body.prompt:

@@ -18,7 +18,7 @@ import torch
 import embedders
 import hf_reference
 import tiny
-from engines import sharing
+from engines import run, sharing
 from fake_engine import fake_llm, mixed, runner_of
 from native_steps import new_cache
 from suffice import LLM, SamplingParams, native
@@ -183,16 +183,6 @@ def made(llm: LLM, *, tokens: tuple[int, ...] = (), reuse: bool = False) -> list
         llm.maker.make(prompt, SamplingParams(), reading=reading, reuse=reuse)
         for prompt in prompts(llm)
     ]
-
-
-def run(llm: LLM, requests: list[Request], act: Callable[[int], None] = lambda step: None) -> None:
-    for request in requests:
-        llm.loop.add(request)
-        llm.loop.step()
-    steps = 0
-    while not all(request.finished for request in requests):
-        llm.loop.step()
-        act(steps := steps + 1)
 
 
 def read(requests: list[Request]) -> list[bytes | None]:

@@ -11,7 +11,7 @@ import torch
 import embedders
 import hf_reference
 import tiny
-from engines import sharing
+from engines import run, sharing
 from suffice import SamplingParams
 from suffice.engine.ranking import INSTRUCTION, cosine
 from suffice.engine.reading import Reading
@@ -70,9 +70,7 @@ def test_other_forms_of_a_reranker(tmp_path: Path) -> None:
         request = llm.maker.make(
             llm.tokenizer.encode(text, special=False), SamplingParams(), reading=Reading(pair)
         )
-        llm.loop.add(request)
-        while not request.finished:
-            llm.loop.step()
+        run(llm, [request])
         assert request.reader is not None and request.reader.result is not None
         logs = request.reader.result.astype(np.float64)
         return float(np.exp(logs[0]) / np.exp(logs).sum())

@@ -151,6 +151,8 @@ def test_ollama(embeds: Served, llm: LLM) -> None:
     old = embeds.post("/api/embeddings", {"model": "tiny", "prompt": "a"}).json()
     assert old == {"embedding": vectors(llm, "a")[0]}
     assert embeds.post("/api/embeddings", {"model": "tiny"}).json() == {"embedding": []}
+    kept = embeds.post("/api/embed", {"model": "tiny", "input": "a", "keep_alive": "soon"}).json()
+    assert "keep_alive='soon': must be seconds, or a time such as 5m" in kept["error"]
     shown = embeds.post("/api/show", {"model": "tiny"}).json()
     assert shown["capabilities"] == ["embedding"]
 

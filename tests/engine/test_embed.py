@@ -1,10 +1,11 @@
 """Embeddings: those of transformers' states, and the same bits however they are run.
 
-Tests reading.py and session.py.
+Tests reading.py and embedded.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import tiny
 from engines import run, sharing
 from fake_engine import fake_llm, mixed, runner_of
 from native_steps import new_cache
-from suffice import LLM, SamplingParams, native
+from suffice import LLM, AsyncLLM, EmbeddingRequestOutput, SamplingParams, native
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.pooling import MODES
@@ -318,6 +319,22 @@ def test_an_engine_hands_them_out_with_the_last_delta() -> None:
         None,
     )
     assert all(each.vector is None for each in found[:-1])
+
+
+def test_coroutines(models: Callable[..., Path]) -> None:
+    llm = load(models("llama", "mean"))
+    wanted = llm.embed(TEXTS, use_tqdm=False, dimensions=9, prompt_name="task")
+
+    async def ask() -> list[EmbeddingRequestOutput]:
+        async with AsyncLLM.over(llm) as engine:
+            asked = [engine.embed(each, dimensions=9, prompt_name="task") for each in TEXTS]
+            with pytest.raises(InputError, match="dimensions=65: must be from 1 to 64"):
+                await engine.embed("a", dimensions=65)
+            return await asyncio.gather(*asked)
+
+    found = asyncio.run(ask())
+    assert [each.outputs for each in found] == [each.outputs for each in wanted]
+    assert [each.prompt_token_ids for each in found] == [each.prompt_token_ids for each in wanted]
 
 
 def test_one_step_gives_logits_and_states(tmp_path: Path) -> None:

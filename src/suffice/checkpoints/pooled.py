@@ -7,7 +7,6 @@ from typing import Any
 
 from suffice.checkpoints.checkpoint import Checkpoint
 from suffice.checkpoints.formats.quantized_file import Quantized
-from suffice.checkpoints.sentence_folder import read_modules
 from suffice.decoder.pooling import LAST, MODES, Pooling
 from suffice.errors import InputError, brief
 
@@ -27,6 +26,8 @@ def pooling_of(opened: Checkpoint | Quantized) -> Pooling:
     if opened.metadata is not None:
         found = _of_gguf(opened.path, opened.metadata)
     else:
+        from suffice.checkpoints.sentence_folder import read_modules
+
         found = read_modules(opened.path, width)
     return Pooling(**{"size": width, **found}, headless=opened.headless)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from suffice.engine.config import Config
+from suffice.engine.embedded import EmbeddingRequestOutput, embedded, prefixed, result_of
 from suffice.engine.inputs import (
     RequestMaker,
     conversation,
@@ -14,23 +15,18 @@ from suffice.engine.inputs import (
     pair_adapters,
     split,
     split_talks,
-    text_of,
 )
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.ranking import ranker
-from suffice.engine.reading import EmbeddingOutput, EmbeddingRequestOutput, Reading
+from suffice.engine.reading import Reading
 from suffice.engine.request import CachedPrefix, Request, RequestOutput
 from suffice.engine.session import Session
 from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Message = Mapping[str, Any]
 
@@ -168,22 +164,9 @@ class LLM:
         Raises:
             InputError: A bad prompt or option, or one that could not be embedded.
         """
-        parts = split(prompts)
-        if prompt_name is not None and None in map(text_of, parts):
-            raise InputError("prompt_name: needs prompts that are text, not token ids")
-        before, texts = self.maker.pooling.prompt(prompt_name), map(text_of, parts)
-        parts = [p if t is None else before + t for p, t in zip(parts, texts, strict=True)]
-        found = self._read(parts, Reading((), dimensions, normalize), use_tqdm, adapter)
-        return [
-            EmbeddingRequestOutput(
-                request.id,
-                EmbeddingOutput(vector.tolist()),
-                request.prompt,
-                tuple(request.tokens),
-                request.cached,
-            )
-            for request, vector in found
-        ]
+        parts = prefixed(self.maker.pooling, split(prompts), prompt_name)
+        reading = Reading((), dimensions, normalize)
+        return list(map(embedded, self._read(parts, reading, use_tqdm, adapter)))
 
     def rerank(
         self,
@@ -211,15 +194,15 @@ class LLM:
                 for text in way.prompts(query, list(documents))
             ]
         found = self._read(prompts, way.reading, use_tqdm, adapter) if documents else []
-        return way.scores([vector for _, vector in found])
+        return way.scores(list(map(result_of, found)))
 
     def _read(
         self, prompts: list[Any], reading: Reading, progress: bool, adapter: Any
-    ) -> list[tuple[Request, NDArray[np.float32]]]:
-        """Return the request of each prompt, and what was read off it.
+    ) -> list[Request]:
+        """Return the requests that have read what is asked for off each prompt, ended.
 
         Raises:
-            InputError: A bad prompt or option, or nothing could be read.
+            InputError: A bad prompt or option; nothing has been run.
         """
         names = pair_adapters(len(prompts), adapter)
         with self.loop.lock.turn():
@@ -230,12 +213,7 @@ class LLM:
                 for prompt, name in zip(prompts, names, strict=True)
             ]
         self._run(requests, progress)
-        found = []
-        for request in requests:
-            if request.reader is None or request.reader.result is None:
-                raise InputError(request.error or "the prompt was not run to its end")
-            found.append((request, request.reader.result))
-        return found
+        return requests
 
     def chat(
         self,

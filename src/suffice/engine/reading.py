@@ -100,26 +100,3 @@ def _log_probabilities(logits: NDArray[np.float32], tokens: Sequence[int]) -> ND
     total = largest + np.log(np.exp(exact - largest).sum())
     found: NDArray[np.float32] = (exact[list(tokens)] - total).astype(np.float32)
     return found
-
-
-@dataclass(frozen=True)
-class EmbeddingOutput:
-    """A text's embedding."""
-
-    embedding: list[float]
-
-
-@dataclass(frozen=True)
-class EmbeddingRequestOutput:
-    """What `LLM.embed` returns for a text.
-
-    Attributes:
-        prompt: Its text with the model's prompt before it; None if it was given as tokens.
-        num_cached_tokens: Tokens whose keys and values were cached already.
-    """
-
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
-    num_cached_tokens: int = 0

@@ -26,7 +26,7 @@ _JUDGE = (
     'provided. Note that the answer can only be "yes" or "no".'
 )
 _MOST = 700.0  # beyond it, e^x is no number
-_ROLES = ("query", "document")  # of a template that is a form of its own
+_ROLES = ("'query'", "'document'")  # in a template that is a form of its own
 _CHATML = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 _DOCUMENTS = ("document", "passage")  # names that embedding models have for their prompts
 
@@ -56,8 +56,8 @@ class ByWord:
         return [self._prompt(query, document) for document in documents]
 
     def _prompt(self, query: str, document: str) -> str:
-        template = self._tokenizer.chat_template
-        if isinstance(template, str) and all(f'"{role}"' in template for role in _ROLES):
+        template = str(self._tokenizer.chat_template).replace('"', "'")
+        if all(role in template for role in _ROLES):
             asked = [] if self._instruction is None else [("system", self._instruction)]
             return self._chat([*asked, ("query", query), ("document", document)])
         instruction = self._instruction or INSTRUCTION

@@ -14,19 +14,29 @@ from suffice import LLM, SamplingParams
 NEW = 4
 LENGTHS = (1, 19, 90)
 FAMILIES = [
+    "cohere",
+    "cohere2",
+    "ernie",
+    "exaone4",
+    "exaone4-full",
     "falcon",
     "gemma",
     "gemma2",
+    "glm",
+    "glm4",
     "gpt-oss",
     "gpt2",
     "gpt2-unscaled",
+    "gptj",
     "granite",
     "granite-moe",
+    "helium",
     "llama",
     "mixtral",
     "neox",
     "neox-serial",
     "olmo2",
+    "olmo3",
     "olmoe",
     "phi",
     "phi3",
@@ -34,10 +44,12 @@ FAMILIES = [
     "qwen2-moe",
     "qwen2-moe-mixed",
     "qwen3-moe",
+    "seed-oss",
     "smollm3",
     "smollm3-window",
     "stablelm",
     "stablelm-parallel",
+    "starcoder2",
 ]
 
 

@@ -114,6 +114,18 @@ _LINEAR_GEMMA = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     }
 }
+_YARN_OLMO = {
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    }
+}
+_FULL = ["full_attention"] * 3
 _LISTS = {
     "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
     "long_factor": [1.5, 2.0, 3.0, 5.0, 8.0, 13.0],
@@ -170,6 +182,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
+    "cohere": ("Cohere", {**_NO_HEAD_DIM, "logit_scale": 0.4}),
+    "cohere2": (
+        "Cohere2",
+        {**_NO_HEAD_DIM, "sliding_window": 8, "logit_scale": 0.4, "attention_bias": True},
+    ),
+    "ernie": ("Ernie4_5", {**_SIZES, "head_dim": 32, "use_bias": True}),
+    "exaone4": ("Exaone4", {**_NO_HEAD_DIM, "num_hidden_layers": 5, "sliding_window": 8}),
+    "exaone4-full": ("Exaone4", {**_NO_HEAD_DIM, "sliding_window": None, "layer_types": _FULL}),
     "falcon": ("Falcon", {**_FALCON, "ffn_hidden_size": 112}),
     "falcon-bias": ("Falcon", {**_FALCON, "bias": True, "tie_word_embeddings": False}),
     "gemma2": ("Gemma2", _GEMMA2),
@@ -183,9 +203,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt-no-final-norm": ("OPT", {**_OPT, "_remove_final_layer_norm": True}),
     "opt-untied": ("OPT", {**_OPT, "tie_word_embeddings": False, "enable_bias": False}),
     "gemma": ("Gemma", {**_SIZES, "head_dim": 32}),
+    "glm": ("Glm", {**_SIZES, "head_dim": 32}),
+    "glm4": ("Glm4", {**_SIZES, "head_dim": 32}),
     "gpt2": ("GPT2", _GPT2),
     "gpt2-unscaled": ("GPT2", {**_GPT2, "scale_attn_weights": False, "tie_word_embeddings": False}),
+    "gptj": ("GPTJ", {**_GPT2, "rotary_dim": 8}),
     "granite": ("Granite", {**_NO_HEAD_DIM, **_GRANITE}),
+    "helium": ("Helium", {**_SIZES, "attention_bias": True, "mlp_bias": True}),
     "neox": ("GPTNeoX", _NEOX),
     "neox-serial": (
         "GPTNeoX",
@@ -199,6 +223,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),
     "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
+    "olmo3": (
+        "Olmo3",
+        {**_NO_HEAD_DIM, "num_hidden_layers": 4, "sliding_window": 8, **_YARN_OLMO},
+    ),
     "olmoe": ("Olmoe", {**_EXPERTS, "num_experts": 6}),
     "qwen2-moe": (
         "Qwen2Moe",
@@ -249,6 +277,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "seed-oss": ("SeedOss", {**_SIZES, "head_dim": 32, "attention_out_bias": True}),
     "smollm3": ("SmolLM3", {**_NO_HEAD_DIM, "no_rope_layers": [1, 0, 1]}),
     "smollm3-window": (
         "SmolLM3",
@@ -261,6 +290,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "stablelm": ("StableLm", {**_NO_HEAD_DIM, "use_qkv_bias": True}),
+    "starcoder2": ("Starcoder2", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "stablelm-parallel": ("StableLm", {**_NO_HEAD_DIM, "use_parallel_residual": True}),
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from suffice.checkpoints.matching import match, views
+from suffice.checkpoints.matching import match, paired_views, views
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -151,6 +151,8 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
+    if family.paired and weights is family.weights:
+        cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
     names |= called

@@ -247,6 +247,7 @@ class DecoderConfig:
     position_offset: int = 0  # row of that table that belongs to position 0
     tied: bool = False  # the head is the embedding
     final_norm: bool = True
+    norm_biases: bool = True  # of the norms of kind "layer"
     biases: frozenset[str] = frozenset()  # which matrices have one
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
 

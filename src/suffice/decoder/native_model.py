@@ -357,4 +357,6 @@ def _parts(
             vector = decoder.weights.get(prefix + name + suffix)
             if isinstance(vector, np.ndarray):
                 parts[to + suffix] = vector
+        if decoder.config.norm == "layer" and not decoder.config.norm_biases and to in parts:
+            parts[to + ".bias"] = np.zeros(decoder.config.width, np.float32)
     return parts

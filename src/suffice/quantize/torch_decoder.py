@@ -277,7 +277,8 @@ class TorchDecoder(DecoderWeights):
         weight, eps = self._tensor(name), self.config.norm_eps
         if self.config.norm == "rms":
             return rms_norm(x, weight, eps)
-        return layer_norm(x, weight, self._tensor(name + ".bias"), eps)
+        bias = self._tensor(name + ".bias") if self.config.norm_biases else None
+        return layer_norm(x, weight, bias, eps)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.matrix(name), self.dtype)

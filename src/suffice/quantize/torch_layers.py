@@ -132,9 +132,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def layer_norm(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
-    """Normalize [..., M] to mean 0 and variance 1, multiply by `weight` and add `bias`."""
+    """Normalize [..., M] to mean 0 and variance 1, multiply by `weight` and add a `bias`."""
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 

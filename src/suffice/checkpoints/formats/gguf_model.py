@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.checkpoints.checkpoint import Checkpoint, assemble
-from suffice.checkpoints.formats.gguf_file import GGUF
+from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
 from suffice.checkpoints.formats.gguf_names import ARCHITECTURES, WITH_EXPERTS, Architecture
 from suffice.checkpoints.formats.gguf_types import CODES, file_type
 from suffice.checkpoints.matching import check_finite, check_layers, not_finite
@@ -78,6 +78,7 @@ class _Source:
     def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
         self._file = file
         self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
+        self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight except the rotary divisors."""
@@ -113,12 +114,12 @@ class _Source:
         found = self._file.load(name)
         check_finite(self._file.path, name, found)
         if paired:  # a bias
-            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2)
+            found = unpaired(found, paired, self._rotated)
         return found.reshape(_shape(name, info.shape))
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
         """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
-        if not self._file.read_rows(name, first, out, self._paired(name)):
+        if not self._file.read_rows(name, first, out, self._paired(name), self._rotated):
             raise not_finite(self._file.path, name)
 
     def in_codes(self, name: str) -> bool:
@@ -130,7 +131,7 @@ class _Source:
         layout, levels = CODES[self._file.tensors[name].type]
 
         def fill(out: NDArray[np.uint8]) -> None:
-            if not self._file.read_panels(name, out, self._paired(name)):
+            if not self._file.read_panels(name, out, self._paired(name), self._rotated):
                 raise not_finite(self._file.path, name)
 
         return UnreadCodes(layout, levels, fill)

@@ -38,34 +38,46 @@ class Family:
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
     in_codes: Templates | None = None
+    paired: bool = False
 
 
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
+        "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
+        "Ernie4_5ForCausalLM": "suffice.decoder.families.ernie:ERNIE",
+        "Exaone4ForCausalLM": "suffice.decoder.families.exaone4:EXAONE4",
         "FalconForCausalLM": "suffice.decoder.families.falcon:FALCON",
         "GPT2LMHeadModel": "suffice.decoder.families.gpt2:GPT2",
+        "GPTJForCausalLM": "suffice.decoder.families.gptj:GPTJ",
         "GPTNeoXForCausalLM": "suffice.decoder.families.neox:NEOX",
         "Gemma2ForCausalLM": "suffice.decoder.families.gemma:GEMMA2",
         "Gemma3ForCausalLM": "suffice.decoder.families.gemma:GEMMA3",
         "GemmaForCausalLM": "suffice.decoder.families.gemma:GEMMA",
+        "Glm4ForCausalLM": "suffice.decoder.families.glm:GLM4",
+        "GlmForCausalLM": "suffice.decoder.families.glm:GLM",
         "GptOssForCausalLM": "suffice.decoder.families.gpt_oss:GPT_OSS",
         "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",
         "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
+        "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
         "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
         "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
-        "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
-        "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
         "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
+        "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
+        "Olmo3ForCausalLM": "suffice.decoder.families.olmo:OLMO3",
+        "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
         "Phi3ForCausalLM": "suffice.decoder.families.phi:PHI3",
         "PhiForCausalLM": "suffice.decoder.families.phi:PHI",
         "Qwen2ForCausalLM": "suffice.decoder.families.qwen:QWEN2",
         "Qwen2MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN2_MOE",
         "Qwen3ForCausalLM": "suffice.decoder.families.qwen:QWEN3",
         "Qwen3MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN3_MOE",
+        "SeedOssForCausalLM": "suffice.decoder.families.seed_oss:SEED_OSS",
         "SmolLM3ForCausalLM": "suffice.decoder.families.smollm:SMOLLM3",
         "StableLmForCausalLM": "suffice.decoder.families.stablelm:STABLELM",
+        "Starcoder2ForCausalLM": "suffice.decoder.families.starcoder:STARCODER2",
     },
 )
 

@@ -85,8 +85,8 @@ bool py_read_rows(int file, int64_t offset, const std::string& name, int64_t fir
                   int64_t paired, int64_t rotated) {
   const int64_t count = out.shape(0);
   require(first >= 0 && first <= INT64_MAX - count, "there is no such row");
-  const StoredRows stored = stored_rows(file, offset, name, out.shape(1), first + count, paired,
-                                        rotated);
+  const StoredRows stored =
+      stored_rows(file, offset, name, out.shape(1), first + count, paired, rotated);
   require(stored.type->decoded(), "values of " + name + " are not decoded here");
   Outcome outcome;
   {

@@ -19,8 +19,8 @@ struct StoredRows {
   int64_t offset;  // of the first row, in bytes
   const BlockType* type;
   int64_t columns;  // whole blocks
-  // Rows of a head, of which the first `rotated` are stored in pairs: row i of their first half,
-  // then row i of their second. 0: rows are stored in order.
+  // Rows of a head. The first `rotated` are stored in pairs: row i of their first half, then row i
+  // of their second. 0: rows are stored in order.
   int64_t paired, rotated;
 
   int64_t blocks() const { return columns / type->values; }  // of a row

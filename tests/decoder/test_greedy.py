@@ -14,6 +14,7 @@ from suffice import LLM, SamplingParams
 NEW = 4
 LENGTHS = (1, 19, 90)
 FAMILIES = [
+    "arcee",
     "cohere",
     "cohere2",
     "ernie",
@@ -31,8 +32,12 @@ FAMILIES = [
     "granite",
     "granite-moe",
     "helium",
+    "hunyuan",
     "llama",
+    "ministral",
+    "ministral3",
     "mixtral",
+    "nemotron",
     "neox",
     "neox-serial",
     "olmo2",

@@ -31,7 +31,7 @@ from suffice.errors import InputError, shown
 class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
-    `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
+    `norm_offset` is added to the weights of norms. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
     describe the tokenizer too; None in other formats. `headless`: the files have no head, and the
     embedding stands for it, which only gives embeddings a sense.
@@ -81,9 +81,8 @@ class Checkpoint:
             InputError: A damaged file, or an unused head that is not the embedding.
         """
         stored_shapes = self.source.shapes()
-        offset = self.norm_offset if self.config.norm == "rms" else 0.0
         for name, stored in self.names.items():
-            shift = offset if is_norm(name) else 0.0
+            shift = self.norm_offset if is_norm(name) else 0.0
             dtype = "float32" if shift else self.source.dtype(stored)
             weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift)
             if name == "embed" and self.spare_head is not None:

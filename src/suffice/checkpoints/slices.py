@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint stores as one, transposed or in another order of rows, each by its name.
+"""Matrices that a checkpoint stores as one, transposed or in another order, each by its name.
 
 A family's name map has a `Slice` for such a matrix (`decoder.name_maps`). `slice_source` makes a
 source in which it can be read as any other: only its own rows are read, or, of a transposed one,

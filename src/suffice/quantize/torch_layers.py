@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
+    "squared_relu": lambda x: functional.relu(x).square(),
 }
 _CLAMP, _ALPHA = 7.0, 1.702
 

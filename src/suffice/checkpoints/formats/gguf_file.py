@@ -132,7 +132,7 @@ def unpaired(values: Array, head: int, rotated: int) -> Array:
     heads = values.reshape(-1, head, *values.shape[1:]).copy()
     pairs = heads[:, :rotated].reshape(len(heads), rotated // 2, 2, *values.shape[1:])
     heads[:, :rotated] = pairs.swapaxes(1, 2).reshape(len(heads), rotated, *values.shape[1:])
-    return heads.reshape(values.shape)
+    return np.asarray(heads.reshape(values.shape))
 
 
 def _place(file: StoredFile, header: Header, name: str) -> TensorInfo:

@@ -24,7 +24,7 @@ class Family:
     `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
     `{i}` instead of a layer's index, or to slices of what is stored as one (see `name_maps`).
     Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
-    family adds to the stored weights of its RMS norms. Stored weights that match `surplus` carry no
+    family adds to the stored weights of its norms. Stored weights that match `surplus` carry no
     information of their own. `called` are patterns of stored names that have no `.weight`, each
     with what such a name becomes. `in_codes` replaces `weights` where another program has quantized
     the folder.
@@ -44,6 +44,7 @@ class Family:
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "ArceeForCausalLM": "suffice.decoder.families.arcee:ARCEE",
         "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
         "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
         "Ernie4_5ForCausalLM": "suffice.decoder.families.ernie:ERNIE",
@@ -61,9 +62,13 @@ ARCHITECTURES: Table = Table(
         "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",
         "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
+        "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
+        "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
+        "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",
         "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
         "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
+        "NemotronForCausalLM": "suffice.decoder.families.arcee:NEMOTRON",
         "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
         "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
         "Olmo3ForCausalLM": "suffice.decoder.families.olmo:OLMO3",
@@ -127,13 +132,5 @@ def _unsupported(name: str) -> InputError:
     ]
     near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
-    return InputError(f"unknown architecture '{name}'.{hint} Known: {_listed()}")
-
-
-def _listed() -> str:
-    """Return the known architectures; the ending that most of them share stands once."""
-    ending = "ForCausalLM"
-    names = ARCHITECTURES.names()
-    ended = [name.removesuffix(ending) for name in names if name.endswith(ending)]
-    others = [name for name in names if not name.endswith(ending)]
-    return ", ".join([*others, f"and with {ending}: {ended[0]}", *ended[1:]])
+    count = len(ARCHITECTURES.names())
+    return InputError(f"unknown architecture '{name}'.{hint} {count} are known: see docs/models.md")

@@ -51,7 +51,8 @@ _WEIGHTS = {name: stored for name, stored in WEIGHTS.items() if name != "layers.
 
 
 def _config(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) -> DecoderConfig:
-    shared = sizes(fields | {"rms_norm_eps": fields["layer_norm_eps"]}, head_size(fields))
+    given = {**fields, "rms_norm_eps": fields["layer_norm_eps"]}
+    shared = sizes(given, head_size(fields))
     return DecoderConfig(
         **shared | {"norm": "layer"},
         layers=layers,

@@ -57,8 +57,8 @@ def _config(fields: Mapping[str, Any], biases: frozenset[str]) -> DecoderConfig:
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, DEFAULTS, ("num_key_value_heads", "head_dim"))
-    biased = fields["use_bias"]
+    fields = read_fields(raw, DEFAULTS, ("num_key_value_heads", "head_dim", "use_bias"))
+    biased = bool(fields["use_bias"])
     return _config(fields, llama_biases({"attention_bias": biased, "mlp_bias": biased}))
 
 

@@ -39,9 +39,9 @@ _GLM4_WEIGHTS: Templates = {
 }
 
 
-def _reader(placement: str) -> Callable[[dict[str, Any]], DecoderConfig]:
+def _reader(placement: str, *nullable: str) -> Callable[[dict[str, Any]], DecoderConfig]:
     def read(raw: dict[str, Any]) -> DecoderConfig:
-        fields = read_fields(raw, DEFAULTS, ("num_key_value_heads", "head_dim"))
+        fields = read_fields(raw, DEFAULTS, nullable)
         return DecoderConfig(
             **sizes(fields, head_size(fields)) | {"placement": placement},
             layers=(LayerConfig(),) * fields["num_hidden_layers"],
@@ -53,5 +53,5 @@ def _reader(placement: str) -> Callable[[dict[str, Any]], DecoderConfig]:
     return read
 
 
-GLM = Family("glm", _reader("pre"), _GLM_WEIGHTS, paired=True)
+GLM = Family("glm", _reader("pre", "head_dim"), _GLM_WEIGHTS, paired=True)
 GLM4 = Family("glm4", _reader("sandwich"), _GLM4_WEIGHTS, paired=True)

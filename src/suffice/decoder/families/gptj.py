@@ -1,4 +1,4 @@
-"""GPT-J: parallel blocks that share a norm, a part of each head rotated by pairs, biases in MLPs."""
+"""GPT-J: parallel blocks that share a norm, a part of heads rotated by pairs, biases in MLPs."""
 
 from __future__ import annotations
 

@@ -93,9 +93,8 @@ def _read_olmo3(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, OLMO3_DEFAULTS, ("sliding_window",))
     thetas = dict.fromkeys(("sliding_attention", "full_attention"), fields["rope_theta"])
     ropes = layer_ropes(fields, thetas, _ROPE_KINDS)
-    plain = {"rope_scaling": None, "rope_parameters": None}
     return replace(
-        _config(fields | plain),
+        _config({**fields, **ROPE_DEFAULTS}),
         placement="output",
         layers=layers_by_kind(
             fields,

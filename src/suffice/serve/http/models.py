@@ -345,7 +345,7 @@ class Models:
             self.lost(why)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the requests until it ends or the server does."""
+        """Run something apart from the requests until it ends or the server does."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -150,7 +150,7 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
-    if family.paired and weights is family.weights:
+    if config.paired and weights is family.weights:
         cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})

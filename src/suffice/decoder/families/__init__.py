@@ -38,7 +38,6 @@ class Family:
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
     in_codes: Templates | None = None
-    paired: bool = False
 
 
 ARCHITECTURES: Table = Table(

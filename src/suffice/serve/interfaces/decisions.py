@@ -10,7 +10,7 @@ that a chat model answers by its next token's probabilities is SGLang's way.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from string import ascii_uppercase, digits
@@ -27,6 +27,8 @@ from suffice.serve.interfaces.fields import Shared
 from suffice.serve.interfaces.reading import read
 from suffice.serve.interfaces.requests import Ask, room
 
+Label = tuple[str, int]  # and its token
+_EACH = 200  # about as many characters has a question
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 # Labels by the kind of the question; a choice may need more than there are letters.
 _NAMES: Mapping[str, Sequence[str]] = {
@@ -80,10 +82,17 @@ async def decided(
     Raises:
         Problem: The model cannot be asked, or has too few labels for the options.
     """
-    most, size = room(front, body, "questions"), len(state) * len(questions)
+    most, size = room(front, body, "questions"), (len(state) + _EACH) * len(questions)
 
     def encode() -> list[Ask]:
-        return [_ask(front, state, asked, where, most) for where, asked in questions.items()]
+        counts = dict.fromkeys(_NAMES, 0)
+        for each in questions.values():
+            counts[each.kind] = max(counts[each.kind], len(each.options))
+        known = {kind: _labels(front, kind, count, most) for kind, count in counts.items()}
+        return [
+            _ask(front, state, asked, where, known[asked.kind], most)
+            for where, asked in questions.items()
+        ]
 
     with front.job("dec", key, body.request_id) as job:
         asks = await front.text.run(encode, "questions", size)
@@ -98,14 +107,16 @@ def _shares(logs: NDArray[np.float32]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _ask(front: Front, state: str, question: Question, where: str, most: Room) -> Ask:
-    """Return a question's tokens, and the labels that are read.
+def _ask(
+    front: Front, state: str, question: Question, where: str, known: Sequence[Label], most: Room
+) -> Ask:
+    """Return a question's tokens, and the labels that are read, of the `known` ones of its kind.
 
     Raises:
         Problem: The model cannot be asked, or has too few labels; `where` is the question.
     """
     count = len(question.options)
-    labels = list(islice(_labels(front, question.kind, most), count))
+    labels = known[:count]
     if len(labels) < count:
         message = f"{where}: {count} options given; this model has tokens for {len(labels)} labels"
         raise Problem("unsupported", message, param=where)
@@ -128,12 +139,12 @@ def _asked(front: Front, text: str, most: Room) -> str:
     return found
 
 
-def _labels(front: Front, kind: str, most: Room) -> Iterator[tuple[str, int]]:
-    """Yield labels that are one token where the answer begins, each with that."""
+def _labels(front: Front, kind: str, count: int, most: Room) -> list[Label]:
+    """Return at most `count` labels that are one token where the answer begins, each with that."""
+    if not count:
+        return []
     encode = front.text.tokenizer.encode
     tail = _asked(front, _ENDS[kind], most).rpartition(_ENDS[kind])[2]
     before = encode(tail, special=False)
-    for label in _NAMES[kind]:
-        *others, token = encode(tail + label, special=False)
-        if others == before:
-            yield label, token
+    tokens = ((label, encode(tail + label, special=False)) for label in _NAMES[kind])
+    return list(islice(((label, t[-1]) for label, t in tokens if t[:-1] == before), count))

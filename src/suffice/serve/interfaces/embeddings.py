@@ -34,6 +34,7 @@ from suffice.serve.interfaces.requests import Ask, room
 
 Vectors = list[NDArray[np.float32]]
 _MS = 1_000_000  # nanoseconds
+_EACH = 20  # characters that take as long as a text of none
 _NORMS = {-1: False, 2: True}  # llama.cpp's numbers of norms that are here
 
 
@@ -107,7 +108,7 @@ async def _embedded(
     """Return the embeddings that a request asks for; `cut` leaves out the end of long texts."""
     given = split(body.input, "input", MOST)
     before = _before(front, body, given)
-    size = sum(len(each) for each in given if isinstance(each, str))
+    size = sum(len(each) + _EACH for each in given if isinstance(each, str))
     reading = Reading((), body.dimensions, body.normalize)
     most, text = replace(room(front, body, "input"), apart=cut), front.text
 

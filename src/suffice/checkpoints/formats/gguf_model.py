@@ -34,6 +34,7 @@ _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 _TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
+_EMBEDS = ("pooling_type",)  # see `checkpoints.pooled`
 _CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
 
 
@@ -161,7 +162,9 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     keys = {
         key.removeprefix(prefix): value
         for key, value in file.metadata.items()
-        if key.startswith(prefix) and own.absent.get(key.removeprefix(prefix)) != value
+        if key.startswith(prefix)
+        and key.removeprefix(prefix) not in _EMBEDS
+        and own.absent.get(key.removeprefix(prefix)) != value
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}

@@ -158,7 +158,7 @@ def prepared(flags: argparse.Namespace) -> Bench:
     plan = PerplexityPlan(flags.window, flags.limit, prompt=flags.prompt)
     text, (_, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
     decoder, tokenizer, model = opened(flags.model, device)
-    windows = windows_of(tokenizer, text, plan, decoder.config.longest_prompt)
+    windows = windows_of(tokenizer, text, plan, decoder.config.longest_text)
     evaluated = described("wikitext2", text, windows) | {"prompt": flags.prompt}
     shown, name = {"model": model, "evaluated": evaluated}, _name(model["name"], flags.window)
     store = CellStore(flags.out, name, shown, record.facts(), table)

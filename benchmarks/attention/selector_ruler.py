@@ -230,7 +230,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
     _, text = calibration_text(flags)
     decoder, tokenizer, model = opened(flags.model, device)
     for plan in plans:
-        check(plan, tokenizer, decoder.config.longest_prompt)
+        check(plan, tokenizer, decoder.config.longest_text)
     shown = {"model": model["name"], "hash": model["hash"]}
     name = NAME if model["name"] == MODEL else f"{NAME}_{model['name']}"
     store = CellStore(flags.out, name, shown, record.facts(), table)

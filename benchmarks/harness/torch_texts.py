@@ -145,7 +145,7 @@ def answered(
         InputError: An answer that does not fit, or a text that the model cannot run.
     """
     config = decoder.config
-    pairs = encoded(tokenizer, questions, min(config.max_positions, config.longest_prompt))
+    pairs = encoded(tokenizer, questions, min(config.max_positions, config.longest_text))
     every = [pair for choices in pairs for pair in choices]
     logs = [0.0] * len(every)
     with counting_bar() as bar:

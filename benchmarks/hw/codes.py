@@ -173,7 +173,7 @@ def main() -> int:
         path, text = locate(flags.model), load_text("wikitext2", flags.data_dir)
         checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
         plan = PerplexityPlan(window, 1 if flags.quick else WINDOWS)
-        windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
+        windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_text)
     except InputError as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 2

@@ -114,7 +114,7 @@ def main() -> int:
         path, plan = locate(flags.model), PerplexityPlan(flags.window, flags.limit)
         text, (name, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
         checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
-        context = checkpoint.config.longest_prompt
+        context = checkpoint.config.longest_text
         online, offline = (windows_of(tokenizer, each, plan, context) for each in (text, other))
     except InputError as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)

@@ -241,7 +241,7 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
     checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
     for setting in flags.settings:
         check_sites(parsed(setting)[1], checkpoint.config)
-    context = checkpoint.config.longest_prompt
+    context = checkpoint.config.longest_text
     windows = spread(windows_of(tokenizer, text, plan, context), flags.limit)
     calibration = PerplexityPlan(min(CALIBRATION.window, context), CALIBRATION.limit)
     learning = windows_of(tokenizer, other, calibration, context)

@@ -94,35 +94,16 @@ def by_transformers(folder: Path, dtype: torch.dtype, prompt: int) -> torch.Tens
 def test_logits_beyond_the_trained_positions(kind: str, run: Any, made: Any) -> None:
     folder, tokens = made(kind), TOKENS.tolist()
     decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
-    # transformers turns a prompt beyond that length another way than its tokens one by one
-    prompt = TRAINED if kind in CHANGING else 100
+    # where frequencies are of the text's length, transformers has those of each step's
+    prompt = LONG if kind in CHANGING else 100
+    assert decoder.config.longest_text == (TRAINED if kind in CHANGING else 4 * TRAINED)
+    decoder = TorchDecoder(decoder.config.fitted(LONG), decoder.weights)
+    assert decoder.config.longest_text == (LONG if kind in CHANGING else 4 * TRAINED)
     exact, same = (
         by_transformers(folder, dtype, prompt) for dtype in (torch.float64, torch.float32)
     )
     head = [tokens[at : min(at + 25, prompt)] for at in range(0, prompt, 25)]
     assert_matches(run(decoder, [*head, *([t] for t in tokens[prompt:])]), exact, same, factor=4)
-
-
-@pytest.mark.parametrize("run", [by_torch, by_native])
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [("dynamic", "max_position_embeddings"), ("longrope", "original_max_position_embeddings")],
-)
-def test_a_prompt_beyond_the_change_of_frequencies_is_refused(
-    kind: str, field: str, run: Any, made: Any
-) -> None:
-    folder, tokens = made(kind), TOKENS.tolist()
-    decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
-    message = (
-        f"a prompt of 65 tokens or more is not supported with rope_type '{kind}'; "
-        f"allowed: 64 ({field}), which generated tokens may exceed"
-    )
-    with pytest.raises(InputError) as caught:
-        run(decoder, [tokens[:32], tokens[32:62], tokens[62:65]])
-    assert str(caught.value) == message
-    # because the whole is not what its tokens are one by one, in transformers either
-    whole, steps = (by_transformers(folder, torch.float32, at) for at in (65, TRAINED))
-    assert (whole[64] - steps[64]).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -141,7 +122,7 @@ def test_how_far_a_rotation_reaches(rope: Rope, context: int, most: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "default"), [("yarn", 256), ("linear", 64), ("dynamic", 64), ("longrope", 64)]
+    ("kind", "default"), [("yarn", 256), ("linear", 64), ("dynamic", 64), ("longrope", 256)]
 )
 def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Path) -> None:
     folder = make(tmp_path, kind, tokenizer=True)
@@ -154,13 +135,21 @@ def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Pa
     (result,) = llm.generate({"prompt_token_ids": TOKENS[:60].tolist()}, params)
     assert len(result.outputs[0].token_ids) == 60
     prompt = {"prompt_token_ids": TOKENS[:100].tolist()}
-    if kind in CHANGING:
-        for length in (65, 100):
-            prompt = {"prompt_token_ids": TOKENS[:length].tolist()}
-            with pytest.raises(InputError, match=rf"has {length} tokens: must be at most 64 \("):
-                llm.generate(prompt, params)
-    else:
-        assert len(llm.generate(prompt, params)[0].outputs[0].token_ids) == 60
+    assert len(llm.generate(prompt, params)[0].outputs[0].token_ids) == 60
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+def test_a_long_prompt_has_the_tokens_of_transformers(kind: str, tmp_path: Path) -> None:
+    """In chunks, whose number changes nothing: the frequencies are known before the first."""
+    folder = make(tmp_path, kind, tokenizer=True)
+    model = hf_reference.load(folder, torch.float32)
+    with torch.no_grad():
+        expected = int(model(TOKENS[None]).logits[0, -1].argmax())
+    for chunk in (16, 512):
+        llm = LLM(folder, dtype="float32", max_model_len=LONG + 1, prefill_chunk=chunk, threads=1)
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        (found,) = llm.generate({"prompt_token_ids": TOKENS.tolist()}, params)
+        assert list(found.outputs[0].token_ids) == [expected]
 
 
 def test_a_context_of_two_billion_takes_the_memory_of_what_is_used(tmp_path: Path) -> None:

@@ -88,11 +88,10 @@ def worst(kind: str, change: dict[str, Any] | None = None) -> float:
         trained = draw.choice((64, 128, 2048, 8192, 32768))
         given = drawn(kind, size, draw)
         length = draw.choice((None, *LENGTHS)) if kind in ("dynamic", "longrope") else None
-        rope = Rope(kind, theta, tuple((given | (change or {})).items()))
-        texts = None if length is None else np.array([[length]])
+        rope = Rope(kind, theta, tuple((given | (change or {})).items()), text=length)
         if kind == "dynamic" and length is not None:
-            texts, length = np.array([[max(length, trained)]]), torch.tensor(length)
-        ours, factor = frequencies(rope, size, trained, texts)
+            length = torch.tensor(length)
+        ours, factor = frequencies(rope, size, trained)
         expected, scale = theirs(kind, theta, size, trained, given, length)
         assert ours.dtype == np.float32
         error = np.abs(ours.reshape(-1).astype(np.float64) / expected - 1).max()
@@ -208,23 +207,25 @@ def test_a_table_does_not_depend_on_its_first_row(kind: str) -> None:
             assert np.array_equal(ours, all_rows[first : first + rows])
 
 
-def test_a_longrope_changes_its_divisors_at_the_original_length() -> None:
+def test_a_longrope_has_other_divisors_for_long_texts() -> None:
     lists = (("short_factor", (1.0,) * 8), ("long_factor", (2.0,) * 8))
     length = (("factor", 4.0), ("original_max_position_embeddings", 64))
     rope = Rope("longrope", 1e4, (*lists, *length))
-    cos, _ = rope_table(rope, 16, 256, 100)
     plain = rope_table(Rope(), 16, 256, 100)[0]
     half = rope_table(Rope("linear", 1e4, (("factor", 2.0),)), 16, 256, 100)[0]
     factor = np.float32(np.sqrt(1 + np.log(4) / np.log(64)))
-    assert np.array_equal(cos[:64], plain[:64] * factor)
-    np.testing.assert_allclose(cos[64:], half[64:] * factor, rtol=1e-6, atol=1e-6)
-    assert rope.reached(256) == (64, 256)
-    assert rope.reached(32) == (32, 32)
-    assert rope.steady(256) == 64
+    for context, expected in ((64, plain), (65, half)):
+        fitted = rope.fitted(256, context)
+        cos, _ = rope_table(fitted, 16, 256, 100)
+        np.testing.assert_allclose(cos, expected * factor, rtol=1e-6, atol=1e-6)
+        assert fitted.fitted(256, 64) == rope, "it may be fitted again"
+    assert rope.reached(256) == (256, 256) and rope.unfitted(256) == 64
+    assert rope.unfitted(32) == 32
 
 
 def test_a_vast_base_does_not_rotate() -> None:
-    cos, sin = rope_table(Rope("dynamic", 1e38, (("factor", 4.0),)), 64, 8, 100)
+    rope = Rope("dynamic", 1e38, (("factor", 4.0),)).fitted(8, 100)
+    cos, sin = rope_table(rope, 64, 8, 100)
     assert np.isfinite(cos).all()
     assert np.isfinite(sin).all()
     assert (sin[99, 1:] < 1e-1).all()
@@ -264,10 +265,11 @@ def test_lists_of_a_file_are_the_same_rotation() -> None:
     assert hash(rope)
 
 
-def test_a_position_beyond_the_trained_ones_is_that_of_a_text_that_ends_there() -> None:
+def test_a_dynamic_rotation_is_that_of_the_longest_text() -> None:
     rope, trained = Rope("dynamic", 1e4, (("factor", 4.0),)), 32
-    cos, _ = rope_table(rope, 16, trained, 50)
-    for position in (31, 32, 49):
-        length = None if position < trained else np.array([[position + 1]])
-        turns, _ = frequencies(rope, 16, trained, length)
-        assert np.allclose(cos[position], np.cos(position * turns.ravel()), atol=1e-6)
+    assert rope.fitted(trained, 32) == rope
+    fitted = rope.fitted(trained, 50)
+    cos, _ = rope_table(fitted, 16, trained, 50)
+    base = 1e4 * (4 * 50 / 32 - 3) ** (16 / 14)
+    expected = np.cos(31 * base ** (-np.arange(0, 16, 2) / 16))
+    np.testing.assert_allclose(cos[31], expected, atol=1e-5)

@@ -61,7 +61,7 @@ def test_no_cost_is_negative() -> None:
 
 
 def test_a_call_counts_its_rows_and_what_they_attend_to() -> None:
-    model = Model("", 100, 100, 128, 30, 2, "iterative", True, True)
+    model = Model("", 100, 128, 30, 2, "iterative", True, True)
 
     def held(length: int) -> Held:
         cache = Cache(model, 10, growth=None, limit=100, arena=Arena())  # type: ignore[arg-type]

@@ -88,7 +88,6 @@ class FakeRunner:
     """Rows are taken one by one from `memory`; everything a call may not do is asserted."""
 
     vocabulary = V
-    longest_prompt = 10**9
     stored_as = "float32"
     runs_as = "float32"
     bits_per_weight = 32.0

@@ -38,7 +38,6 @@ def calibration(context: int = 4096, **other: Any) -> Calibration:
     model = Model(
         name="planned",
         context=context,
-        longest_prompt=context,
         tile_rows=128,
         known_rows=30,
         layers=4,

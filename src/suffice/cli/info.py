@@ -155,7 +155,7 @@ def show_model(name: str) -> None:
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
         **({"experts": _experts(config)} if config.experts else {}),
         "mechanisms": _mechanisms(config),
-        "context": f"{config.max_positions} tokens",
+        "context": _context(config),
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
         "KV per token": ", ".join(
             f"{rows * row_bytes(dtype, config.head_size) / 2**10:.1f} KiB {dtype}"
@@ -248,6 +248,12 @@ def _mechanisms(config: DecoderConfig) -> str:
         *([f"biases on {', '.join(sorted(config.biases))}"] if config.biases else []),
     ]
     return "; ".join(found)
+
+
+def _context(config: DecoderConfig) -> str:
+    """Return the context length, and up to which one the rotation is that of short texts."""
+    most, short = config.max_positions, config.longest_text
+    return f"{most} tokens" + (f"; with -c {short} rotated as short texts" if short < most else "")
 
 
 def _part(rope: Rope) -> str:

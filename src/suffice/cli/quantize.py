@@ -100,7 +100,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
-        windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
+        windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_text)
         decoder = DecoderWeights.from_checkpoint(checkpoint, NoQuant("float32"))
     if method.hadamard:  # check before the text is run
         for inputs in checkpoint.config.input_sizes:

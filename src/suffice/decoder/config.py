@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
@@ -118,7 +117,8 @@ class Rope:
 
     `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
     if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all.
+    of all. `text`: where frequencies depend on a text's length, they are those of so many tokens;
+    None: those of the length that the model was first trained on (see `fitted`).
 
     Raises:
         InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
@@ -130,6 +130,7 @@ class Rope:
     parameters: tuple[tuple[str, Any], ...] = ()
     divisors: tuple[float, ...] = ()
     partial: float = 1.0
+    text: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
@@ -162,9 +163,7 @@ class Rope:
         """Return the context length of a model trained on `positions`, and the longest it allows.
 
         YaRN is a setting for long texts, so a model with YaRN uses its stretched length by default.
-        Other kinds may be stretched by their factor on request, at some cost in quality. LongRoPE
-        changes its frequencies at the original length, which is its context unless more is
-        requested.
+        Others may be stretched by their factor on request, at some cost in quality.
         """
         given = dict(self.parameters)
         if self.kind == "yarn":
@@ -172,21 +171,23 @@ class Rope:
             return max(positions, stretched), max(positions, stretched)
         if self.kind in ("linear", "dynamic"):
             return positions, max(positions, _stretched(positions, given["factor"]))
-        if self.kind == "longrope":
-            return min(positions, given["original_max_position_embeddings"]), positions
         return positions, positions
 
-    def steady(self, positions: int) -> int | None:
-        """Return up to how many tokens the frequencies do not depend on a text's length.
+    def fitted(self, positions: int, context: int) -> Rope:
+        """Return the rotation for texts of up to `context` tokens; `positions` are as above.
 
-        None means any number. The model was trained on `positions`.
+        Source: Peng et al. 2023, YaRN, section 3.3 (dynamic); Ding et al. 2024, LongRoPE. There,
+        frequencies follow the length of each text as it grows, and keys that are cached keep
+        those of a shorter one. Here all texts have the frequencies of the longest, as in vLLM.
         """
-        if self.kind == "dynamic":
-            return positions
+        return replace(self, text=context if context > self.unfitted(positions) else None)
+
+    def unfitted(self, positions: int) -> int:
+        """Return the tokens of the longest text for which the frequencies need no fitting."""
         if self.kind == "longrope":
             original: int = dict(self.parameters)["original_max_position_embeddings"]
-            return original
-        return None
+            return min(positions, original)
+        return positions if self.kind == "dynamic" else self.reached(positions)[1]
 
 
 def _stretched(positions: int, factor: float) -> int:
@@ -349,11 +350,17 @@ class DecoderConfig:
         trained = self.trained_positions
         return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
 
-    @cached_property
-    def longest_prompt(self) -> int:
-        """The most tokens a prompt may have; `rope.check_call` explains why it can be fewer."""
-        steady = (rope.steady(self.trained_positions) for rope in self.ropes)
-        return min([self.most_positions, *(length for length in steady if length is not None)])
+    @property
+    def longest_text(self) -> int:
+        """The tokens of the longest text for which the rotations have been made."""
+        trained = self.trained_positions
+        lengths = (rope.text or rope.unfitted(trained) for rope in self.ropes)
+        return min([self.most_positions, *lengths])
+
+    def fitted(self, context: int) -> DecoderConfig:
+        """Return the configuration with rotations for texts of up to `context` tokens."""
+        ropes = tuple(rope.fitted(self.trained_positions, context) for rope in self.ropes)
+        return self if ropes == self.ropes else replace(self, ropes=ropes)
 
     @property
     def projected(self) -> bool:

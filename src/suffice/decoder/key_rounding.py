@@ -132,7 +132,7 @@ def observed(
     model: NativeModel, config: DecoderConfig, positions: int, sample: Sequence[int] = ()
 ) -> Observed:
     """Run tokens through a model and return the statistics of its keys and queries."""
-    count = min(TOKENS, positions, config.longest_prompt)
+    count = min(TOKENS, positions, config.longest_text)
     random = np.random.default_rng(0)
     tokens = [token for token in sample if token < config.vocab][:count]
     tokens += random.integers(config.vocab, size=count - len(tokens)).tolist()

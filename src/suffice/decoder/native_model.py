@@ -20,7 +20,6 @@ from suffice.decoder.adapter import Adapter
 from suffice.decoder.blocks import Attention, Block, ExpertMLP
 from suffice.decoder.config import ACTIVATIONS
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
-from suffice.decoder.rope import check_call
 from suffice.decoder.routing import STEPS
 from suffice.decoder.step_rows import Piece, StepRows
 from suffice.decoder.weights import DecoderWeights
@@ -199,11 +198,6 @@ class NativeModel:
         sizes = config.heads, config.kv_heads, config.head_size
         return kinds, PythonStep(pieces, own, *sizes, audit).native
 
-    def _check(self, batch: Sequence[StepRows]) -> None:
-        for rows in batch:
-            if rows.parents is None and len(rows.tokens) > 1:
-                check_call(self._config, rows.cache.length, len(rows.tokens))
-
     def _watched(self, batch: Sequence[StepRows]) -> np.ndarray | None:
         """Return room for the queries of watched rows, [L, rows, H, D]; None if there are none."""
         rows = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
@@ -237,9 +231,8 @@ class NativeModel:
         must be reserved. Row counts of reads are added to `trace`.
 
         Raises:
-            InputError: Too many rows, see also `rope.check_call`; or a technique in Python fails.
+            InputError: Too many rows; or a technique in Python fails.
         """
-        self._check(batch)
         pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
         drafted = step_rows.drafted(batch)
         self._reach(max(drafted.positions, default=0) + 1)

@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from suffice.decoder.config import DecoderConfig, Rope
-from suffice.errors import InputError
+from suffice.decoder.config import Rope
 
 Array = npt.NDArray[np.float32]
-Lengths = npt.NDArray[np.int64]
 
 _PI = (3.1415926534682512, 1.2154201018028943e-10)  # 32 bits, and the rest
 _SINE = (-0.16666659550427218, 0.008333066246181527, -0.00019809602913598487, 2.605780669333813e-6)
@@ -38,55 +36,22 @@ def rope_table(
 
     R are the entries of a head that are rotated.
 
-    The kind's attention factor is folded in. The model was trained on `trained` positions. Where
-    frequencies depend on a text's length (see `Rope.steady`), row p has those of a text of p + 1
-    tokens, by which position p is rotated when it is decoded.
+    The kind's attention factor is folded in. The model was trained on `trained` positions.
     """
     positions = np.arange(first, first + rows)[:, None]
     turns, factor = frequencies(rope, head_size, trained)
-    steady = rope.steady(trained)
-    if steady is not None and first + rows > steady:
-        beyond, _ = frequencies(rope, head_size, trained, np.maximum(positions + 1, steady + 1))
-        turns = np.where(positions < steady, turns, beyond)
     angles = (positions.astype(np.float32) * turns).astype(np.float64)  # float32 products
     scale = np.float32(factor)
     return _sines(angles, 0.5) * scale, _sines(angles, 0.0) * scale
 
 
-def check_call(config: DecoderConfig, first: int, rows: int) -> None:
-    """Refuse rows from `first` on whose frequencies would differ if run together.
-
-    transformers rotates all tokens of one call by the frequencies of the text that ends with the
-    last one, and leaves the keys of earlier calls unchanged. Where these depend on a text's length,
-    a table by position equals this only up to the length from which they do, or one token at a
-    time.
-
-    Raises:
-        InputError: Several rows at once that reach beyond that length.
-    """
-    if rows > 1 and first + rows > config.longest_prompt:
-        kinds = {rope.kind: rope for rope in config.ropes}
-        field = "original_max_position_embeddings"
-        field = field if "longrope" in kinds else "max_position_embeddings"
-        raise InputError(
-            f"a prompt of {first + rows} tokens or more is not supported with rope_type "
-            f"'{'longrope' if 'longrope' in kinds else 'dynamic'}'; allowed: "
-            f"{config.longest_prompt} ({field}), which generated tokens may exceed"
-        )
-
-
-def frequencies(
-    rope: Rope, head_size: int, trained: int, lengths: Lengths | None = None
-) -> tuple[Array, float]:
+def frequencies(rope: Rope, head_size: int, trained: int) -> tuple[Array, float]:
     """Return frequencies [R/2] float32 in radians per position, and the factor of the table.
 
     R are the entries of a head that are rotated.
-
-    `lengths` [rows, 1] are those of texts, for which frequencies are [rows, R/2]; without them,
-    frequencies are those of a text no longer than `rope.steady(trained)`.
     """
     with np.errstate(over="ignore", under="ignore"):  # a vast theta: no rotation
-        found, factor = _KINDS[rope.kind](rope, rope.rotated(head_size), trained, lengths)
+        found, factor = _KINDS[rope.kind](rope, rope.rotated(head_size), trained)
         if rope.divisors:
             found = found / np.array(rope.divisors, np.float32)
     return found, factor
@@ -124,28 +89,28 @@ def _wavelengths(theta: Any, head_size: int) -> Any:
     return _power(theta, np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
 
 
-def _default(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _default(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     return np.float32(1) / _wavelengths(rope.theta, size), 1.0
 
 
-def _linear(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _linear(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     factor = np.float32(dict(rope.parameters)["factor"])
     return np.float32(1) / _wavelengths(rope.theta, size) / factor, 1.0
 
 
-def _dynamic(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _dynamic(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     """YaRN, section 3.3: the base of "NTK-aware" interpolation by the length of the text.
 
     The stretch of a text of n tokens is s n / L - (s - 1), as transformers has it: 1 at L tokens.
     """
     factor = float(dict(rope.parameters)["factor"])
-    texts = np.float32(trained) if lengths is None else lengths.astype(np.float32)
-    stretch = np.float32(factor) * texts / np.float32(trained) - np.float32(factor - 1)
+    text = np.float32(max(rope.text or 0, trained))
+    stretch = np.float32(factor) * text / np.float32(trained) - np.float32(factor - 1)
     theta = np.float32(rope.theta) * _power(stretch, size / (size - 2))
     return np.float32(1) / _wavelengths(theta, size), 1.0
 
 
-def _yarn(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _yarn(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     """YaRN, sections 3.2 ("NTK-by-parts") and 3.4 (temperature).
 
     Pairs that turn more than beta_fast times in the original length keep their frequency, those
@@ -183,7 +148,7 @@ def _yarn_scale(given: Mapping[str, Any]) -> float:
     return scale(1)
 
 
-def _longrope(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _longrope(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     """LongRoPE: a divisor for each pair, from one list up to the original length, then another.
 
     The factor of the table is sqrt(1 + ln(s) / ln(L)), of L tokens stretched to s L.
@@ -191,13 +156,13 @@ def _longrope(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> t
     given = dict(rope.parameters)
     factor, original = given["factor"], given["original_max_position_embeddings"]
     scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    short, long = (np.array(given[name], np.float32) for name in ("short_factor", "long_factor"))
-    divisors = short if lengths is None else np.where(lengths > original, long, short)
+    name = "short_factor" if rope.text is None or rope.text <= original else "long_factor"
+    divisors = np.array(given[name], np.float32)
     turns = np.float32(1) / (divisors * _wavelengths(rope.theta, size))
     return turns, float(given.get("attention_factor", scale))
 
 
-def _llama3(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tuple[Any, float]:
+def _llama3(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     """Llama 3.1: long waves are divided by the factor, short ones kept, those between mixed."""
     given = dict(rope.parameters)
     turns = np.float32(1) / _wavelengths(rope.theta, size)
@@ -208,7 +173,7 @@ def _llama3(rope: Rope, size: int, trained: int, lengths: Lengths | None) -> tup
     return (one - kept) * turns / np.float32(given["factor"]) + kept * turns, 1.0
 
 
-_KINDS: Mapping[str, Callable[[Rope, int, int, Lengths | None], tuple[Any, float]]] = {
+_KINDS: Mapping[str, Callable[[Rope, int, int], tuple[Any, float]]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

@@ -175,7 +175,6 @@ class RequestMaker:
         self._most = config.max_num_seqs
         self._tokenizer = tokenizer
         self._vocabulary = runner.vocabulary
-        self._longest = runner.longest_prompt
         self.pooling = runner.pooling
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._adapters = [name for name, _ in config.adapters]
@@ -219,12 +218,6 @@ class RequestMaker:
             raise InputError(
                 f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
                 "than the context length (max_model_len)"
-            )
-        if len(tokens) > self._longest:
-            raise InputError(
-                f"the prompt has {len(tokens)} tokens: must be at most {self._longest} "
-                "(to which the frequencies of this model's rotation are constant); only generated "
-                "tokens may go beyond"
             )
         room = self._rows - len(tokens)
         if params.min_tokens > room:

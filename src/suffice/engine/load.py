@@ -71,7 +71,9 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     native.set_threads(config.threads)
     adapters = read_adapters(config.adapters, model, config.dtype)
     sample = lambda: tokenizer.encode(essay()[:SAMPLE])  # noqa: E731
-    runner = Runner(config, packed.decoder, sample, adapters, packed.stamp)
+    assert config.max_model_len is not None
+    decoder = DecoderWeights(model.fitted(config.max_model_len), packed.decoder.weights)
+    runner = Runner(config, decoder, sample, adapters, packed.stamp)
     runner.stored_as, runner.pooling = packed.stored_as, packed.pooling
     runner.proposer = _proposer(config.speculative_config, DraftModels(runner, load, shelf), model)
     return config, runner, tokenizer

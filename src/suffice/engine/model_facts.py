@@ -46,11 +46,6 @@ class ModelFacts:
         return self.decoder.bits_per_weight
 
     @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        return self.decoder.config.longest_prompt
-
-    @property
     def context(self) -> int:
         """The largest number of tokens in a sequence."""
         assert self.config.max_model_len is not None

@@ -106,11 +106,6 @@ class LoopRunner(Protocol):
         ...
 
     @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        ...
-
-    @property
     def most_drafts(self) -> int:
         """The largest number of tokens drafted for a step; 0 if there are no drafts."""
         ...

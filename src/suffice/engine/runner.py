@@ -300,8 +300,7 @@ class Runner(ModelWithTechniques):
 
     def _draftable(self, cache: KVCache) -> int:
         """Return how many rows may follow the committed ones in one step."""
-        # Beyond the longest prompt, several tokens would be rotated differently from single ones.
-        return min(self.longest_prompt, cache.limit) - cache.length
+        return cache.limit - cache.length
 
     def _grow(self, cache: KVCache, rows: int, drafts: int = 0) -> None:
         held, before = cache.bytes, cache.capacity

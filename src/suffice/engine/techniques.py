@@ -84,7 +84,8 @@ class ModelWithTechniques(ModelFacts):
                 return key_rounding(self._native, self.decoder.config, positions, sample)
 
         options = self.config.quantization, self.config.experts.left_out, self.runs_as, native.isa()
-        name = repr((self.stamp, options, positions, sample))
+        texts = [rope.text for rope in self.decoder.config.ropes]
+        name = repr((self.stamp, options, positions, sample, *filter(None, texts)))
         self.rounding = stored(name, fit) if self.stamp else fit()
         self._rounding = self.rounding.native
 

@@ -174,10 +174,9 @@ def check_fits(cases: Iterable[LatencyCase], llm: LLM) -> None:
     """Refuse requests that do not fit the context.
 
     Raises:
-        InputError: A request needs more tokens than the context holds, or its prompt is longer
-            than the model accepts.
+        InputError: A request needs more tokens than the context holds.
     """
-    context, longest = llm.config.max_model_len or 0, llm.runner.longest_prompt
+    context = llm.config.max_model_len or 0
     for case in cases:
         for number, prompt in enumerate(case.prompts, 1):
             tokens = len(prompt)
@@ -185,11 +184,6 @@ def check_fits(cases: Iterable[LatencyCase], llm: LLM) -> None:
                 raise InputError(
                     f"{case.name}: request {number} may need {tokens + case.most_tokens} tokens "
                     f"({tokens} and {case.most_tokens} new ones), but the context holds {context}"
-                )
-            if tokens > longest:
-                raise InputError(
-                    f"{case.name}: the prompt of request {number} has {tokens} tokens, but the "
-                    f"model accepts at most {longest}"
                 )
 
 

@@ -121,7 +121,7 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
 def context_length(llm: LLM) -> int:
     """Return the maximum number of tokens that a model can be run on in both modes."""
     assert llm.config.max_model_len is not None, "the config must be resolved"
-    return min(llm.config.max_model_len, llm.runner.longest_prompt)
+    return llm.config.max_model_len
 
 
 def fitted(pair: Pair, context: int) -> Pair:

@@ -322,7 +322,6 @@ def _calibration(
     model = Model(
         name=runner.config.model,
         context=runner.context,
-        longest_prompt=runner.longest_prompt,
         tile_rows=runner.tile_rows,
         known_rows=runner.known_rows,
         layers=len(runner.decoder.config.layers),

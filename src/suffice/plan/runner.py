@@ -174,11 +174,6 @@ class SimulatedRunner:
         return self.arena.used, self.arena.limit
 
     @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        return self._model.longest_prompt
-
-    @property
     def tile_unit(self) -> int:
         """Parts of a prompt, but for the last, have a multiple of this number of tokens."""
         return UNIT

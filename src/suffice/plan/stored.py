@@ -30,7 +30,6 @@ class Model(msgspec.Struct, frozen=True):
 
     name: str
     context: int
-    longest_prompt: int
     tile_rows: int
     known_rows: int
     layers: int

@@ -13,7 +13,6 @@ import torch
 
 from suffice.decoder.blocks import Attention, DenseMLP, ExpertMLP
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.rope import check_call
 from suffice.decoder.weights import DecoderWeights, Watch
 from suffice.errors import InputError
 from suffice.quant import PackedLinear
@@ -102,7 +101,6 @@ class TorchDecoder(DecoderWeights):
                 f"{first + len(tokens)} tokens are more than the model has positions; "
                 f"allowed: {config.trained_positions}"
             )
-        check_call(config, first, len(tokens))
 
     def _through(
         self,

@@ -74,11 +74,6 @@ class DraftRunner(Protocol):
     """A second model with the memory of its sequences; see `engine.protocol.Runner`."""
 
     @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        ...
-
-    @property
     def context(self) -> int:
         """The largest number of tokens in a sequence."""
         ...

@@ -93,7 +93,7 @@ class ByModel:
 
     def __init__(self, runner: DraftRunner) -> None:
         self._runner = runner
-        self._limit = min(runner.longest_prompt, runner.context)
+        self._limit = runner.context
 
     def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
         """Return drafts that continue each sample's text, in shape i or less of it."""

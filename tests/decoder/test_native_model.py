@@ -44,9 +44,8 @@ def models(folder: Path, quant: str = "none:dtype=float32") -> tuple[TorchDecode
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoints: Any) -> None:
     folder = checkpoints(variant)
-    decoder, _ = models(folder)
-    tokens = TOKENS.tolist()
-    decoder = TorchDecoder(decoder.config.fitted(len(tokens)), decoder.weights)
+    kept, tokens = loaded(folder, "none:dtype=float32"), TOKENS.tolist()
+    decoder = TorchDecoder(kept.config.fitted(len(tokens)), kept.weights)
     model = NativeModel(decoder, 64)
     exact, same = hf_reference.exact_and_single(folder, tuple(tokens))
     for sizes in ([*[1] * 8, 20, *[1] * 12], [16, 16, 8], [7, 1, 1, 12, 3, 16]):

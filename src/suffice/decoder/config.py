@@ -117,8 +117,8 @@ class Rope:
 
     `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
     if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all. `text`: where frequencies depend on a text's length, they are those of so many tokens;
-    None: those of the length that the model was first trained on (see `fitted`).
+    of all. `text`: the length in tokens whose frequencies it has, where these depend on the text's;
+    None: that on which the model was first trained (see `fitted`).
 
     Raises:
         InputError: An unknown kind, a parameter that it lacks or does not know, an impossible

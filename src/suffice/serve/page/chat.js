@@ -4,7 +4,7 @@ import { Answer, said } from "./answer.js";
 import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { save } from "./export.js";
-import { byId } from "./format.js";
+import { byId, place } from "./format.js";
 import { frame } from "./frames.js";
 import { Kept } from "./kept.js";
 import { List } from "./list.js";
@@ -79,7 +79,9 @@ export class Chat {
     this.models.choose(conversation.model);
     history.replaceState(null, "", `#${conversation.id}`);
     this.show();
+    this.down();
     this.opened();
+    this.composer.focus();
   }
 
   // Begin a conversation, with the settings of the one before it.
@@ -88,6 +90,7 @@ export class Chat {
     history.replaceState(null, "", location.pathname + location.search);
     this.show();
     this.opened();
+    this.composer.focus();
   }
 
   rename(conversation, title) {
@@ -112,7 +115,7 @@ export class Chat {
       this.update();
     } else {
       this.shown = found ?? new Conversation();
-      this.show();
+      this.follow(() => this.show());
     }
   }
 
@@ -159,9 +162,7 @@ export class Chat {
     if (this.running) return;
     this.shown.show(node);
     this.keep(this.shown);
-    const { scrollTop } = byId("scroller");
     this.show();
-    byId("scroller").scrollTop = scrollTop;
     const { item } = this.messages.find((each) => each.node === node);
     const [first, second] = item.querySelectorAll(".acts button[aria-label$=version]:not(:disabled)");
     (second?.ariaLabel === says ? second : first).focus();
@@ -187,9 +188,10 @@ export class Chat {
     Object.assign(conversation, { model, settings: this.settings.kept });
     this.keep(conversation, Date.now());
     history.replaceState(null, "", `#${conversation.id}`);
-    this.show();
+    this.show(question);
     draw.now();
-    byId("text").focus();
+    this.down();
+    this.composer.focus();
     const error = await answer.run({ ...(model && { model }), messages, ...fields });
     draw.now();
     this.finish(conversation, answer.node, error);
@@ -200,11 +202,8 @@ export class Chat {
   draw({ node }, spoken, loading) {
     const message = this.messages.at(-1);
     if (message?.node !== node) return;
-    const scroller = byId("scroller");
-    const low = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
-    message.show({ running: true, loading });
+    this.follow(() => message.show({ running: true, loading }));
     spoken.hear(node);
-    if (low) scroller.scrollTop = scroller.scrollHeight;
   }
 
   finish(conversation, node, error) {
@@ -216,26 +215,40 @@ export class Chat {
       if (conversation === this.shown && this.composer.empty) this.composer.fill(question.content, question.files);
     }
     if (this.all.includes(conversation)) this.keep(conversation, Date.now());
-    if (conversation === this.shown) this.show();
+    if (conversation === this.shown) this.follow(() => this.show(node, question));
     if (error) this.refused(error);
-    this.models.know().catch(() => {});
+    if (node.model) this.models.know().catch(() => {});
   }
 
-  // Show the path of the conversation.
-  show() {
-    const { shown } = this;
-    this.messages = shown.path.map((node) => new Message(node, shown.siblings(node), {
-      edit: (text) => this.edit(node, text),
-      again: () => this.answer(node.role === "user" ? node : shown.node(node.parent)),
-      show: (other, says) => this.choose(other, says),
-    }));
+  // Show the path of the conversation, with what the `touched` messages are now.
+  show(...touched) {
+    const { shown, messages: old } = this;
+    this.messages = shown.path.map((node) => {
+      const siblings = shown.siblings(node);
+      return old.find((each) => each.node === node && each.versions === siblings.length)
+        ?? new Message(node, siblings, {
+          edit: (text) => this.edit(node, text),
+          again: () => this.answer(node.role === "user" ? node : shown.node(node.parent)),
+          show: (other, says) => this.choose(other, says),
+        });
+    });
     for (const message of this.messages) {
-      const running = this.running?.node === message.node;
-      message.show({ running, many: this.about?.attentions.length > 1 });
+      if (old.includes(message) && !touched.includes(message.node)) continue;
+      message.show({ running: this.running?.node === message.node, many: this.about?.attentions.length > 1 });
     }
-    byId("messages").replaceChildren(...this.messages.map(({ item }) => item));
+    place(byId("messages"), this.messages.map(({ item }) => item));
     this.update();
+  }
+
+  down() {
     byId("scroller").scrollTop = byId("scroller").scrollHeight;
+  }
+
+  // Do something that changes messages; if the end was seen before, it is seen then.
+  follow(work) {
+    const { scrollHeight, scrollTop, clientHeight } = byId("scroller");
+    work();
+    if (scrollHeight - scrollTop - clientHeight < 40) this.down();
   }
 
   update() {

@@ -25,13 +25,13 @@ const LANGUAGES = {  // of lib/languages, and how else they are called
   xml: "html svg xhtml vue",
   yaml: "yml",
 };
-const NAMES = new Map(Object.entries(LANGUAGES).flatMap(([file, others]) => (
+export const NAMES = new Map(Object.entries(LANGUAGES).flatMap(([file, others]) => (
   [file, ...others.split(" ")].map((name) => [name, file])
 )));
 const loaded = new Map();  // language: a promise of highlight.js, which knows it then
 
 // Return highlight.js, which knows a language then, or null if the server does not send it.
-async function knowing(language) {
+export async function knowing(language) {
   if (!loaded.has(language)) loaded.set(language, loading(language));
   return loaded.get(language).catch(() => {
     loaded.delete(language);

@@ -78,6 +78,11 @@ export class Composer {
     this.grow();
   }
 
+  // Let the user write, unless a keyboard would come up over the page.
+  focus() {
+    if (matchMedia("(hover: hover)").matches) this.text.focus();
+  }
+
   get empty() {
     return !this.text.value.trim() && !this.files.length;
   }

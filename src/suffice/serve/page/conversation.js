@@ -58,10 +58,10 @@ export class Conversation {
     }
   }
 
-  // Take back a message that nothing follows.
+  // Take back an answer that has nothing; the one before it is shown, if there is one.
   drop(node) {
     this.nodes.splice(this.nodes.indexOf(node), 1);
-    if (this.leaf === node.id) this.leaf = node.parent;
+    this.show(this.node(node.parent));
   }
 
   // What a request says of the messages up to one.

@@ -79,8 +79,10 @@ export class List {
     const item = this.at(conversation.id);
     const field = element("input", { "aria-label": "Name of the conversation" });
     field.value = conversation.name;
+    let ended = false;
     const end = (keep) => {
-      if (!field.isConnected) return;
+      if (ended) return;
+      ended = true;  // a field that goes loses the focus, which ends it, too
       field.remove();
       if (keep && field.value.trim()) this.does.rename(conversation, field.value.trim());
       this.draw();

@@ -79,13 +79,13 @@ function panes() {
   });
 }
 
-// Another conversation is shown: the next thing is to write, without a keyboard over the page.
+// Another conversation is shown, so it is seen.
 function opened() {
   if (narrow.matches) byId("list").hidePopover();
-  if (matchMedia("(hover: hover)").matches) byId("text").focus();
 }
 
 function shortcuts() {
+  if (/Mac|iP/.test(navigator.platform)) byId("new").querySelector("kbd").textContent = "⌘ K";
   document.addEventListener("keydown", (event) => {
     const open = document.querySelector("dialog[open], :popover-open");
     if (event.key === "Escape" && !open) {
@@ -120,4 +120,4 @@ panes();
 shortcuts();
 begin();
 chat.begin();
-byId("text").focus();
+chat.composer.focus();

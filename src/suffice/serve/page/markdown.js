@@ -2,16 +2,16 @@
 // nothing of it loads or leads anywhere.
 
 import { CodeBlock } from "./code.js";
-import { element } from "./format.js";
+import { element, place } from "./format.js";
 import { lexer } from "./lib/marked.js";
 
 const DEEPEST = 24;  // of parts in parts; what is deeper is shown as it was written
 const FIRST_HEADING = 3;  // under those of the page
 const ENTITY = /&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]+));/gi;
-const ENTITIES = {
+const ENTITIES = new Map(Object.entries({
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", deg: "°", times: "×",
   hellip: "…", mdash: "—", ndash: "–", rarr: "→", larr: "←", bull: "•", middot: "·", euro: "€",
-};
+}));
 
 export class Markdown {
   constructor() {
@@ -20,26 +20,18 @@ export class Markdown {
     this.links = "";
   }
 
-  clear() {
-    this.shown = [];
-    this.box.replaceChildren();
-  }
-
   // Show a text; parts that have not changed are left alone.
   show(text) {
     const tokens = lexed(text);
     const links = JSON.stringify(tokens.links);
-    if (links !== this.links) this.clear();  // an address at the end may be of a link before it
+    if (links !== this.links) this.shown = [];  // an address at the end may be of a link before it
     this.links = links;
     const depths = [];
     const found = tokens.filter(seen).map((token, at) => {
       const level = token.type === "heading" ? under(depths, token.depth) : 0;
       return again(this.shown[at], token) ?? fresh(token, level);
     });
-    for (const old of this.shown) if (!found.includes(old)) old.made.remove();
-    found.forEach(({ made }, at) => {
-      if (this.box.children[at] !== made) this.box.insertBefore(made, this.box.children[at] ?? null);
-    });
+    place(this.box, found.map(({ made }) => made));
     this.shown = found;
   }
 }
@@ -167,7 +159,7 @@ function link(inner, { href, text, autolink }) {
 function decoded(text) {
   return text.replace(ENTITY, (whole, decimal, hex, name) => {
     const code = decimal ? Number(decimal) : parseInt(hex, 16);
-    if (name) return ENTITIES[name] ?? whole;
+    if (name) return ENTITIES.get(name) ?? whole;
     return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : whole;
   });
 }

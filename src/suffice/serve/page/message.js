@@ -11,6 +11,7 @@ export class Message {
   constructor(node, siblings, does) {
     this.node = node;
     this.does = does;
+    this.versions = siblings.length;
     const user = node.role === "user";
     const who = element("span", { class: "unseen" }, user ? "You: " : "Answer: ");
     this.text = user ? null : new Markdown();
@@ -20,27 +21,27 @@ export class Message {
     this.item = element("li", { class: `message ${node.role}` }, who, ...files, this.body, this.under);
     this.actions = actions(this, siblings);
     this.item.append(this.actions);
-    if (!user) this.item.setAttribute("aria-busy", "false");
   }
 
-  // Show what the message is now. `model` is the name of one that is not loaded yet, `many` and
-  // `model` are of `costs`.
-  show({ running = false, loading = "", ...more } = {}) {
+  // Show what the message is now. `loading` is the name of a model that is not loaded yet; `many`
+  // is of `costs`.
+  show({ running = false, loading = "", many } = {}) {
     const { node } = this;
     this.item.classList.toggle("running", running);
-    if (node.role === "user") {
+    if (this.text) {
+      this.item.setAttribute("aria-busy", String(running));
+      if (node.reasoning) this.think(running && !node.content && !node.calls);
+      this.text.show(node.content);
+      if (node.calls) this.call(running);
+    } else {
       this.body.textContent = node.content;
-      return;
     }
-    this.item.setAttribute("aria-busy", String(running));
-    if (node.reasoning) this.think(running && !node.content && !node.calls);
-    this.text.show(node.content);
-    if (node.calls) this.call(running);
-    const line = running ? waiting(node, loading) : null;
-    const cost = running ? [] : costs({ ...node, ...more });
+    const line = running ? waiting(node, loading) : "";
+    const cost = running ? [] : costs({ ...node, many });
     this.under.replaceChildren(
       ...(line ? [element("p", { class: "reading" }, line)] : []),
       ...(cost.length ? [element("div", { class: "cost" }, ...cost)] : []),
+      ...(node.error ? [element("p", { class: "error", role: "alert" }, node.error)] : []),
     );
   }
 
@@ -117,9 +118,6 @@ export class Message {
     field.focus();
   }
 
-  fail(line) {
-    this.under.append(element("p", { class: "error", role: "alert" }, line));
-  }
 }
 
 function actions(message, siblings) {
@@ -159,11 +157,11 @@ function file({ name, text }) {
 
 // What an answer waits for, before its first token.
 function waiting({ content, reasoning, calls, progress }, loading) {
-  if (content || reasoning || calls) return null;
+  if (content || reasoning || calls) return "";
   if (progress && progress.processed < progress.total) {
     return `reading ${count(progress.processed)} of ${count(progress.total)} tokens`;
   }
-  return loading && !progress ? `waiting for ${loading} to be loaded` : null;
+  return loading && !progress ? `waiting for ${loading} to be loaded` : "";
 }
 
 function indented(text) {

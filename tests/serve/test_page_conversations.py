@@ -175,9 +175,9 @@ def test_what_came_of_an_answer_is_kept(
         page = opened.page
         opened.say("to be")
         until(lambda: len(page.inner_text(".message.assistant .body")) > 20)
-        text = page.inner_text(".message.assistant .body")
         page.click("#stop")
         playwright.expect(page.locator(".cost")).to_contain_text("stopped")
+        text = page.inner_text(".message.assistant .body")
         again(opened)
         playwright.expect(page.locator(".cost")).to_contain_text("stopped")
         assert page.inner_text(".message.assistant .body") == text

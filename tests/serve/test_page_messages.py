@@ -20,7 +20,8 @@ CALL = 'Now.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ош"}}\n<
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 SAID = """() => {
   window.heard = [];
-  new MutationObserver(() => heard.push(document.querySelector('#said').textContent))
+  const told = ({ addedNodes }) => [...addedNodes].map(({ data }) => data);
+  new MutationObserver((records) => heard.push(...records.flatMap(told)))
     .observe(document.querySelector('#said'), { childList: true });
 }"""
 

@@ -189,11 +189,10 @@ export class Chat {
     this.keep(conversation, Date.now());
     history.replaceState(null, "", `#${conversation.id}`);
     this.show(question);
-    draw.now();
+    draw();
     this.down();
     this.composer.focus();
     const error = await answer.run({ ...(model && { model }), messages, ...fields });
-    draw.now();
     this.finish(conversation, answer.node, error);
     if (this.shown === conversation) spoken.end(error?.message ?? answer.node.content);
   }
@@ -201,7 +200,7 @@ export class Chat {
   // Show what has come of an answer, if its conversation is the one that is shown.
   draw({ node }, spoken, loading) {
     const message = this.messages.at(-1);
-    if (message?.node !== node) return;
+    if (message?.node !== node || this.running?.node !== node) return;
     this.follow(() => message.show({ running: true, loading }));
     spoken.hear(node);
   }

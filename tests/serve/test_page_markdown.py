@@ -205,7 +205,7 @@ def test_nothing_that_a_model_writes_becomes_markup(
         text,
     )
     allowed = {*TAGS.split(), *(f"@{name}" for name in ATTRIBUTES.split())}
-    assert found and set(found) - allowed <= {"href=page/icons.svg#copy"}
+    assert found and set(found) - allowed <= {"href=#i-copy"}
     asked = [each.url for each in opened.requests[before:]]
     assert all(url.startswith(server.url + "/") for url in asked)
     assert page.title() == "scripted \N{EN DASH} suffice" and page.url.startswith(server.url)
@@ -235,6 +235,6 @@ def test_code_is_copied(serving: Callable[..., Any], opening: Callable[..., Open
         assert answer.locator(".head span").inner_text() == "py"
         answer.locator(".head").get_by_label("Copy").click()
         playwright.expect(answer.locator(".head use")).to_have_attribute(
-            "href", "page/icons.svg#check"
+            "href", "#i-check"
         )
         assert opened.page.evaluate("navigator.clipboard.readText()") == "x = '<b>'"

@@ -4,13 +4,13 @@ import { element } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Return one of the pictures of icons.svg; it says nothing to screen readers.
+// Return one of the pictures of index.html; it says nothing to screen readers.
 export function icon(name) {
   const made = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");
   made.setAttribute("class", "icon");
   made.setAttribute("aria-hidden", "true");
-  use.setAttribute("href", `page/icons.svg#${name}`);
+  use.setAttribute("href", `#i-${name}`);
   made.append(use);
   return made;
 }

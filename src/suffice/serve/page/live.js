@@ -17,7 +17,7 @@ export class Live {
     const chosen = (cell, aloud) => this.tell(cell, aloud);
     this.keys = new Heat(byId("keys"), chosen);
     this.values = new Heat(byId("values"), chosen);
-    this.tokens = new Spark("Tokens per second", rate);
+    this.tokens = new Spark("Tokens / s", rate);
     this.first = new Spark("First token", duration, 8);
     this.gap = new Spark("Between tokens", duration);
     byId("sparks").append(this.tokens.box, this.first.box, this.gap.box);

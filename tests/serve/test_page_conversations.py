@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from browsing import Opened, axe, browser, faults, opening, playwright
+from browsing import Opened, axe, browser, faults, held, opening, playwright
 from serving import Served, until
 
-__all__ = ["axe", "browser", "opening"]  # fixtures
+__all__ = ["axe", "browser", "held", "opening"]  # fixtures
 
 NAMES = "#conversations .open"
 BLOCKED = """
@@ -135,14 +133,6 @@ def test_an_answer_is_edited(server: Served, opening: Callable[..., Opened]) -> 
     opened.ask("on")
     said = [each["content"] for each in opened.bodies[1]["messages"]]
     assert said == ["to be", "**Mine**", "on"]
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A file, and the options of an engine whose answers stop after 10 tokens while it exists."""
-    hold = tmp_path / "hold"
-    hold.touch()
-    return hold, {"hold": str(hold), "hold_after": 10}
 
 
 def test_an_answer_goes_on_while_another_conversation_is_shown(

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from test_faults import idle
 
-from browsing import Opened, axe, browser, faults, opening, playwright
+from browsing import Opened, axe, browser, faults, held, opening, playwright
 from serving import Served, until
 
 CODE = "Here **is** `x`:\n\n```python\nprint('<b>1</b>')\n```\nDone."
 NONE = "\N{EN DASH}"  # stands where there is no value
 SHARE = "read 38 % of the rows"  # of the scripted engine: 10 keys and 5 values of 20
-__all__ = ["axe", "browser", "opening"]  # fixtures
+__all__ = ["axe", "browser", "held", "opening"]  # fixtures
 
 
 def test_no_request_leaves_the_server(server: Served, opening: Callable[..., Opened]) -> None:
@@ -26,14 +26,6 @@ def test_no_request_leaves_the_server(server: Served, opening: Callable[..., Ope
     asked = [each.url for each in opened.requests]
     assert len(asked) >= 10
     assert [url for url in asked if not url.startswith(server.url + "/")] == []
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A file, and the options of an engine whose answers stop after 10 tokens while it exists."""
-    hold = tmp_path / "hold"
-    hold.touch()
-    return hold, {"hold": str(hold), "hold_after": 10}
 
 
 def test_an_answer_is_streamed_and_tells_what_it_read(

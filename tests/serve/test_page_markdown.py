@@ -234,7 +234,5 @@ def test_code_is_copied(serving: Callable[..., Any], opening: Callable[..., Open
         answer = opened.ask()
         assert answer.locator(".head span").inner_text() == "py"
         answer.locator(".head").get_by_label("Copy").click()
-        playwright.expect(answer.locator(".head use")).to_have_attribute(
-            "href", "#i-check"
-        )
+        playwright.expect(answer.locator(".head use")).to_have_attribute("href", "#i-check")
         assert opened.page.evaluate("navigator.clipboard.readText()") == "x = '<b>'"

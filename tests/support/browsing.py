@@ -99,6 +99,14 @@ def opening(browser: Any) -> Iterator[Callable[..., Opened]]:
     assert not complaints
 
 
+@pytest.fixture
+def held(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A file, and the options of an engine whose answers stop after 10 tokens while it exists."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    return hold, {"hold": str(hold), "hold_after": 10}
+
+
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The source of axe-core, which checks a page's accessibility; see CONTRIBUTING.md."""

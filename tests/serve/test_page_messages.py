@@ -11,7 +11,8 @@ import pytest
 
 import speaking
 from browsing import Opened, axe, browser, faults, opening, playwright
-from serving import Served, served
+from serving import ENGINE, Served, served, served_models, until
+from suffice.serve.settings import Settings
 
 __all__ = ["axe", "browser", "opening"]  # fixtures
 
@@ -215,28 +216,51 @@ def test_one_of_several_models_is_chosen(
 
 
 def test_a_model_that_is_not_loaded(
-    serving: Callable[..., Any], opening: Callable[..., Opened], tmp_path: Path
+    words: Path, engine_path: None, opening: Callable[..., Opened], tmp_path: Path
 ) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    cards = [
-        {"id": name, "status": {"value": state}}
-        for name, state in (("a", "loaded"), ("b", "unloaded"), ("c", "loading"), ("d", "failed"))
-    ]
-    with serving(served_names=("a", "b"), options={"hold": str(hold)}) as server:
+    late = tmp_path / "late"
+    late.touch()
+    options = {"model": str(words), "late": str(late)}
+    shared: dict[str, Any] = {"engine": ENGINE, "port": 0, "options": options}
+    limits = {"attentions": ["certified:eps=0.1"]}
+    with served_models(
+        [Settings(model="aa", **shared), Settings(model="bb", limits=limits, **shared)]
+    ) as server:
         opened = opening(server)
         page = opened.page
-        page.route("**/v1/models", lambda route: route.fulfill(json={"data": cards}))
-        page.reload()
-        playwright.expect(page.locator("#models option")).to_have_text(
-            ["a", "b (not loaded)", "c (loading)", "d (failed)"]
-        )
-        page.select_option("#models", "b")
+        states = page.locator("#models option")
+        playwright.expect(states).to_have_text(["aa (not loaded)", "bb (not loaded)"])
+        with page.expect_request("**/live?model=bb"):
+            page.select_option("#models", "bb")
+        assert page.inner_text("#facts") == "not loaded"
         opened.say("to be")
-        playwright.expect(page.locator(".reading")).to_have_text("waiting for b to be loaded")
-        hold.unlink()
+        playwright.expect(page.locator(".reading")).to_have_text("waiting for bb to be loaded")
+        late.unlink()
         playwright.expect(page.locator(".message .cost")).to_be_visible()
-        assert page.locator(".reading").count() == 0
+        playwright.expect(states).to_have_text(["aa (not loaded)", "bb"])
+        playwright.expect(page.locator("#facts")).to_contain_text("exact attention, 512 tokens")
+        playwright.expect(page.locator("#attention option")).to_have_count(2)
+        until(lambda: page.inner_text("#state") == "idle")
+
+
+def test_a_model_that_cannot_be_loaded(
+    words: Path, engine_path: None, opening: Callable[..., Opened]
+) -> None:
+    options = {"model": str(words)}
+    shared: dict[str, Any] = {"engine": ENGINE, "port": 0}
+    given = [options, options | {"fail": "this"}]
+    with served_models(
+        [
+            Settings(model=name, options=each, **shared)
+            for name, each in zip(("aa", "bb"), given, strict=True)
+        ]
+    ) as server:
+        opened = opening(server, sound=False)  # the browser itself notes the status
+        page = opened.page
+        page.select_option("#models", "bb")
+        opened.say("to be")
+        playwright.expect(page.locator(".message .error")).to_contain_text("cannot be used")
+        playwright.expect(page.locator("#models option").last).to_have_text("bb (failed)")
 
 
 def test_a_question_without_an_answer_is_not_lost(

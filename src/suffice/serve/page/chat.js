@@ -17,8 +17,8 @@ const SAVE_MILLISECONDS = 2000;  // between two times that an answer is kept whi
 
 export class Chat {
   // `refused` is called with each error; it asks for a key if that is what is missing. `opened` is
-  // called when another conversation is shown.
-  constructor(refused, opened) {
+  // called when another conversation is shown, `chosen` when another model is, or when it is loaded.
+  constructor(refused, opened, chosen) {
     this.refused = refused;
     this.opened = opened;
     this.about = null;
@@ -27,7 +27,8 @@ export class Chat {
     this.messages = [];  // of the path that is shown
     this.answers = new Map();  // those that are being given, by their conversations' ids
     this.settings = new Settings();
-    this.models = new Models();
+    this.chosen = chosen;
+    this.models = new Models(chosen);
     this.composer = new Composer((text, files) => this.say(text, files));
     this.list = new List({
       open: (conversation) => this.open(conversation),
@@ -56,12 +57,10 @@ export class Chat {
     else this.update();
   }
 
-  // Take what the server says of itself.
-  async know(about) {
+  // Take what the server says of the model that is chosen.
+  know(about) {
     this.about = about;
     this.settings.know(about);
-    await this.models.know();
-    this.models.choose(this.shown.model);
   }
 
   tell(line) {
@@ -216,7 +215,7 @@ export class Chat {
     if (this.all.includes(conversation)) this.keep(conversation, Date.now());
     if (conversation === this.shown) this.follow(() => this.show(node, question));
     if (error) this.refused(error);
-    if (node.model) this.models.know().catch(() => {});
+    if (node.model) this.models.know().then(this.chosen, this.refused);
   }
 
   // Show the path of the conversation, with what the `touched` messages are now.

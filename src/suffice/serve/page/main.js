@@ -3,13 +3,13 @@
 import { Chat } from "./chat.js";
 import { byId, bytes, count } from "./format.js";
 import { Live } from "./live.js";
-import { asked, key, setKey } from "./server.js";
+import { asked, key, of, setKey } from "./server.js";
 import { recalled, remember } from "./storage.js";
 
 const THEMES = ["auto", "light", "dark"];
 const narrow = matchMedia("(max-width: 1120px)");  // as in style.css
 
-const chat = new Chat(refused, opened);
+const chat = new Chat(refused, opened, () => know().catch(refused));
 const live = new Live(refused);
 
 function refused(error) {
@@ -97,16 +97,27 @@ function shortcuts() {
   });
 }
 
+// Show what the server says of the model that is chosen.
+async function know() {
+  const { chosen } = chat.models;
+  const about = await asked(of("page/server", chosen));
+  if (chosen !== chat.models.chosen) return;  // another one since
+  byId("model").textContent = about.model;
+  document.title = `${chosen ?? about.model} – suffice`;
+  const size = about.weight_bytes ? `${bytes(about.weight_bytes)}, ` : "";
+  const length = `${count(about.max_model_len)} tokens of context`;
+  byId("facts").textContent = about.attentions.length
+    ? `${size}${about.attentions[0]} attention, ${length}`
+    : "not loaded";
+  chat.know(about);
+  live.aim(chosen);
+}
+
 async function begin() {
   try {
-    const about = await asked("page/server");
-    byId("model").textContent = about.model;
-    document.title = `${about.model} – suffice`;
-    const size = about.weight_bytes ? `${bytes(about.weight_bytes)}, ` : "";
-    const own = about.attentions[0];
-    byId("facts").textContent = `${size}${own} attention, ${count(about.max_model_len)} tokens of context`;
-    await chat.know(about);
-    live.watch();
+    await chat.models.know();
+    chat.models.choose(chat.shown.model);
+    await know();
   } catch (error) {
     refused(error);
     live.say("bad", error.message);

@@ -3,11 +3,14 @@
 import { byId, element } from "./format.js";
 import { asked } from "./server.js";
 
-const STATES = { unloaded: " (not loaded)", loading: " (loading)", failed: " (failed)" };
+const STATES = { unloaded: " (not loaded)", loading: " (loading)" };
 
 export class Models {
-  constructor() {
+  // `changed` is called when another model is chosen.
+  constructor(changed) {
     this.choice = byId("models");
+    this.changed = changed;
+    this.choice.addEventListener("change", changed);
     this.choice.addEventListener("focus", () => this.know().catch(() => {}));
   }
 
@@ -20,7 +23,7 @@ export class Models {
     byId("model").hidden = several;
     cards.forEach(({ id, status }, at) => {
       if (this.choice.options[at]?.value !== id) this.choice.add(element("option", { value: id }), at);
-      this.choice.options[at].textContent = `${id}${STATES[status?.value] ?? ""}`;
+      this.choice.options[at].textContent = `${id}${state(status)}`;
     });
     this.choice.length = cards.length;
   }
@@ -31,7 +34,9 @@ export class Models {
   }
 
   choose(name) {
-    if ([...this.choice.options].some(({ value }) => value === name)) this.choice.value = name;
+    if (name === this.choice.value || ![...this.choice.options].some(({ value }) => value === name)) return;
+    this.choice.value = name;
+    this.changed();
   }
 
   // The name of the model that is chosen, if it is not loaded yet.
@@ -39,4 +44,9 @@ export class Models {
     const card = this.cards?.find(({ id }) => id === this.chosen);
     return card?.status && card.status.value !== "loaded" ? card.id : "";
   }
+}
+
+// What is said of a model's state; nothing if it is loaded.
+function state({ value, failed } = {}) {
+  return failed ? " (failed)" : STATES[value] ?? "";
 }

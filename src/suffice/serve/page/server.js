@@ -51,6 +51,11 @@ async function reason(response) {
   }
 }
 
+// The address of what a path says of a model; the first of the server's if none is named.
+export function of(path, model) {
+  return model ? `${path}?model=${encodeURIComponent(model)}` : path;
+}
+
 export async function asked(path) {
   return (await sent(path)).json();
 }

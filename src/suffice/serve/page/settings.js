@@ -3,6 +3,7 @@
 import { byId, element } from "./format.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+const PLAIN = { temperature: "1", top_p: "1", top_k: "all" };  // where a model has no default
 const KEPT = ["system", ...NUMBERS, "reasoning_effort", "tools"];
 
 export class Settings {
@@ -19,10 +20,13 @@ export class Settings {
     byId("settings-button").setAttribute("aria-expanded", String(wanted));
   }
 
-  // Take what the server says of itself: defaults of the fields, and techniques to choose from.
+  // Take what the server says of a model: defaults of the fields, and techniques to choose from.
   know({ sampling, attentions }) {
-    for (const [name, value] of Object.entries(sampling)) byId(name).placeholder = value;
-    byId("attention").replaceChildren(...attentions.map((name) => element("option", { value: name }, name)));
+    for (const [name, value] of Object.entries({ ...PLAIN, ...sampling })) byId(name).placeholder = value;
+    const choice = byId("attention");
+    const chosen = choice.value;
+    choice.replaceChildren(...attentions.map((name) => element("option", { value: name }, name)));
+    if (attentions.includes(chosen)) choice.value = chosen;
     byId("attention-field").hidden = attentions.length < 2;
   }
 

@@ -118,10 +118,10 @@ export class Chat {
     }
   }
 
-  // Keep a conversation, which becomes the newest if something was said.
-  keep(conversation, changed = conversation.changed) {
-    conversation.changed = changed;
-    if (changed > (this.all[0]?.changed ?? 0)) {
+  // Keep a conversation; it becomes the newest if something was said.
+  keep(conversation, spoken = false) {
+    if (spoken) {
+      conversation.changed = Date.now();
       this.all = [conversation, ...this.all.filter((each) => each !== conversation)];
     }
     this.kept.save(conversation);
@@ -132,7 +132,9 @@ export class Chat {
     if (this.running || !this.settings.sound) return;
     const { last } = this.shown;
     const asked = last?.role === "user" ? last : null;  // and had no answer
-    const same = asked && asked.content === content && (asked.files ?? []).length === files.length;
+    const before = asked?.files ?? [];
+    const same = asked?.content === content && before.length === files.length
+      && files.every((file, at) => file === before[at]);
     this.composer.fill("");
     this.answer(same ? asked : this.ask(asked ? asked.parent : this.shown.leaf, content, files));
   }
@@ -152,7 +154,7 @@ export class Chat {
       this.answer(this.ask(node.parent, content, node.files));
     } else {
       this.shown.add(node.parent, { role: node.role, content });
-      this.keep(this.shown, Date.now());
+      this.keep(this.shown, true);
       this.show();
     }
   }
@@ -185,7 +187,7 @@ export class Chat {
     });
     this.answers.set(conversation.id, answer);
     Object.assign(conversation, { model, settings: this.settings.kept });
-    this.keep(conversation, Date.now());
+    this.keep(conversation, true);
     history.replaceState(null, "", `#${conversation.id}`);
     this.show(question);
     draw();
@@ -212,7 +214,7 @@ export class Chat {
       conversation.drop(node);
       if (conversation === this.shown && this.composer.empty) this.composer.fill(question.content, question.files);
     }
-    if (this.all.includes(conversation)) this.keep(conversation, Date.now());
+    if (this.all.includes(conversation)) this.keep(conversation, true);
     if (conversation === this.shown) this.follow(() => this.show(node, question));
     if (error) this.refused(error);
     if (node.model) this.models.know().then(this.chosen, this.refused);

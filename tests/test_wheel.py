@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from suffice.serve.page import FILES
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -84,8 +86,9 @@ def test_the_demo_runs_without_a_compiler_and_without_torch(
 
 
 def test_the_servers_page_is_in_the_wheel(installed: Path) -> None:
-    code = "from importlib.resources import files as f; print([p.name for p in f('{}').iterdir()])"
-    found = ran(installed / "python", "-c", code.format("suffice.serve.page"), folder=installed)
-    page = ROOT / "src" / "suffice" / "serve" / "page"
-    for each in page.glob("*.*"):
-        assert f"'{each.name}'" in found
+    code = "from suffice.serve.page import FILES; print(sorted(FILES))"
+    assert ran(installed / "python", "-c", code, folder=installed).strip() == str(sorted(FILES))
+    licences = "from importlib.metadata import files; print([str(p) for p in files('suffice')])"
+    assert "licenses/src/suffice/serve/page/lib/LICENSES.txt" in ran(
+        installed / "python", "-c", licences, folder=installed
+    )

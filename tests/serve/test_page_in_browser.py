@@ -3,98 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_faults import idle
 
+from browsing import Opened, axe, browser, faults, held, opening, playwright
 from serving import Served, until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-PATIENCE = 60_000  # milliseconds: a machine may be busy
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CODE = "Here **is** `x`:\n\n```python\nprint('<b>1</b>')\n```\nDone."
-HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 NONE = "\N{EN DASH}"  # stands where there is no value
 SHARE = "read 38 % of the rows"  # of the scripted engine: 10 keys and 5 values of 20
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless browser; `SUFFICE_CHROMIUM` names its program."""
-    named = os.environ.get("SUFFICE_CHROMIUM")
-    path = named or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no Chromium: install it, or name it as SUFFICE_CHROMIUM")
-    playwright.expect.set_options(timeout=PATIENCE)
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-class Opened:
-    """The page of a server, with all that it asked for and complained of."""
-
-    def __init__(self, context: Any, server: Served, path: str = "/") -> None:
-        self.server = server
-        self.page = context.new_page()
-        self.requests: list[Any] = []
-        self.complaints: list[str] = []
-        self.page.set_default_timeout(PATIENCE)
-        self.page.on("request", lambda request: self.requests.append(request))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on(
-            "console",
-            lambda message: (
-                self.complaints.append(message.text)
-                if message.type in ("error", "warning")
-                else None
-            ),
-        )
-        self.page.goto(server.url + path)
-        playwright.expect(self.page.locator("#model")).to_have_text(server.front.settings.names[0])
-
-    def say(self, text: str) -> None:
-        self.page.fill("#text", text)
-        self.page.press("#text", "Enter")
-
-    def ask(self, text: str = "to be") -> Any:
-        """Say something and return the answer's element once it is complete."""
-        self.say(text)
-        answer = self.page.locator(".message.assistant").last
-        playwright.expect(answer.locator(".cost")).to_be_visible()
-        return answer
-
-    @property
-    def bodies(self) -> list[Any]:
-        """The bodies of the chat requests."""
-        return [each.post_data_json for each in self.requests if each.method == "POST"]
-
-
-@pytest.fixture
-def opening(browser: Any) -> Iterator[Callable[..., Opened]]:
-    """Open the page of a server; in the end, nothing may have gone wrong on it."""
-    contexts: list[Any] = []
-    pages: list[Opened] = []
-
-    def make(server: Served, path: str = "/", *, sound: bool = True, **options: Any) -> Opened:
-        contexts.append(browser.new_context(**options))
-        found = Opened(contexts[-1], server, path)
-        if sound:
-            pages.append(found)
-        return found
-
-    yield make
-    complaints = [line for each in pages for line in each.complaints]
-    for each in contexts:
-        each.close()
-    assert not complaints
+__all__ = ["axe", "browser", "held", "opening"]  # fixtures
 
 
 def test_no_request_leaves_the_server(server: Served, opening: Callable[..., Opened]) -> None:
@@ -104,14 +26,6 @@ def test_no_request_leaves_the_server(server: Served, opening: Callable[..., Ope
     asked = [each.url for each in opened.requests]
     assert len(asked) >= 10
     assert [url for url in asked if not url.startswith(server.url + "/")] == []
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A file, and the options of an engine whose answers stop after 10 tokens while it exists."""
-    hold = tmp_path / "hold"
-    hold.touch()
-    return hold, {"hold": str(hold), "hold_after": 10}
 
 
 def test_an_answer_is_streamed_and_tells_what_it_read(
@@ -185,56 +99,31 @@ def test_fields_reach_the_server(
 
 def test_an_answer_is_generated_again(server: Served, opening: Callable[..., Opened]) -> None:
     opened = opening(server)
-    opened.page.click("#settings-button")
-    opened.page.fill("#seed", "5")
+    opened.set(seed=5)
     before = opened.ask().locator(".body").inner_text()
-    opened.page.click("#regenerate")
-    playwright.expect(opened.page.locator(".message.assistant .cost")).to_be_visible()
+    answer = opened.page.locator(".message.assistant")
+    answer.get_by_label("Answer again").click()
+    playwright.expect(answer.locator(".version")).to_have_text("2/2")
+    playwright.expect(answer.locator(".cost")).to_be_visible()
     assert opened.page.locator(".message").count() == 2
-    assert opened.page.locator(".message.assistant .body").inner_text() == before
+    assert answer.locator(".body").inner_text() == before
     assert opened.bodies[0] == opened.bodies[1]
 
 
-def test_export_and_clear(server: Served, opening: Callable[..., Opened], tmp_path: Path) -> None:
+def test_export(server: Served, opening: Callable[..., Opened], tmp_path: Path) -> None:
     opened = opening(server)
     page = opened.page
-    assert page.is_disabled("#export") and page.is_disabled("#clear")
+    assert page.is_disabled("#export")
     text = opened.ask().locator(".body").inner_text()
     with page.expect_download() as download:
         page.click("#export")
     download.value.save_as(tmp_path / "chat.json")
     assert download.value.suggested_filename.startswith("suffice-")
     found = json.loads((tmp_path / "chat.json").read_text())
-    assert found["model"] == "scripted"
+    assert found["model"] == "scripted" and found["title"] == "to be"
     assert [each["role"] for each in found["messages"]] == ["user", "assistant"]
     assert found["messages"][1]["content"].split() == text.split()
     assert found["messages"][1]["suffice"]["kv_rows_held"] == 800
-    page.click("#clear")
-    assert page.locator(".message").count() == 0 and page.locator("#welcome").is_visible()
-
-
-def test_an_answer_is_text_and_never_markup(
-    serving: Callable[..., Any], opening: Callable[..., Opened]
-) -> None:
-    says = f"{HOSTILE}\n```\n{HOSTILE}\n```\n**{HOSTILE}** `{HOSTILE}`"
-    with serving(options={"says": says}) as server:
-        opened = opening(server)
-        answer = opened.ask(HOSTILE)
-        assert answer.locator(".part").first.inner_text() == HOSTILE
-        assert answer.locator(".part").last.inner_text() == f"{HOSTILE} {HOSTILE}"
-        assert answer.locator("pre").inner_text() == HOSTILE
-        assert HOSTILE in opened.page.locator(".message.user").inner_text()
-        assert opened.page.locator("#messages :is(img, script)").count() == 0
-        assert opened.page.title() == f"scripted {NONE} suffice"
-
-
-def test_fences_become_blocks(serving: Callable[..., Any], opening: Callable[..., Opened]) -> None:
-    with serving(options={"says": CODE}) as server:
-        answer = opening(server).ask()
-        assert answer.locator(".part").all_inner_texts() == ["Here is x:", "Done."]
-        assert answer.locator("strong").first.inner_text() == "is"
-        assert answer.locator("pre code").inner_text() == "print('<b>1</b>')"
-        assert answer.locator(".head span").inner_text() == "python"
 
 
 def test_an_error_is_one_line_and_the_question_stays(
@@ -244,7 +133,7 @@ def test_an_error_is_one_line_and_the_question_stays(
     opened.page.click("#settings-button")
     opened.page.fill("#temperature", "-1")
     opened.say("to be")
-    error = opened.page.locator(".error")
+    error = opened.page.locator(".message .error")
     playwright.expect(error).to_contain_text("temperature=-1")
     assert "\n" not in error.inner_text()
     assert opened.page.input_value("#text") == "to be"
@@ -359,26 +248,23 @@ def test_colours_can_be_chosen(server: Served, opening: Callable[..., Opened], s
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The source of axe-core, which checks a page's accessibility; see CONTRIBUTING.md."""
-    root = Path(__file__).parents[2]
-    path = Path(os.environ.get("SUFFICE_AXE", root / "node_modules/axe-core/axe.min.js"))
-    if not path.is_file():
-        pytest.skip("axe-core is not installed: npm install --no-save axe-core@4")
-    return path.read_text()
-
-
+@pytest.mark.parametrize("window", [(1300, 800), (390, 780)], ids=["wide", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("state", ["new", "answered", "running", "key"])
 def test_accessibility(
-    serving: Callable[..., Any], opening: Callable[..., Opened], axe: str, scheme: str, state: str
+    serving: Callable[..., Any],
+    opening: Callable[..., Opened],
+    axe: str,
+    scheme: str,
+    state: str,
+    window: tuple[int, int],
 ) -> None:
     slow = 0.5 if state == "running" else 0.001
+    viewport = dict(zip(("width", "height"), window, strict=True))
     with serving(
         options={"says": CODE, "step_seconds": slow}, limits={"attentions": ["certified:eps=0.1"]}
     ) as server:
-        opened = opening(server, color_scheme=scheme)
+        opened = opening(server, color_scheme=scheme, viewport=viewport)
         page = opened.page
         if state == "answered":
             page.click("#settings-button")
@@ -388,12 +274,6 @@ def test_accessibility(
             opened.say("to be")
         elif state == "key":
             page.evaluate("document.querySelector('#key-dialog').showModal()")
-        page.evaluate(axe)
-        found = page.evaluate("axe.run()")
+        found = faults(page, axe)
         page.keyboard.press("Escape")
-        assert found["passes"]
-        faults = [
-            f"{each['impact']} {each['id']}: {[node['html'][:120] for node in each['nodes']]}"
-            for each in found["violations"]
-        ]
-        assert not faults
+        assert not found

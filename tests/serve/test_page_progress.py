@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from test_page_in_browser import Opened, browser, opening, playwright
+from browsing import Opened, browser, opening, playwright
 
 __all__ = ["browser", "opening"]  # fixtures
 

@@ -1,10 +1,18 @@
-"""The files of the page for browsers. They are sent as they are: nothing builds them."""
+"""The files of the page for browsers. They are sent as they are: nothing builds them.
+
+`lib` has libraries of others, which tools/vendor.py gets.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -23,17 +31,14 @@ class File:
     tag: str
 
 
-def _read() -> dict[str, File]:
-    found: dict[str, File] = {}
-    for each in sorted(files(__name__).iterdir(), key=lambda each: each.name):
-        kind = _TYPES.get(each.name.rpartition(".")[2])
-        if kind is not None:
+def _read(folder: Traversable, path: str) -> Iterator[tuple[str, File]]:
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            yield from _read(each, f"{path}{each.name}/")
+        elif kind := _TYPES.get(each.name.rpartition(".")[2]):
             body = each.read_bytes()
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-            found["/" if each.name == "index.html" else f"/page/{each.name}"] = File(
-                body, kind, tag
-            )
-    return found
+            yield "/" if each.name == "index.html" else path + each.name, File(body, kind, tag)
 
 
-FILES = _read()  # by their paths on the server
+FILES = dict(_read(files(__name__), "/page/"))  # by their paths on the server

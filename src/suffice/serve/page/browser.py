@@ -19,7 +19,7 @@ from suffice.serve.page import FILES, File
 
 POLICY = (
     "default-src 'self'; connect-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'"
+    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
 )
 _HEADERS = {
     "content-security-policy": POLICY,

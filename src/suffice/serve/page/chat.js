@@ -1,253 +1,275 @@
-// The conversation: what was said, what is being said, and the fields that requests get.
+// The conversation that is shown: what is said, answered, edited and chosen among.
 
-import { Message } from "./answer.js";
-import { byId, element } from "./format.js";
-import { events } from "./server.js";
+import { Answer, said } from "./answer.js";
+import { Composer } from "./composer.js";
+import { Conversation } from "./conversation.js";
+import { save } from "./export.js";
+import { byId, place } from "./format.js";
+import { frame } from "./frames.js";
+import { Kept } from "./kept.js";
+import { List } from "./list.js";
+import { Message } from "./message.js";
+import { Models } from "./models.js";
+import { Settings } from "./settings.js";
+import { Speaker } from "./speaker.js";
 
-const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
-const SENTENCE = /^[\s\S]*[.!?:\n](?=\s)/;
+const SAVE_MILLISECONDS = 2000;  // between two times that an answer is kept while it grows
 
 export class Chat {
-  // `refused` is called with each error; it asks for a key if that is what is missing.
-  constructor(refused) {
+  // `refused` is called with each error; it asks for a key if that is what is missing. `opened` is
+  // called when another conversation is shown, `chosen` when another model is, or when it is loaded.
+  constructor(refused, opened, chosen) {
     this.refused = refused;
+    this.opened = opened;
     this.about = null;
-    this.entries = [];  // { role, content, message, ... }
-    this.running = null;  // AbortController of the answer that is being given
+    this.all = [];  // conversations, the newest first
+    this.shown = new Conversation();
+    this.messages = [];  // of the path that is shown
+    this.answers = new Map();  // those that are being given, by their conversations' ids
+    this.settings = new Settings();
+    this.chosen = chosen;
+    this.models = new Models(chosen);
+    this.composer = new Composer((text, files) => this.say(text, files));
+    this.list = new List({
+      open: (conversation) => this.open(conversation),
+      rename: (conversation, title) => this.rename(conversation, title),
+      remove: (conversation) => this.remove(conversation),
+    });
+    this.kept = new Kept((line) => this.tell(line), (id, found) => this.replace(id, found));
     this.listen();
+    this.show();
   }
 
   listen() {
-    const text = byId("text");
-    byId("composer").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.say(text.value);
-    });
-    text.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.say(text.value);
-    });
-    text.addEventListener("input", () => grow(text));
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.stop();
-    });
     byId("stop").addEventListener("click", () => this.stop());
-    byId("regenerate").addEventListener("click", () => this.regenerate());
-    byId("clear").addEventListener("click", () => this.clear());
+    byId("new").addEventListener("click", () => this.fresh());
     byId("export").addEventListener("click", () => this.export());
     for (const each of document.querySelectorAll(".examples button")) {
       each.addEventListener("click", () => this.say(each.textContent));
     }
-    byId("settings-button").addEventListener("click", ({ currentTarget }) => {
-      const shown = !byId("settings").toggleAttribute("hidden");
-      currentTarget.setAttribute("aria-expanded", String(shown));
-    });
-    byId("settings").addEventListener("submit", (event) => event.preventDefault());
   }
 
-  // Take what the server says of itself: defaults of the fields, and techniques to choose from.
+  // Show the conversation that was shown last, if the browser kept it.
+  async begin() {
+    this.all = [...this.all, ...await this.kept.all()];
+    const last = this.all.find(({ id }) => `#${id}` === location.hash);
+    if (last && !this.shown.nodes.length) this.open(last);
+    else this.update();
+  }
+
+  // Take what the server says of the model that is chosen.
   know(about) {
     this.about = about;
-    for (const [name, value] of Object.entries(about.sampling)) byId(name).placeholder = value;
-    const choice = byId("attention");
-    const names = about.attentions;
-    choice.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-    byId("attention-field").hidden = names.length < 2;
+    this.settings.know(about);
   }
 
-  // The fields of a request that the user has set.
-  fields() {
-    const found = {};
-    for (const name of NUMBERS) {
-      const value = byId(name).value.trim();
-      if (value !== "") found[name] = Number(value);
+  tell(line) {
+    byId("unkept").textContent = line;
+    byId("unkept").hidden = false;
+  }
+
+  get running() {
+    return this.answers.get(this.shown.id);
+  }
+
+  open(conversation) {
+    this.shown = conversation;
+    this.settings.fill(conversation.settings);
+    this.models.choose(conversation.model);
+    history.replaceState(null, "", `#${conversation.id}`);
+    this.show();
+    this.down();
+    this.opened();
+    this.composer.focus();
+  }
+
+  // Begin a conversation, with the settings of the one before it.
+  fresh() {
+    this.shown = new Conversation();
+    history.replaceState(null, "", location.pathname + location.search);
+    this.show();
+    this.opened();
+    this.composer.focus();
+  }
+
+  rename(conversation, title) {
+    conversation.title = title;
+    this.keep(conversation);
+  }
+
+  remove(conversation) {
+    this.all = this.all.filter((each) => each !== conversation);
+    this.answers.get(conversation.id)?.stop();
+    this.kept.remove(conversation);
+    if (this.shown === conversation) this.fresh();
+    else this.update();
+  }
+
+  // Take what another tab has made of a conversation; `found` is undefined if it is gone.
+  replace(id, found) {
+    if (this.answers.has(id) || byId("messages").querySelector("form")) return;
+    const others = this.all.filter((each) => each.id !== id);
+    this.all = found ? [found, ...others].sort((a, b) => b.changed - a.changed) : others;
+    if (this.shown.id !== id) {
+      this.update();
+    } else {
+      this.shown = found ?? new Conversation();
+      this.follow(() => this.show());
     }
-    const choice = byId("attention");
-    if (choice.selectedIndex > 0) found.suffice = { attention: choice.value };
-    return found;
   }
 
-  say(text) {
-    if (this.running || !text.trim()) return;
-    byId("text").value = "";
-    grow(byId("text"));
-    this.add("user", text.trim());
-    this.answer();
+  // Keep a conversation; it becomes the newest if something was said.
+  keep(conversation, spoken = false) {
+    if (spoken) {
+      conversation.changed = Date.now();
+      this.all = [conversation, ...this.all.filter((each) => each !== conversation)];
+    }
+    this.kept.save(conversation);
+    this.update();
   }
 
-  regenerate() {
-    if (this.running || this.entries.at(-1)?.role !== "assistant") return;
-    this.entries.pop().message.item.remove();
-    this.answer();
+  say(content, files = []) {
+    if (this.running || !this.settings.sound) return;
+    const { last } = this.shown;
+    const asked = last?.role === "user" ? last : null;  // and had no answer
+    const before = asked?.files ?? [];
+    const same = asked?.content === content && before.length === files.length
+      && files.every((file, at) => file === before[at]);
+    this.composer.fill("");
+    this.answer(same ? asked : this.ask(asked ? asked.parent : this.shown.leaf, content, files));
+  }
+
+  ask(parent, content, files) {
+    return this.shown.add(parent, { role: "user", content, ...(files?.length && { files }) });
   }
 
   stop() {
-    this.running?.abort();
+    this.running?.stop();
   }
 
-  clear() {
+  // Put another message in the place of one: a question is answered, an answer stays as it is.
+  edit(node, content) {
+    if (this.running || !this.settings.sound) return;
+    if (node.role === "user") {
+      this.answer(this.ask(node.parent, content, node.files));
+    } else {
+      this.shown.add(node.parent, { role: node.role, content });
+      this.keep(this.shown, true);
+      this.show();
+    }
+  }
+
+  choose(node, says) {
     if (this.running) return;
-    this.entries = [];
-    byId("messages").replaceChildren();
-    this.update();
-    byId("text").focus();
+    this.shown.show(node);
+    this.keep(this.shown);
+    this.show();
+    const { item } = this.messages.find((each) => each.node === node);
+    const [first, second] = item.querySelectorAll(".acts button[aria-label$=version]:not(:disabled)");
+    (second?.ariaLabel === says ? second : first).focus();
   }
 
-  add(role, content) {
-    const message = new Message(role);
-    message.show(content);
-    const entry = { role, content, message };
-    this.entries.push(entry);
-    byId("messages").append(message.item);
-    this.update();
-    byId("scroller").scrollTop = byId("scroller").scrollHeight;
-    return entry;
-  }
-
-  async answer() {
-    const fields = this.fields();
-    const system = byId("system").value.trim();
-    const said = this.entries.map(({ role, content }) => ({ role, content }));
-    const messages = system ? [{ role: "system", content: system }, ...said] : said;
-    const entry = this.add("assistant", "");
-    entry.message.running(true);
-    this.running = new AbortController();
-    this.update();
-    const began = performance.now();
+  async answer(question) {
+    if (this.running || !this.settings.sound) return;
+    const conversation = this.shown;
+    const { chosen: model, loading } = this.models;
+    const { system, fields } = this.settings;
+    const messages = [...(system ? [{ role: "system", content: system }] : []), ...conversation.messages(question)];
+    delete question.error;
     const spoken = new Speaker();
-    const draw = frame(() => this.draw(entry, spoken));
-    try {
-      const told = { stream: true, stream_options: { include_usage: true }, return_progress: true };
-      const body = { messages, ...told, ...fields };
-      const options = { body, signal: this.running.signal };
-      for await (const chunk of events("v1/chat/completions", options)) {
-        if (chunk.error) throw new Error(chunk.error.message);
-        take(entry, chunk, began);
-        draw();
-      }
-    } catch (error) {
-      if (error.name === "AbortError") entry.stopped = true;
-      else this.failed(entry, error);
+    let saved = Date.now();
+    const draw = frame(() => this.draw(answer, spoken, loading));
+    const answer = new Answer(conversation.add(question.id, { role: "assistant", model }), () => {
+      draw();
+      if (Date.now() - saved < SAVE_MILLISECONDS || !this.all.includes(conversation)) return;
+      saved = Date.now();
+      this.kept.save(conversation);
+    });
+    this.answers.set(conversation.id, answer);
+    Object.assign(conversation, { model, settings: this.settings.kept });
+    this.keep(conversation, true);
+    history.replaceState(null, "", `#${conversation.id}`);
+    this.show(question);
+    draw();
+    this.down();
+    this.composer.focus();
+    const error = await answer.run({ ...(model && { model }), messages, ...fields });
+    this.finish(conversation, answer.node, error);
+    if (this.shown === conversation) spoken.end(error?.message ?? answer.node.content);
+  }
+
+  // Show what has come of an answer, if its conversation is the one that is shown.
+  draw({ node }, spoken, loading) {
+    const message = this.messages.at(-1);
+    if (message?.node !== node || this.running?.node !== node) return;
+    this.follow(() => message.show({ running: true, loading }));
+    spoken.hear(node);
+  }
+
+  finish(conversation, node, error) {
+    this.answers.delete(conversation.id);
+    const question = conversation.node(node.parent);
+    if (error) (said(node) ? node : question).error = error.message;
+    if (!said(node)) {  // the question may be asked again
+      conversation.drop(node);
+      if (conversation === this.shown && this.composer.empty) this.composer.fill(question.content, question.files);
     }
-    draw.now();
-    this.finish(entry);
-    spoken.end(entry.error ?? entry.content);
+    if (this.all.includes(conversation)) this.keep(conversation, true);
+    if (conversation === this.shown) this.follow(() => this.show(node, question));
+    if (error) this.refused(error);
+    if (node.model) this.models.know().then(this.chosen, this.refused);
   }
 
-  failed(entry, error) {
-    entry.error = error.message;
-    this.refused(error);
-  }
-
-  draw(entry, spoken) {
-    const scroller = byId("scroller");
-    const low = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
-    entry.message.show(entry.content);
-    entry.message.read(entry.content ? null : entry.progress);
-    spoken.hear(entry.content);
-    if (low) scroller.scrollTop = scroller.scrollHeight;
-  }
-
-  finish(entry) {
-    this.running = null;
-    entry.message.running(false);
-    entry.message.read(null);
-    if (entry.error) entry.message.fail(entry.error);
-    else entry.message.cost({ ...entry, many: this.about?.attentions.length > 1 });
-    if (entry.error && !entry.content) {  // the question may be asked again
-      this.entries.pop();
-      const question = this.entries.pop();
-      byId("text").value ||= question.content;
-      grow(byId("text"));
+  // Show the path of the conversation, with what the `touched` messages are now.
+  show(...touched) {
+    const { shown, messages: old } = this;
+    this.messages = shown.path.map((node) => {
+      const siblings = shown.siblings(node);
+      return old.find((each) => each.node === node && each.versions === siblings.length)
+        ?? new Message(node, siblings, {
+          edit: (text) => this.edit(node, text),
+          again: () => this.answer(node.role === "user" ? node : shown.node(node.parent)),
+          show: (other, says) => this.choose(other, says),
+        });
+    });
+    for (const message of this.messages) {
+      if (old.includes(message) && !touched.includes(message.node)) continue;
+      message.show({ running: this.running?.node === message.node, many: this.about?.attentions.length > 1 });
     }
+    place(byId("messages"), this.messages.map(({ item }) => item));
     this.update();
+  }
+
+  down() {
     byId("scroller").scrollTop = byId("scroller").scrollHeight;
+  }
+
+  // Do something that changes messages; if the end was seen before, it is seen then.
+  follow(work) {
+    const { scrollHeight, scrollTop, clientHeight } = byId("scroller");
+    work();
+    if (scrollHeight - scrollTop - clientHeight < 40) this.down();
   }
 
   update() {
-    const busy = this.running !== null;
-    const shown = byId("messages").children.length > 0;
-    const last = this.entries.at(-1)?.role;
-    byId("welcome").hidden = shown;
+    const busy = Boolean(this.running);
+    const begun = this.messages.length > 0;
+    byId("chat-title").textContent = this.shown.name;
+    byId("welcome").hidden = begun;
     byId("send").hidden = busy;
     byId("stop").hidden = !busy;
-    byId("regenerate").disabled = busy || last !== "assistant";
-    byId("clear").disabled = busy || !shown;
-    byId("export").disabled = busy || !this.entries.length;
+    byId("messages").classList.toggle("busy", busy);
+    byId("export").disabled = busy || !begun;
+    this.list.show(this.all, this.shown, this.answers);
   }
 
   export() {
-    const messages = this.entries.map(({ role, content, suffice, timings, stopped }) => (
-      { role, content, suffice, timings, stopped }
-    ));
-    const system = byId("system").value.trim();
-    const whole = {
-      model: this.about?.model,
-      version: this.about?.version,
-      exported: new Date().toISOString(),
-      system: system || undefined,
-      settings: this.fields(),
-      messages,
-    };
-    const blob = new Blob([JSON.stringify(whole, null, 2)], { type: "application/json" });
-    const name = `suffice-${whole.exported.slice(0, 16).replace(":", "")}.json`;
-    const link = element("a", { href: URL.createObjectURL(blob), download: name });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  }
-}
-
-function take(entry, chunk, began) {
-  const text = chunk.choices[0]?.delta?.content ?? "";
-  if (text) {
-    const now = performance.now();
-    entry.firstSeconds ??= (now - began) / 1000;
-    entry.firstAt ??= now;
-    entry.chunks = (entry.chunks ?? 0) + 1;
-    if (now > entry.firstAt) entry.tokensPerSecond = (1000 * (entry.chunks - 1)) / (now - entry.firstAt);
-  }
-  entry.content += text;
-  entry.progress = chunk.prompt_progress ?? entry.progress;
-  if (chunk.suffice) Object.assign(entry, { suffice: chunk.suffice, timings: chunk.timings });
-}
-
-// Return a function that calls `work` once before the next picture; `.now()` calls it at once.
-function frame(work) {
-  let asked = 0;
-  const draw = () => {
-    asked ||= requestAnimationFrame(() => {
-      asked = 0;
-      work();
+    const { model, version } = this.about ?? {};
+    save(this.shown, {
+      model: this.models.chosen ?? model,
+      version,
+      system: this.settings.system || undefined,
+      settings: this.settings.fields,
     });
-  };
-  draw.now = () => {
-    cancelAnimationFrame(asked);
-    asked = 0;
-    work();
-  };
-  return draw;
-}
-
-// Says whole sentences to screen readers, not every token.
-class Speaker {
-  constructor() {
-    this.said = 0;
   }
-
-  hear(text) {
-    const whole = SENTENCE.exec(text.slice(this.said))?.[0];
-    if (!whole) return;
-    this.said += whole.length;
-    byId("said").textContent = whole;
-  }
-
-  end(text) {
-    byId("said").textContent = text.slice(this.said) || "The answer is complete.";
-  }
-}
-
-function grow(text) {
-  text.style.height = "auto";
-  text.style.height = `${Math.min(text.scrollHeight + 2, 200)}px`;
 }

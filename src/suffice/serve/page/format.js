@@ -50,6 +50,14 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// Make elements the children of a box; what is in its place already is not touched.
+export function place(box, elements) {
+  for (const child of [...box.children]) if (!elements.includes(child)) child.remove();
+  elements.forEach((each, at) => {
+    if (box.children[at] !== each) box.insertBefore(each, box.children[at] ?? null);
+  });
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

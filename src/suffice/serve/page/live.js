@@ -2,7 +2,7 @@
 
 import { byId, bytes, count, duration, element, percent, rate, short } from "./format.js";
 import { Heat, legend } from "./heat.js";
-import { events } from "./server.js";
+import { events, of } from "./server.js";
 import { Spark } from "./spark.js";
 
 const FIRST_PAUSE = 1000;
@@ -13,11 +13,12 @@ export class Live {
     this.refused = refused;
     this.begun = 0;  // requests that have had their first token
     this.feed = null;  // AbortController
+    this.model = undefined;  // whose feed it is; the first of the server's if none is named
     this.frame = null;  // the last one in which something was read
     const chosen = (cell, aloud) => this.tell(cell, aloud);
     this.keys = new Heat(byId("keys"), chosen);
     this.values = new Heat(byId("values"), chosen);
-    this.tokens = new Spark("Tokens per second", rate);
+    this.tokens = new Spark("Tokens / s", rate);
     this.first = new Spark("First token", duration, 8);
     this.gap = new Spark("Between tokens", duration);
     byId("sparks").append(this.tokens.box, this.first.box, this.gap.box);
@@ -28,6 +29,15 @@ export class Live {
     });
     document.addEventListener("visibilitychange", () => this.watch());
     new ResizeObserver(() => this.redraw()).observe(byId("keys"));
+  }
+
+  // Watch a model.
+  aim(model) {
+    if (model === this.model && this.feed) return;
+    this.model = model;
+    this.say("wait", "connecting");
+    if (this.feed) this.feed.abort();
+    else this.watch();
   }
 
   get wanted() {
@@ -49,7 +59,7 @@ export class Live {
     while (this.wanted) {
       this.feed = new AbortController();
       try {
-        for await (const frame of events("live", { signal: this.feed.signal })) {
+        for await (const frame of events(of("live", this.model), { signal: this.feed.signal })) {
           pause = FIRST_PAUSE;
           this.show(frame);
         }

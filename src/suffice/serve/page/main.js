@@ -1,13 +1,15 @@
-// Starts the page: colours, the key, and what the server says of itself.
+// Starts the page: colours, panes, keys, and what the server says of itself.
 
 import { Chat } from "./chat.js";
 import { byId, bytes, count } from "./format.js";
 import { Live } from "./live.js";
-import { asked, key, setKey } from "./server.js";
+import { asked, key, of, setKey } from "./server.js";
+import { recalled, remember } from "./storage.js";
 
 const THEMES = ["auto", "light", "dark"];
+const narrow = matchMedia("(max-width: 1120px)");  // as in style.css
 
-const chat = new Chat(refused);
+const chat = new Chat(refused, opened, () => know().catch(refused));
 const live = new Live(refused);
 
 function refused(error) {
@@ -44,26 +46,78 @@ function themes() {
     byId("theme").textContent = `Theme: ${THEMES[at]}`;
     live.redraw();
   };
-  let at = Math.max(0, THEMES.indexOf(localStorage.getItem("suffice.theme")));
+  let at = Math.max(0, THEMES.indexOf(recalled("localStorage", "suffice.theme")));
   show(at);
   byId("theme").addEventListener("click", () => {
     at = (at + 1) % THEMES.length;
-    localStorage.setItem("suffice.theme", THEMES[at]);
+    remember("localStorage", "suffice.theme", THEMES[at]);
     show(at);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => live.redraw());
 }
 
+// The list is a pane of a wide window, and lies over a narrow one when it is wanted.
+function panes() {
+  const [list, button] = [byId("list"), byId("list-button")];
+  const fit = () => {
+    list.popover = narrow.matches ? "auto" : null;
+    list.hidden = !narrow.matches && recalled("localStorage", "suffice.list") === "hidden";
+    button.setAttribute("aria-expanded", String(!narrow.matches && !list.hidden));
+  };
+  fit();
+  narrow.addEventListener("change", fit);
+  list.addEventListener("toggle", ({ newState }) => {
+    button.setAttribute("aria-expanded", String(newState === "open"));
+  });
+  button.addEventListener("click", () => {
+    if (narrow.matches) {
+      list.togglePopover();
+      return;
+    }
+    remember("localStorage", "suffice.list", list.hidden ? "shown" : "hidden");
+    fit();
+  });
+}
+
+// Another conversation is shown, so it is seen.
+function opened() {
+  if (narrow.matches) byId("list").hidePopover();
+}
+
+function shortcuts() {
+  if (/Mac|iP/.test(navigator.platform)) byId("new").querySelector("kbd").textContent = "⌘ K";
+  document.addEventListener("keydown", (event) => {
+    const open = document.querySelector("dialog[open], :popover-open");
+    if (event.key === "Escape" && !open) {
+      chat.stop();
+    } else if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey) {
+      event.preventDefault();
+      if (!document.querySelector("dialog[open]")) chat.fresh();
+    }
+  });
+}
+
+// Show what the server says of the model that is chosen.
+async function know() {
+  const { chosen } = chat.models;
+  const about = await asked(of("page/server", chosen));
+  if (chosen !== chat.models.chosen) return;  // another one since
+  byId("model").textContent = about.model;
+  document.title = `${chosen ?? about.model} – suffice`;
+  const size = about.weight_bytes ? `${bytes(about.weight_bytes)}, ` : "";
+  const length = `${count(about.max_model_len)} tokens of context`;
+  byId("facts").textContent = about.attentions.length
+    ? `${size}${about.attentions[0]} attention, ${length}`
+    : "not loaded";
+  chat.know(about);
+  live.aim(chosen);
+}
+
 async function begin() {
   try {
-    const about = await asked("page/server");
-    byId("model").textContent = about.model;
-    document.title = `${about.model} – suffice`;
-    const size = about.weight_bytes ? `${bytes(about.weight_bytes)}, ` : "";
-    const own = about.attentions[0];
-    byId("facts").textContent = `${size}${own} attention, ${count(about.max_model_len)} tokens of context`;
-    chat.know(about);
-    live.watch();
+    await chat.models.know();
+    chat.models.choose(chat.shown.model);
+    await know();
   } catch (error) {
     refused(error);
     live.say("bad", error.message);
@@ -73,5 +127,8 @@ async function begin() {
 
 keys();
 themes();
+panes();
+shortcuts();
 begin();
-byId("text").focus();
+chat.begin();
+chat.composer.focus();

@@ -1,6 +1,9 @@
 // Requests to the server: with the key, as streams of events, with errors of one line.
 
+import { recalled, remember } from "./storage.js";
+
 const KEY = "suffice.key";
+let given = null;  // the key, where the browser keeps nothing
 
 export class ServerError extends Error {
   constructor(message, status = 0) {
@@ -10,11 +13,12 @@ export class ServerError extends Error {
 }
 
 export function key() {
-  return sessionStorage.getItem(KEY) ?? "";
+  return given ?? recalled("sessionStorage", KEY) ?? "";
 }
 
 export function setKey(value) {
-  sessionStorage.setItem(KEY, value);
+  given = value;
+  remember("sessionStorage", KEY, value);
 }
 
 // Send a request and return the response; addresses are relative, for proxies that add a path.
@@ -45,6 +49,11 @@ async function reason(response) {
   } catch {
     return `The server answered with status ${response.status}.`;
   }
+}
+
+// The address of what a path says of a model; the first of the server's if none is named.
+export function of(path, model) {
+  return model ? `${path}?model=${encodeURIComponent(model)}` : path;
 }
 
 export async function asked(path) {

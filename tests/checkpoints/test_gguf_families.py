@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4-full": {},
     "glm4": {},
     "hunyuan": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "hunyuan-moe": {},
     "nemotron": {"mlp_bias": False},
     "olmo3": {},
     "seed-oss": {"attention_out_bias": False},

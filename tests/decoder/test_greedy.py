@@ -33,6 +33,7 @@ FAMILIES = [
     "granite-moe",
     "helium",
     "hunyuan",
+    "hunyuan-moe",
     "llama",
     "ministral",
     "ministral3",

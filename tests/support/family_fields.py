@@ -67,6 +67,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "GlmForCausalLM": glm.DEFAULTS,
     "HeliumForCausalLM": ernie.HELIUM_DEFAULTS,
     "HunYuanDenseV1ForCausalLM": hunyuan.DEFAULTS,
+    "HunYuanMoEV1ForCausalLM": hunyuan.MOE_DEFAULTS,
     "Ministral3ForCausalLM": mistral.MINISTRAL3_DEFAULTS,
     "MinistralForCausalLM": mistral.MINISTRAL_DEFAULTS,
     "NemotronForCausalLM": arcee.NEMOTRON_DEFAULTS,
@@ -75,6 +76,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Starcoder2ForCausalLM": starcoder.DEFAULTS,
 }
 ONLY = {
+    "HunYuanMoEV1ForCausalLM": hunyuan.MOE_ONLY,
     "FalconForCausalLM": falcon.ONLY,
     "GPT2LMHeadModel": gpt2.ONLY,
     "Gemma2ForCausalLM": gemma.GEMMA2_ONLY,
@@ -105,5 +107,6 @@ SILENT_OF = {
     "SeedOssForCausalLM": seed_oss.SILENT,
     "Starcoder2ForCausalLM": starcoder.SILENT,
     "HunYuanDenseV1ForCausalLM": hunyuan.SILENT,
+    "HunYuanMoEV1ForCausalLM": hunyuan.MOE_SILENT,
     "Exaone4ForCausalLM": {exaone4.PATTERN},
 }

@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "exaone4": "exaone4",
     "glm4": "glm4",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
     "nemotron": "nemotron",
     "olmo3": "olmo2",
     "seed_oss": "seed_oss",
@@ -73,6 +74,7 @@ _KEYS = {  # field of config.json: key
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "moe_topk": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }

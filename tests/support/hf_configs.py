@@ -33,6 +33,7 @@ CLASSES = {
     "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
     "MinistralForCausalLM": ("ministral", "Ministral"),
@@ -141,6 +142,7 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     own_rule = architecture in (
         "GptOssForCausalLM",
         "GraniteMoeForCausalLM",
+        "HunYuanMoEV1ForCausalLM",
         "MixtralForCausalLM",
     )
     given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
@@ -148,7 +150,9 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         _first(config, "num_local_experts", "num_experts"),
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
-        getattr(config, "shared_expert_intermediate_size", 0),
+        config.intermediate_size
+        if architecture == "HunYuanMoEV1ForCausalLM"
+        else getattr(config, "shared_expert_intermediate_size", 0),
         getattr(config, "norm_topk_prob", own_rule),
         [at in given or (at + 1) % step > 0 for at in range(config.num_hidden_layers)],
     )

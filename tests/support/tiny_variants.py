@@ -149,6 +149,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SIZES, **_rope("yarn", factor=4.0, original_max_position_embeddings=32)},
     ),
     "hunyuan": ("HunYuanDenseV1", {**_SIZES, **_rope("dynamic", alpha=100.0, factor=1.0)}),
+    "hunyuan-moe": (
+        "HunYuanMoEV1",
+        {
+            **_EXPERTS,
+            "head_dim": 16,
+            "num_experts": 6,
+            "moe_topk": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    ),
     "ministral": (
         "Ministral",
         {

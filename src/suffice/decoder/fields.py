@@ -37,6 +37,7 @@ _SIZES = frozenset(
         "intermediate_size",
         "max_position_embeddings",
         "moe_intermediate_size",
+        "moe_topk",
         "n_embd",
         "n_head",
         "n_inner",

@@ -202,6 +202,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "GraniteMoeForCausalLM", {**_GRANITE, **_experts("num_local_experts")}, paired=True
     ),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
+    "hunyuan-moe": Architecture(
+        "HunYuanMoEV1ForCausalLM",
+        {
+            **_RMS,
+            "expert_count": ("num_experts", int),
+            "expert_used_count": ("moe_topk", int),
+            "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int),
+        },
+        renamed={"shared_expert_intermediate_size": None},  # that of the experts
+    ),
     "llama": Architecture("LlamaForCausalLM", paired=True),
     "nemotron": Architecture(
         "NemotronForCausalLM",

@@ -62,6 +62,7 @@ ARCHITECTURES: Table = Table(
         "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
+        "HunYuanMoEV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN_MOE",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
         "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
         "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",

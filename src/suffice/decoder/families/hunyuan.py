@@ -1,15 +1,17 @@
-"""Hunyuan, dense: Llama with norms of queries and keys after their rotation."""
+"""Hunyuan: Llama with norms of queries and keys after their rotation; or with experts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from suffice.decoder.config import DecoderConfig, LayerConfig, check_number
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import WEIGHTS, sizes
-from suffice.decoder.fields import activation, head_size, read_fields
+from suffice.decoder.fields import activation, head_size, read_fields, under_own_name
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.routing import Experts
 
 DEFAULTS: Mapping[str, Any] = {
     **ROPE_DEFAULTS,
@@ -26,11 +28,28 @@ DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": False,
     "attention_bias": False,
 }
-SILENT = frozenset({"eod_token_id"})
+MOE_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "num_experts": 1, "moe_topk": 1}
+SILENT = frozenset({"eod_token_id", "output_router_logits"})
+MOE_ONLY = {  # of published files
+    "cla_share_factor": (1, 2),  # of layers that share keys, which use_cla says
+    "norm_topk_prob": (True,),
+    "use_cla": (False,),
+    "use_mixed_mlp_moe": (True,),
+    "use_qk_norm": (True,),
+}
+MOE_SILENT = SILENT | {"moe_intermediate_size", "num_shared_expert", "moe_layer_num_skipped"}
+_PARTS = ("gate", "up", "down")
 _WEIGHTS = {
     **WEIGHTS,
     "layers.q_norm": "model.layers.{i}.self_attn.query_layernorm",
     "layers.k_norm": "model.layers.{i}.self_attn.key_layernorm",
+}
+_MLP = "model.layers.{i}.mlp."
+_MOE_WEIGHTS = {
+    **_WEIGHTS,
+    "layers.router": _MLP + "gate.wg",
+    **{f"layers.expert_{part}": f"{_MLP}experts.{{e}}.{part}_proj" for part in _PARTS},
+    **{f"layers.shared_{part}": f"{_MLP}shared_mlp.{part}_proj" for part in _PARTS},
 }
 _NOTES = ("alpha", "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")
 
@@ -52,7 +71,24 @@ def _stretched(fields: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, DEFAULTS, silent=SILENT)
+    return _config(read_fields(raw, DEFAULTS, silent=SILENT))
+
+
+def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
+    for name in ("num_experts", "moe_topk"):
+        given = raw.get(name)
+        if isinstance(given, list) and given and all(each == given[0] for each in given):
+            raw = raw | {name: given[0]}  # one for each layer
+    raw = under_own_name(raw, "num_experts", "num_local_experts")
+    raw = under_own_name(raw, "moe_topk", "num_experts_per_tok")
+    fields = read_fields(raw, MOE_DEFAULTS, only=MOE_ONLY, silent=MOE_SILENT)
+    width = fields["intermediate_size"]
+    steps = ("softmax", "top", "normalize")
+    experts = Experts(fields["num_experts"], fields["moe_topk"], width, steps, shared=width)
+    return replace(_config(fields), experts=experts)
+
+
+def _config(fields: dict[str, Any]) -> DecoderConfig:
     size = head_size(fields)
     return DecoderConfig(
         **sizes(fields, size),
@@ -66,3 +102,4 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
 
 
 HUNYUAN = Family("hunyuan_v1_dense", _read, _WEIGHTS)
+HUNYUAN_MOE = Family("hunyuan_v1_moe", _read_moe, _MOE_WEIGHTS)

@@ -85,10 +85,10 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
 void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale) {
   require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
   require(std::all_of(steps.begin(), steps.end(),
-                      [](int step) { return step >= kSoftmax && step <= kNormalize; }),
+                      [](int step) { return step >= kSoftmax && step <= kSigmoid; }),
           "no such step of a routing");
   require(std::count(steps.begin(), steps.end(), kTop) == 1, "a routing chooses once");
-  block.routing = {steps, chosen, scale};
+  block.routing = {.steps = steps, .chosen = chosen, .scale = scale};
 }
 
 // Matrices of experts are stacked; `shared` is the size of the expert that all rows share, 0: none.
@@ -106,6 +106,7 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   block.inner = inner;
   block.activation = activation;
   set_routing(block, steps, chosen, scale);
+  if (parts.contains("choice")) block.routing.bias = self.vector(parts["choice"], experts);
   self.set(block.router, parts, "router", experts, spec.width);
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
   self.set(block.up, parts, "expert_up", experts * inner, spec.width);

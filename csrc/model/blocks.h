@@ -52,14 +52,17 @@ enum RoutingStep : int {
   kSoftmax = 0,    // of the scores that are there
   kTop = 1,        // leaves the greatest ones; of equal scores, those of the first experts
   kNormalize = 2,  // to the sum 1
+  kSigmoid = 3,    // of each score
 };
 
 // Which experts a row goes to, and by what weights.
 struct Routing {
   std::vector<int> steps;  // kTop is one of them
   int chosen = 0;          // experts that kTop leaves
-  float scale = 1;         // of the weights at the end
-  float left_out = 0;      // share of a row's weights whose experts, the lightest, may be left out
+  // Added to scores for the choice alone, by expert; null: nothing.
+  const float* bias = nullptr;
+  float scale = 1;     // of the weights at the end
+  float left_out = 0;  // share of a row's weights whose experts, the lightest, may be left out
 };
 
 // The weighted outputs of the few experts of each row, and of an expert that all rows share. The

@@ -24,15 +24,22 @@ int32_t ordered(float score) {
   return bits < 0 ? bits ^ 0x7fffffff : bits;
 }
 
-void keep_greatest(std::vector<Scored>& scores, int count) {
-  const auto greater = [](const Scored& a, const Scored& b) {
-    const int32_t one = ordered(a.score), other = ordered(b.score);
+void keep_greatest(std::vector<Scored>& scores, int count, const float* bias) {
+  const auto rank = [bias](const Scored& each) {
+    return ordered(bias ? each.score + bias[each.expert] : each.score);
+  };
+  const auto greater = [rank](const Scored& a, const Scored& b) {
+    const int32_t one = rank(a), other = rank(b);
     return one > other || (one == other && a.expert < b.expert);
   };
   std::nth_element(scores.begin(), scores.begin() + (count - 1), scores.end(), greater);
   scores.resize(count);
   std::sort(scores.begin(), scores.end(),
             [](const Scored& a, const Scored& b) { return a.expert < b.expert; });
+}
+
+void sigmoid(std::vector<Scored>& scores) {
+  for (Scored& each : scores) each.score = 1.0f / (1.0f + std::exp(-each.score));
 }
 
 void normalize(std::vector<Scored>& scores) {
@@ -90,7 +97,8 @@ void Routes::route(const ExpertMlp& block, int row, std::vector<Scored>& scores)
   for (int e = 0; e < block.experts; e++) scores[e] = {e, from[e]};
   for (const int step : routing.steps) {
     if (step == kSoftmax) softmax(scores);
-    if (step == kTop) keep_greatest(scores, routing.chosen);
+    if (step == kSigmoid) sigmoid(scores);
+    if (step == kTop) keep_greatest(scores, routing.chosen, routing.bias);
     if (step == kNormalize) normalize(scores);
   }
   if (routing.left_out > 0) leave_out(scores, routing.left_out);

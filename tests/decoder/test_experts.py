@@ -187,6 +187,7 @@ RULES: list[dict[str, Any]] = [
     {"steps": ("softmax", "top", "normalize"), "scale": 2.5},
     {"steps": ("top", "softmax"), "chosen": 1},
     {"steps": ("softmax", "top"), "chosen": 6},
+    {"steps": ("sigmoid", "top", "normalize"), "scale": 1.5},
 ]
 
 
@@ -295,7 +296,7 @@ def test_what_is_stored_once_more_keeps_its_routers(checkpoints: Any) -> None:
     [
         ({"steps": [0]}, "a routing chooses once"),
         ({"steps": [1, 1]}, "a routing chooses once"),
-        ({"steps": [1, 3]}, "no such step of a routing"),
+        ({"steps": [1, 4]}, "no such step of a routing"),
         ({"chosen": 0}, "from 1 to all experts can be chosen"),
         ({"chosen": 7}, "from 1 to all experts can be chosen"),
         ({"inner": 24}, "experts have whole panels of 16 inputs and outputs"),

@@ -25,6 +25,7 @@ FAMILIES = [
     "gemma2",
     "glm",
     "glm4",
+    "glm4-moe",
     "gpt-oss",
     "gpt2",
     "gpt2-unscaled",

@@ -13,6 +13,7 @@ from suffice.decoder.families import (
     falcon,
     gemma,
     glm,
+    glm_moe,
     gpt2,
     gpt_oss,
     gptj,
@@ -34,6 +35,7 @@ from suffice.decoder.families import (
 )
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "Glm4MoeForCausalLM": glm_moe.DEFAULTS,
     "FalconForCausalLM": falcon.DEFAULTS,
     "GPT2LMHeadModel": gpt2.DEFAULTS,
     "GPTNeoXForCausalLM": neox.DEFAULTS,
@@ -76,6 +78,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Starcoder2ForCausalLM": starcoder.DEFAULTS,
 }
 ONLY = {
+    "Glm4MoeForCausalLM": glm_moe.ONLY,
     "HunYuanMoEV1ForCausalLM": hunyuan.MOE_ONLY,
     "FalconForCausalLM": falcon.ONLY,
     "GPT2LMHeadModel": gpt2.ONLY,
@@ -93,6 +96,7 @@ ONLY = {
     "Starcoder2ForCausalLM": starcoder.ONLY,
 }
 SILENT_OF = {
+    "Glm4MoeForCausalLM": glm_moe.SILENT,
     "FalconForCausalLM": falcon.SILENT,
     "GPT2LMHeadModel": gpt2.SILENT,
     "GptOssForCausalLM": gpt_oss.SILENT,

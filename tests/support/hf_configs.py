@@ -27,6 +27,7 @@ CLASSES = {
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
     "GemmaForCausalLM": ("gemma", "Gemma"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
+    "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
     "GlmForCausalLM": ("glm", "Glm"),
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
@@ -150,12 +151,22 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         _first(config, "num_local_experts", "num_experts"),
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
-        config.intermediate_size
-        if architecture == "HunYuanMoEV1ForCausalLM"
-        else getattr(config, "shared_expert_intermediate_size", 0),
+        _shared(config, architecture),
         getattr(config, "norm_topk_prob", own_rule),
-        [at in given or (at + 1) % step > 0 for at in range(config.num_hidden_layers)],
+        [
+            at in given or (at + 1) % step > 0 or at < getattr(config, "first_k_dense_replace", 0)
+            for at in range(config.num_hidden_layers)
+        ],
     )
+
+
+def _shared(config: Any, architecture: str) -> int:
+    """Return the width of the expert that all rows share."""
+    if architecture == "HunYuanMoEV1ForCausalLM":
+        return int(config.intermediate_size)
+    if hasattr(config, "n_shared_experts"):
+        return int(config.n_shared_experts * config.moe_intermediate_size)
+    return int(getattr(config, "shared_expert_intermediate_size", 0))
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -279,7 +290,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             config.experts.chosen,
             config.experts.inner,
             config.experts.shared,
-            config.experts.steps != ("softmax", "top"),
+            config.experts.steps[1:] != ("top",),
             [layer.dense for layer in config.layers],
         ),
         "caps": [config.score_cap or None, config.logit_cap or None],

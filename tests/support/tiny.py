@@ -58,6 +58,10 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
                     name, parameter, generator, centred=family.startswith(("Gemma", "Nemotron"))
                 )
             )
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     model.save_pretrained(folder)
 
 

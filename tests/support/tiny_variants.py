@@ -226,6 +226,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("Gemma", {**_SIZES, "head_dim": 32}),
     "glm": ("Glm", {**_SIZES, "head_dim": 32}),
     "glm4": ("Glm4", {**_SIZES, "head_dim": 32}),
+    "glm4-moe": (
+        "Glm4Moe",
+        {
+            **_EXPERTS,
+            "head_dim": 16,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "n_routed_experts": 6,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "gpt2": ("GPT2", _GPT2),
     "gpt2-unscaled": ("GPT2", {**_GPT2, "scale_attn_weights": False, "tie_word_embeddings": False}),
     "gptj": ("GPTJ", {**_GPT2, "rotary_dim": 8}),

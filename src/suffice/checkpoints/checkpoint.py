@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from suffice.checkpoints.matching import match, paired_views, views
+from suffice.checkpoints.matching import after, match, paired_views, views
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -134,6 +134,8 @@ def assemble(
         config = replace(config, tied=True)
     spare_head = spare if config.tied and spare in stored else None
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
+    if family.predicts:
+        rest = {name: shape for name, shape in rest.items() if not after(name, len(config.layers))}
     wanted = shapes(config)
     experts = config.experts.count if config.experts else 0
     names = match(

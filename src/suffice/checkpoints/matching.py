@@ -151,6 +151,12 @@ def paired_views(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, V
     return found
 
 
+def after(name: str, layers: int) -> bool:
+    """Return whether a stored name is of a layer after the first `layers`."""
+    found = re.search(r"\b(?:layers|blk)\.(\d+)\.", name)
+    return found is not None and int(found[1]) >= layers
+
+
 def module_names(
     config: DecoderConfig, templates: Templates, parts: Iterable[str]
 ) -> dict[str, str] | None:

@@ -124,8 +124,8 @@ class ExpertMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of the weights of norms inside the block: none."""
-        return {}
+        """The shape of the bias of the choice, if there is one."""
+        return {"choice": (self.experts.count,)} if self.experts.biased else {}
 
 
 Block = Attention | DenseMLP | ExpertMLP

@@ -3,6 +3,7 @@
 A rule is a list of steps on a row's scores, which are at first the logits of the router:
 
     softmax    of the scores that are there
+    sigmoid    of each score
     top        leaves the greatest ones; of equal scores, those of the first experts
     normalize  to the sum 1
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from suffice.errors import InputError
 
-STEPS = ("softmax", "top", "normalize")  # as the native core numbers them
+STEPS = ("softmax", "top", "normalize", "sigmoid")  # as the native core numbers them
 MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
 _WHOLE = 16  # rows of a panel, which belong to one expert
 
@@ -28,6 +29,7 @@ class Experts:
 
     `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
     there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
+    `biased`: a bias of each expert is added to its score for the choice alone.
 
     Raises:
         InputError: A number that cannot work.
@@ -40,6 +42,7 @@ class Experts:
     scale: float = 1.0
     shared: int = 0
     gated_share: bool = False
+    biased: bool = False
 
     def __post_init__(self) -> None:
         assert self.steps.count("top") == 1 and set(self.steps) <= set(STEPS)

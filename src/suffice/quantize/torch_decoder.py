@@ -255,7 +255,8 @@ class TorchDecoder(DecoderWeights):
 
     def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
         """Return the weights of all experts for each row of x, 0 for those it does not reach."""
-        return route(self._linear(f"layers.{index}.router", x), block.experts)
+        bias = self._tensor(f"layers.{index}.choice") if block.experts.biased else None
+        return route(self._linear(f"layers.{index}.router", x), block.experts, bias)
 
     def expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
         """Multiply by an expert's `rows` rows of a stack."""

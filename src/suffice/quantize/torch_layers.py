@@ -113,13 +113,19 @@ def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(unpack_rows(weight, rows.tolist()))
 
 
-def route(logits: torch.Tensor, experts: Experts) -> torch.Tensor:
-    """Return the weights [T, E] of the experts of each row; 0 where one is not chosen."""
+def route(logits: torch.Tensor, experts: Experts, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the weights [T, E] of the experts of each row; 0 where one is not chosen.
+
+    A `bias` [E] is added to scores for the choice alone.
+    """
     scores, left = logits, torch.ones_like(logits, dtype=torch.bool)
     for step in experts.steps:
         if step == "top":
-            best = scores.sort(dim=-1, descending=True, stable=True).indices[:, : experts.chosen]
+            ranks = scores if bias is None else scores + bias
+            best = ranks.sort(dim=-1, descending=True, stable=True).indices[:, : experts.chosen]
             left = torch.zeros_like(left).scatter(1, best, torch.ones_like(best, dtype=torch.bool))
+        elif step == "sigmoid":
+            scores = scores.sigmoid()
         elif step == "softmax":
             scores = scores.masked_fill(~left, -torch.inf).softmax(dim=-1)
         else:

@@ -93,6 +93,8 @@ def _experts(stored: Any) -> Experts | None:
     """
     if stored is None:
         return None
+    if isinstance(stored, dict):
+        stored = {"biased": False} | stored  # which the first files of this schema lack
     if not isinstance(stored, dict) or {each.name for each in fields(Experts)} != stored.keys():
         raise ValueError("experts have other fields")
     steps = tuple(stored["steps"])
@@ -103,6 +105,6 @@ def _experts(stored: Any) -> Experts | None:
     if stored["shared"]:
         check_size("shared", stored["shared"])
     check_number("scale", stored["scale"])
-    if not isinstance(stored["gated_share"], bool):
-        raise ValueError("gated_share is no truth value")
+    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased")):
+        raise ValueError("gated_share and biased are truth values")
     return Experts(**(stored | {"steps": steps}))

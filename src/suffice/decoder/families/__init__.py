@@ -26,7 +26,8 @@ class Family:
     Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
     family adds to the stored weights of its norms. Stored weights that match `surplus` carry no
     information of their own. `called` are patterns of stored names that have no `.weight`, each
-    with what such a name becomes. `in_codes` replaces `weights` where another program has quantized
+    with what such a name becomes. `predicts`: layers after the last, which draft further tokens,
+    are left out. `in_codes` replaces `weights` where another program has quantized
     the folder.
     """
 
@@ -38,6 +39,7 @@ class Family:
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
     in_codes: Templates | None = None
+    predicts: bool = False
 
 
 ARCHITECTURES: Table = Table(
@@ -56,6 +58,7 @@ ARCHITECTURES: Table = Table(
         "Gemma3ForCausalLM": "suffice.decoder.families.gemma:GEMMA3",
         "GemmaForCausalLM": "suffice.decoder.families.gemma:GEMMA",
         "Glm4ForCausalLM": "suffice.decoder.families.glm:GLM4",
+        "Glm4MoeForCausalLM": "suffice.decoder.families.glm_moe:GLM4_MOE",
         "GlmForCausalLM": "suffice.decoder.families.glm:GLM",
         "GptOssForCausalLM": "suffice.decoder.families.gpt_oss:GPT_OSS",
         "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",

@@ -168,7 +168,8 @@ def test_calls_come_back_as_the_tools_they_are(
     )
     talk = [{"role": "user", "content": "Fix it."}]
     with served(folder, options={"says": said, "context": 4096}) as server:
-        body = {**codex(0, talk), "model": None, "max_output_tokens": len(said) // 10 + 1}
+        body = {**codex(0, talk), "model": None, "parallel_tool_calls": True}
+        body["max_output_tokens"] = len(said) // 10 + 1
         found = events(server.post("/v1/responses", body))
         whole = server.post("/v1/responses", {**body, "stream": False}).json()
     for items in (found[-1]["response"]["output"], whole["output"]):

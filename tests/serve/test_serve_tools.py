@@ -14,7 +14,6 @@ from serving import Served, events, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.dialects.families import CALLS
-from suffice.dialects.speech import Speech
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
@@ -71,12 +70,13 @@ def test_bad_tools(tools: list[Any], choice: Any, part: str) -> None:
     assert part in refused.value.message
 
 
-def test_no_other_tool_than_the_named_one_is_called(words: Path) -> None:
-    speech = Speech(load_tokenizer(words), calls="hermes")
+def test_no_other_tool_than_the_named_one_is_called() -> None:
     named = {"type": "function", "function": {"name": "time"}}
     tools = Tools([OTHER, TOOL], named, True)
-    assert tools.grammar(speech) == Tools([TOOL], named, True).grammar(speech)
-    assert tools.obliged == ["time"] and set(tools.schemas or ()) == {"time", "stop"}
+    held = tools.held(form=False)
+    assert held == Tools([TOOL], named, True).held(form=False)
+    assert held is not None and held.must and not held.several and set(held.schemas) == {"time"}
+    assert set(tools.schemas or ()) == {"time", "stop"}
 
 
 def test_a_required_call_that_is_cut_has_no_content(real: Served) -> None:

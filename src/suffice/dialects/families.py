@@ -10,7 +10,7 @@ from suffice.dialects.other_forms import Braced, Pythonic, Tagged
 from suffice.errors import unknown
 
 _LIST = Json(listed=True)
-_TOOL_NAME = Json(name="tool_name", arguments=("parameters",), listed=True)
+_TOOL_NAME = Json("tool_name", ("parameters",), listed=True, ident="tool_call_id")
 _FUNCTION = Tagged(name_end=">", key="<parameter=", key_end=">", close="</parameter>")
 
 THINKINGS = {
@@ -166,7 +166,7 @@ CALLS = {
         Calls("pythonic", Pythonic(), "<|python_tag|>", bare=True, signs=("[func_name1(",)),
         Calls(
             "llama3",
-            Json(),
+            Json(arguments=("parameters", "arguments")),
             "<|python_tag|>",
             bare=True,
             between=";",

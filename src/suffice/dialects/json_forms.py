@@ -26,11 +26,12 @@ class _Object:
 
 @dataclass(frozen=True)
 class Json:
-    """{"name": "f", "arguments": {...}}, or a list of such objects."""
+    """{"name": "f", "arguments": {...}}, or a list of such objects; `ident` may come first."""
 
     name: str = "name"
     arguments: tuple[str, ...] = ("arguments", "parameters")
     listed: bool = False
+    ident: str = ""
     marks: tuple[str, ...] = ()
 
     @property

@@ -54,13 +54,17 @@ class Reader:
         opened: bool = False,
         tools: Mapping[str, Any] | None = None,
         obliged: Sequence[str] = (),
+        held: bool = False,
+        several: bool = True,
     ) -> None:
         """Begin an answer.
 
         `dialect` is spelled as the model's texts are. `opened` says that the prompt has begun the
         thinking. `tools` are the schemas of parameters by name; without them there are no calls.
         `obliged` are tools, one of them called because a grammar makes sure: then nothing of the
-        answer is text, however it ends.
+        answer is text, however it ends. `held` says that a grammar holds calls to their tools,
+        which begins where thinking ends: within thinking there are none then. Unless there may be
+        `several`, all calls but the first are left out.
         """
         self.calls = 0
         self.broken = False
@@ -69,6 +73,8 @@ class Reader:
         self._dialect = dialect
         self._tools = tools
         self._obliged = tuple(obliged)
+        self._held = held or bool(obliged)
+        self._several = several
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
         self._filled = False  # whether the call of a message has arguments
@@ -125,6 +131,8 @@ class Reader:
 
     def _put(self, kind: Kind, text: str, call: int = 0, ident: str = "") -> None:
         """Add a part, or to the last one if it goes on."""
+        if call and not self._several:
+            return
         if kind != "call" and self._found:
             before = self._found[-1]
             if before.kind == kind and before.call == call:
@@ -195,7 +203,7 @@ class Reader:
             self._marked()
             if mark is None or mark == thinking.close or mark in self._dialect.dropped:
                 break
-            calls_here = calls is not None and mark == calls.begin and not self._obliged
+            calls_here = calls is not None and mark == calls.begin and not self._held
             if calls_here and (yield from self._call()):
                 break
             self._spaces, self._skips = spaces, False

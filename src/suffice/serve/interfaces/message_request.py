@@ -158,7 +158,8 @@ def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:
         message = f"tools[{at}]: must have a name and an input_schema"
         raise Problem("unsupported", message, param="tools")
     own = {"name": tool.get("name"), "description": tool.get("description", "")}
-    return {"type": "function", "function": {**own, "parameters": tool["input_schema"]}}
+    own |= {"parameters": tool["input_schema"], "strict": tool.get("strict")}
+    return {"type": "function", "function": own}
 
 
 def _choice(given: Mapping[str, Any]) -> tuple[Any, bool]:

@@ -129,14 +129,9 @@ def chat_of(body: Responses, before: Sequence[Any] = ()) -> tuple[Chat, Asked]:
         "verbosity": (body.text or {}).get("verbosity"),
         "suffice": body.suffice.model_dump(),
     }
-    choice = body.tool_choice
-    if isinstance(choice, dict):
-        choice = {"type": "function", "function": {"name": choice.get("name")}}
     if asked.functions:
         fields["tools"] = asked.functions
-    elif choice == "auto" or (choice == "required" and body.tools):  # all are left out
-        choice = None
-    return checked({**fields, "tool_choice": choice}, Chat), asked
+    return checked({**fields, "tool_choice": asked.choice(body.tool_choice)}, Chat), asked
 
 
 def _add(messages: list[dict[str, Any]], own: dict[str, Any]) -> None:

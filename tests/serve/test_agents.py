@@ -202,6 +202,8 @@ def test_the_header_of_bills_is_no_part_of_the_prompt() -> None:
 def test_an_answers_parts_are_one_message() -> None:
     items = [
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}]},
         {"type": "message", "role": "assistant", "content": "I look."},
         {"type": "function_call", "call_id": "1", "name": "ls", "arguments": "{}"},
         {"type": "function_call", "call_id": "2", "name": "ls", "arguments": "{}"},
@@ -210,7 +212,7 @@ def test_an_answers_parts_are_one_message() -> None:
     ]
     chat, asked = chat_of_responses(Responses(input=items))
     said, result = chat.messages
-    assert (said["reasoning_content"], said["content"]) == ("Hm.", "I look.")
+    assert (said["reasoning_content"], said["content"]) == ("Hm.\nSo.", "I look.")
     assert [call["id"] for call in said["tool_calls"]] == ["1", "2"]
     assert result["content"] == "a" and asked.left_out == ["item web_search_call"]
     assert earlier({"type": "compaction"}) is None

@@ -77,7 +77,8 @@ class Reader:
         self._several = several
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
-        self._filled = False  # whether the call of a message has arguments
+        self._coming = ""  # the tool that a message is to, before its arguments
+        self._calls_now = self._filled = False  # whether a message is a call, and has arguments
         self._rest = ""  # what is neither thinking nor a call, if one must be made
         self._called = False  # whether a mark of calls was there
         thinking = dialect.thinking
@@ -291,6 +292,9 @@ class Reader:
         before, self._filled = self.calls, False
         body = self._body(words[0] if words else "final", to[1] if to else "")
         mark = yield from self._source.until(marks, body)
+        if self._coming:
+            self._begin(self._coming, "")
+            self._coming = ""
         if self.calls > before:
             self.broken = mark is None and self._source.cut
             if not self.broken and not self._filled:
@@ -300,7 +304,7 @@ class Reader:
     def _body(self, channel: str, to: str) -> Callable[[str], None]:
         """Return what takes a message's text."""
         if to and self._tools is not None:
-            self._begin(to.removeprefix("functions.") or to, "")
+            self._coming = to.removeprefix("functions.") or to
             return self._arguments
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
         self.thinks = kind == "thinking"
@@ -309,7 +313,20 @@ class Reader:
         return lambda text: self._put(kind, text)
 
     def _arguments(self, text: str) -> None:
-        self._filled |= bool(text)
+        """Take a part of a message to a tool; one that is no JSON object is no call."""
+        if self._coming:
+            text = self._spaces + text
+            if not text.strip():
+                self._spaces = text
+                return
+            name, self._coming, self._spaces = self._coming, "", ""
+            self._calls_now = text.lstrip().startswith("{")
+            if self._calls_now:
+                self._begin(name, "")
+        if not self._calls_now:
+            self._put("thinking", text)
+            return
+        self._filled = True
         self._put("arguments", text, self.calls - 1)
 
 

@@ -59,16 +59,21 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     return await reply.response(request)
 
 
-async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
+async def prepared(
+    front: Front, body: Chat, key: str, prefix: str, *, budget_if_possible: bool = False
+) -> Reply:
     """Hand a chat request to the engine; its id begins with the prefix.
+
+    `budget_if_possible` drops a budget of thinking that cannot be kept.
 
     Raises:
         Problem: It cannot be answered.
     """
     model = front.check_model(body.model)
-    check_chat(body)
-    tools = _tools(body)
     speech = front.text.speech
+    check_chat(body)
+    check_hidden(body, speech)
+    tools = _tools(body)
     with front.job(prefix, key, body.request_id) as job:
         found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
@@ -88,6 +93,8 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         own["grammar"] = bound.grammar
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
+        if budget_if_possible and not speech.can_limit(opened=found.thinking):
+            body.thinking_token_budget = None
         holds = bound.grammar is not None
         thinking = thinking_of(speech, body, opened=found.thinking, grammar=holds)
         given = works(front, job, [prompt], body, max_tokens=most, thinking=thinking, **own)
@@ -210,6 +217,22 @@ def structure(body: Chat, tools: Tools, speech: Speech, *, opened: bool) -> Stru
         raise Problem("invalid_schema", message, param="tool_choice")
     grammar = speech.grammar(held, form, opened=opened)
     return Structure(grammar, param if held is None else "tools", held)
+
+
+def check_hidden(body: Chat, speech: Speech) -> None:
+    """Refuse to leave thinking out of what is told of tokens where no token ends it.
+
+    Raises:
+        Problem: It is asked for.
+    """
+    told = body.logprobs or body.return_token_ids
+    if told and not body.include_reasoning and speech.thinks and not speech.marks_of_thinking():
+        name = "logprobs" if body.logprobs else "return_token_ids"
+        message = (
+            f"include_reasoning=false with {name} is not supported here: no token tells this "
+            "model's thinking from its answer"
+        )
+        raise Problem("unsupported", message, param="include_reasoning")
 
 
 def check_chat(body: Chat) -> None:

@@ -20,6 +20,14 @@ _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
+class OutputConfig(BaseModel):
+    """`output_config`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class Messages(BaseModel):
     """The fields of a request."""
 
@@ -35,7 +43,7 @@ class Messages(BaseModel):
     stream: bool | None = False
     tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
+    output_config: OutputConfig = OutputConfig()
     thinking: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
@@ -104,8 +112,8 @@ def chat_of(body: Messages) -> Chat:
         "top_k": body.top_k,
         "stream": body.stream,
         "suffice": body.suffice.model_dump(),
-        "response_format": _format((body.output_config or {}).get("format")),
-        "reasoning_effort": (body.output_config or {}).get("effort"),
+        "response_format": _format(body.output_config.format),
+        "reasoning_effort": body.output_config.effort,
         **_thinking(body.thinking),
     }
     last = messages[-1]
@@ -131,11 +139,10 @@ def _lasting(system: str | list[dict[str, Any]]) -> Any:
     return [block for block in system if not str(block.get("text", "")).startswith(_BILLING)]
 
 
-def _format(given: Any) -> dict[str, Any] | None:
+def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if given is None:
         return None
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind != "json_schema" or not isinstance(given.get("schema"), (dict, bool)):
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), (dict, bool)):
         must = "must be {'type': 'json_schema', 'schema': {...}}"
         message = f"output_config.format: {must}, not {brief(given)}"
         raise Problem("invalid_schema", message, param="output_config")

@@ -31,9 +31,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         body = read(raw, Create, allow_unknown=front.settings.allow_unknown_fields)
         chat = chat_of(body)
         with blamed(_NAMES, before=body.system is not None):
-            if not front.text.speech.can_limit(opened=False):
-                chat.thinking_token_budget = None  # Claude Code has one for every model
-            reply = await prepared(front, chat, key, "msg")
+            # Claude Code has a budget for every model.
+            reply = await prepared(front, chat, key, "msg", budget_if_possible=True)
         if body.stream:
             parts = _Parts(reply, left_out(body))
             return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
@@ -122,7 +121,11 @@ class _Parts:
         async for parts in reply.parts():
             yield b"".join(self._of(parts)) or _named({"type": "ping"})
         yield b"".join(self._closed())
-        stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
+        stopped = {
+            "type": "message_delta",
+            "delta": _stopped(*reply.only.end),
+            "usage": _usage(reply),
+        }
         stopped |= costs(reply.job)
         yield _named(stopped) + _named({"type": "message_stop"})
 

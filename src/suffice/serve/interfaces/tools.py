@@ -20,7 +20,7 @@ class Tools:
     Attributes:
         given: As the chat template is told of them: whether they are strict is no affair of it.
         choice: "none", "auto" or "required".
-        allowed: The names of those that may be called.
+        allowed: The names of the tools that may be called.
     """
 
     def __init__(self, given: Sequence[dict[str, Any]], choice: Any, parallel: bool) -> None:

@@ -49,6 +49,8 @@ class Written:
         calls = families.CALLS.get(form)
         dialect = families.HARMONY if calls is None else Dialect(families.THINKINGS["qwen3"], calls)
         whole = [mark for mark in dialect.marks if mark.endswith((">", "]")) and len(mark) > 4]
+        if any("｜DSML｜" in mark for mark in whole):  # which is the token there
+            whole = ["｜DSML｜"]
         marks = sorted({*whole} - {"<|end|>"}) if tokens or calls is None else []
         self.tokenizer = tokenizer_of(tuple(marks))
         self._spelling = Spelling(dialect, self.tokenizer.whole())

@@ -129,10 +129,11 @@ class AnswerGrammar:
     def _offered(self, calls: Calls, *, several: bool) -> str:
         """Return any text with calls in it; what begins with a mark of theirs is a call."""
         marks = [mark for mark in (calls.section[0], calls.begin) if mark]
-        tokens = {self._token_ids[ord(mark[0]) - FIRST_SIGN] for mark in marks if _is_sign(mark[0])}
+        signs = [next(filter(_is_sign, mark)) for mark in marks if any(map(_is_sign, mark))]
+        tokens = {self._token_ids[ord(sign) - FIRST_SIGN] for sign in signs}
         first = "".join(map(re.escape, calls.form.first)) if calls.bare else ""
         before = rf"[ \t\r\n]*([^ \t\r\n{first}](?s:.*))?" if first else "(?s:.*)"
-        if len(tokens) == len(marks) and not first:
+        if all(_is_sign(mark[0]) for mark in marks) and not first:
             free = f"<[^{_listed(tokens)}]>"
         else:
             others = _listed(token for token in self._whole if token not in tokens)
@@ -152,9 +153,10 @@ class AnswerGrammar:
         size = next((at for at, each in enumerate(mark) if _is_sign(each)), len(mark))
         if not size:
             return self._literal(mark)
-        rule = f"head{len(self._rules)}"
-        self._rules.append(f"{rule}[lazy]: /{before}/ {_quoted(mark[:size])}")
-        return f"{rule} {self._literal(mark[size:])}"
+        # A name in capitals is one lexeme, which a token ends; a lazy one ends itself.
+        rule = f"HEAD{len(self._rules)}" if size < len(mark) else f"head{len(self._rules)}[lazy]"
+        self._rules.append(f"{rule}: /{before}/ {_quoted(mark[:size])}")
+        return f"{rule.partition('[')[0]} {self._literal(mark[size:])}"
 
     def _call(self, calls: Calls, name: str, schema: Any) -> str:
         """Return a rule of one call between its marks."""
@@ -211,12 +213,13 @@ class AnswerGrammar:
     def _tagged(self, form: Tagged, name: str, schema: Any) -> str:
         """Return a call with tags; not every model breaks its lines where others do."""
         line = f"{_LINE}?"
-        body = f"{_quoted(name)} {self._literal(form.name_end) if form.lines else ''} {line}"
+        body = f"{_quoted(name)} {self._literal(form.name_end.strip())} {line} {line}"
         required, close = schema.get("required") or (), self._literal(form.close)
         for key, each in _known(schema):
             text = not kinds_of(each) or kinds_of(each) == {"string"}
             value = self._free(form.close, each) if text else f"{self._json(each)} {line} {close}"
-            opening = f"{self._literal(form.key)} {_quoted(key)} {self._literal(form.key_end)}"
+            ends = self._literal(form.key_end), self._literal(form.said[0 if text else 1])
+            opening = f"{self._literal(form.key)} {_quoted(key)} {' '.join(ends)}"
             if form.value:
                 opening += f" {line} {self._literal(form.value)}"
             part = f"{opening} {line} {value} {line}"
@@ -255,12 +258,7 @@ class AnswerGrammar:
         values = schema.get("enum") if isinstance(schema, dict) else None
         if values and all(isinstance(each, str) for each in values):
             return f"({' | '.join(map(_quoted, values))}) {self._literal(close)}"
-        rule = f"text{len(self._rules)}"
-        if any(_is_sign(each) for each in close):
-            self._rules.append(f"{rule}: /(?s:.*)/")
-            return f"{rule} {self._literal(close)}"
-        self._rules.append(f"{rule}[suffix={_quoted(close)}]: /(?s:.*)/")
-        return rule
+        return f"{'/(?s:.*)/' if _is_sign(close[0]) else ''} {self._begun(close, '(?s:.*)')}"
 
     def _json(self, schema: Any) -> str:
         rule = f"json{len(self._rules)}"

@@ -265,7 +265,12 @@ def test_a_bad_schema_of_a_tool_shows_no_grammar_of_the_server(real: Served) -> 
     assert error["message"] == "the grammar is bad: Invalid type: x"
 
 
-def test_a_call_and_a_form_contradict_each_other(real: Served) -> None:
-    fields = {"tools": [TOOL, OTHER], "tool_choice": "required"}
-    answer = real.chat(response_format={"type": "json_object"}, **fields)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"
+def test_a_call_that_must_be_made_leaves_no_text_to_have_a_form(real: Served) -> None:
+    fields: Any = {"tools": [TOOL], "tool_choice": "required", "seed": 2}
+    plain, formed = (
+        real.chat(**fields, **more).json()["choices"][0]["message"]
+        for more in ({}, {"response_format": {"type": "json_object"}})
+    )
+    assert formed["content"] is None
+    calls = [[call["function"] for call in each["tool_calls"]] for each in (plain, formed)]
+    assert calls[0] == calls[1]

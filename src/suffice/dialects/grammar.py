@@ -60,7 +60,7 @@ class AnswerGrammar:
     def text(self, held: Held | None, form: str | None) -> str:
         """Return llguidance's grammar; `form` is that of the text of an answer that calls nothing.
 
-        One of the two is given.
+        One of the two is given, and no form if a tool must be called.
         """
         calls, thought = self._dialect.calls, self._thought()
         self._options = {} if held is None else held.options

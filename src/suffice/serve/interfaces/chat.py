@@ -212,9 +212,8 @@ def structure(body: Chat, tools: Tools, speech: Speech, *, opened: bool) -> Stru
             raise Problem("invalid_schema", message, param="structured_outputs")
         form, param = body.structured_outputs.text(), "structured_outputs"
     held = tools.held(form=form is not None)
-    if form is not None and held is not None and held.must:
-        message = "tool_choice asks for a call and another field for a form: give one"
-        raise Problem("invalid_schema", message, param="tool_choice")
+    if held is not None and held.must:
+        form = None  # which is of a text: the answer has none
     grammar = speech.grammar(held, form, opened=opened)
     return Structure(grammar, param if held is None else "tools", held)
 

@@ -125,26 +125,22 @@ def dsml(section: str) -> Write:
     return write
 
 
+def arguments(given: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>\n"
+        for key, value in given.items()
+    )
+
+
 def hunyuan(calls: Sequence[Call]) -> str:
-    parts = []
-    for name, given in calls:
-        values = "".join(
-            f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>\n"
-            for key, value in given.items()
-        )
-        parts.append(f"<tool_call>{name}<tool_sep>\n{values}</tool_call>\n")
+    parts = [
+        f"<tool_call>{name}<tool_sep>\n{arguments(given)}</tool_call>\n" for name, given in calls
+    ]
     return f"<tool_calls>\n{''.join(parts)}</tool_calls>" if parts else ""
 
 
 def glm(calls: Sequence[Call]) -> str:
-    parts = []
-    for name, given in calls:
-        values = "".join(
-            f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>\n"
-            for key, value in given.items()
-        )
-        parts.append(f"<tool_call>{name}\n{values}</tool_call>")
-    return "\n".join(parts)
+    return "\n".join(f"<tool_call>{name}\n{arguments(given)}</tool_call>" for name, given in calls)
 
 
 def gemma_value(value: Any, quote: str) -> str:

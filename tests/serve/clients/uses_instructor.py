@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
 import instructor
 import openai
+from asked import Place
 from pydantic import BaseModel, ConfigDict
-
-
-class Place(BaseModel):
-    """A place."""
-
-    model_config = ConfigDict(extra="forbid")
-    zone: Literal["utc", "cet"]
-    hour: Literal[1, 2]
 
 
 class Trip(BaseModel):

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
 
+from asked import Place, weather
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
-from pydantic import BaseModel, ConfigDict, Field
 
-
-class Place(BaseModel):
-    """A place."""
-
-    model_config = ConfigDict(extra="forbid")
-    zone: Literal["utc", "cet"]
-    hour: Literal[1, 2]
-
-
-@tool
-def weather(city: Annotated[str, Field(max_length=8)]) -> str:
-    """Tell the weather."""
-    return f"Rain in {city}."
+told = tool(weather)
 
 
 def main(real: str, says: str) -> None:
@@ -38,10 +25,7 @@ def main(real: str, says: str) -> None:
         for strict in (None, True):
             found = chat.with_structured_output(Place, method=method, strict=strict).invoke("hi")
             assert isinstance(found, Place), (method, strict)
-    assert isinstance(
-        chat.with_structured_output(Place, method="json_mode").invoke is not None, bool
-    )
-    bound = chat.bind_tools([weather], tool_choice="any", strict=True, parallel_tool_calls=False)
+    bound = chat.bind_tools([told], tool_choice="any", strict=True, parallel_tool_calls=False)
     (call,) = bound.invoke("hi").tool_calls
     assert call["name"] == "weather" and set(call["args"]) == {"city"}
     responses = ChatOpenAI(**given, max_tokens=5, use_responses_api=True)
@@ -54,14 +38,14 @@ def main(real: str, says: str) -> None:
         Place,
     )
 
-    speaker = ChatOpenAI(base_url=f"{says}/v1", api_key="none", model="tiny").bind_tools([weather])
+    speaker = ChatOpenAI(base_url=f"{says}/v1", api_key="none", model="tiny").bind_tools([told])
     answer = speaker.invoke("hi")
     assert answer.text == "Now." and answer.tool_calls[0]["args"] == {"city": "Oslo"}
     merged = None
     for part in speaker.stream("hi"):
         merged = part if merged is None else merged + part
     assert merged is not None and merged.tool_calls[0]["args"] == {"city": "Oslo"}
-    result = weather.invoke(answer.tool_calls[0])
+    result = told.invoke(answer.tool_calls[0])
     assert isinstance(result, ToolMessage) and result.content == "Rain in Oslo."
     again = speaker.invoke([HumanMessage("hi"), answer, result])
     assert isinstance(again, AIMessage) and again.text == "Now."

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
+from asked import Place, weather
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel, ConfigDict
-
-
-class Place(BaseModel):
-    """A place."""
-
-    model_config = ConfigDict(extra="forbid")
-    zone: Literal["utc", "cet"]
-    hour: Literal[1, 2]
-
-
-def weather(city: str) -> str:
-    """Tell the weather."""
-    return f"Rain in {city}."
 
 
 def model(url: str, tokens: int) -> OpenAILike:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
 import openai
-from pydantic import BaseModel, ConfigDict
-
-
-class Place(BaseModel):
-    """A place."""
-
-    model_config = ConfigDict(extra="forbid")
-    zone: Literal["utc", "cet"]
-    hour: Literal[1, 2]
+from asked import Place
 
 
 def main(real: str, says: str) -> None:

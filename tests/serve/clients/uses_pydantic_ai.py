@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from asked import Place, weather
 from pydantic_ai import Agent, NativeOutput, Tool, ToolOutput, UsageLimitExceeded
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
-
-
-class Place(BaseModel):
-    """A place."""
-
-    model_config = ConfigDict(extra="forbid")
-    zone: Literal["utc", "cet"]
-    hour: Literal[1, 2]
-
-
-def weather(city: str) -> str:
-    """Tell the weather."""
-    return f"Rain in {city}."
 
 
 async def main(real: str, says: str) -> None:

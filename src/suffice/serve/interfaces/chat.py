@@ -78,7 +78,8 @@ async def prepared(
         found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
         bound = Structure()
-        if tools.binding or body.response_format or body.structured_outputs is not None:
+        asks = body.response_format is not None or body.structured_outputs is not None
+        if asks or tools.binding:
             bound = await front.text.elsewhere(
                 lambda: structure(body, tools, speech, opened=found.thinking)
             )

@@ -49,7 +49,8 @@ RULES = (  # of who runs when, and what becomes of them
 def routes() -> Iterator[str]:
     """Yield the paths of the application; files of the page count as the page."""
     settings = SimpleNamespace(page=True, allowed_origins=(), api_keys=())
-    found: Any = app.build(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
+    models = SimpleNamespace(settings=settings, served=[SimpleNamespace(front=None)])
+    found: Any = app.build(models)  # type: ignore[arg-type]
     while not hasattr(found, "routes"):
         found = found._app  # one stands around the other
     for route in found.routes:

@@ -31,7 +31,8 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   layer.blocks.push_back(std::move(block));
 }
 
-void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms) {
+void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms,
+                   bool late_norms) {
   const ModelSpec& spec = self.spec;
   const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
   AttentionBlock block;
@@ -46,7 +47,9 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   if (parts.contains("spare")) block.spare = self.vector(parts["spare"], spec.heads);
   require(window >= 0, "a negative window");
   require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
+  require(!whole_norms || !late_norms, "norms of all heads come before the rotation");
   block.whole_norms = whole_norms;
+  block.late_norms = late_norms;
   block.window = window;
   block.rope = rope;
   block.k_own = !same_inputs(block.q, block.k);
@@ -55,7 +58,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
 }
 
 void check_activation(int activation) {
-  require(activation >= kSilu && activation <= kClampedSwish, "no such activation");
+  require(activation >= kSilu && activation <= kSquaredRelu, "no such activation");
 }
 
 // The matrices gate, up and down of names with a prefix.
@@ -119,7 +122,8 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
 
 void bind_blocks(nb::class_<PyModel>& model) {
   model.def("add_layer", &add_layer, "parallel"_a)
-      .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a)
+      .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a,
+           "late_norms"_a = false)
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
            "activation"_a, "steps"_a, "chosen"_a, "scale"_a);

@@ -67,13 +67,14 @@ std::vector<NamedLayout> py_code_layouts() {
 
 // The rows up to `last` of a matrix that starts at byte `offset` of an open file.
 StoredRows stored_rows(int file, int64_t offset, const std::string& name, int64_t columns,
-                       int64_t last, int64_t paired) {
+                       int64_t last, int64_t paired, int64_t rotated) {
   const BlockType& type = type_named(name);
   require(columns > 0 && columns % type.values == 0,
           "rows of " + std::to_string(columns) + " values are no whole blocks");
   require(offset >= 0, "the offset cannot be negative");
   require(paired >= 0 && paired % 2 == 0, "a head has an even number of rows");
-  const StoredRows stored{file, offset, &type, columns, paired};
+  require(rotated >= 0 && rotated % 2 == 0 && rotated <= paired, "a part of a head is rotated");
+  const StoredRows stored{file, offset, &type, columns, paired, rotated == 0 ? paired : rotated};
   require(last <= (INT64_MAX - offset) / stored.row_bytes() - paired,
           "the rows are beyond the end of any file");
   return stored;
@@ -81,10 +82,11 @@ StoredRows stored_rows(int file, int64_t offset, const std::string& name, int64_
 
 // Rows first .. of a matrix.
 bool py_read_rows(int file, int64_t offset, const std::string& name, int64_t first, Values out,
-                  int64_t paired) {
+                  int64_t paired, int64_t rotated) {
   const int64_t count = out.shape(0);
   require(first >= 0 && first <= INT64_MAX - count, "there is no such row");
-  const StoredRows stored = stored_rows(file, offset, name, out.shape(1), first + count, paired);
+  const StoredRows stored =
+      stored_rows(file, offset, name, out.shape(1), first + count, paired, rotated);
   require(stored.type->decoded(), "values of " + name + " are not decoded here");
   Outcome outcome;
   {
@@ -96,10 +98,10 @@ bool py_read_rows(int file, int64_t offset, const std::string& name, int64_t fir
 
 // All rows of a matrix of codes, as panels.
 bool py_read_panels(int file, int64_t offset, const std::string& name, int rows, int columns,
-                    Bytes out, int64_t paired) {
+                    Bytes out, int64_t paired, int64_t rotated) {
   require(rows > 0 && columns > 0 && rows <= kMostColumns && columns <= kMostColumns,
           "a matrix has at least one row and one column");
-  const StoredRows stored = stored_rows(file, offset, name, columns, rows, paired);
+  const StoredRows stored = stored_rows(file, offset, name, columns, rows, paired, rotated);
   require(stored.type->coded(), "values of " + name + " are not in codes");
   require(out.size() == panels_of(rows) * stored.type->layout.panel_bytes(columns),
           "out has " + std::to_string(out.size()) + " bytes, which are not those of the panels");
@@ -229,11 +231,11 @@ void bind_formats(nb::module_& m) {
   m.def("block_types", &py_block_types,
         "Name, number in GGUF files, values and bytes of each type of blocks.");
   m.def("read_rows", &py_read_rows, "file"_a, "offset"_a, "block_type"_a, "first"_a,
-        "out"_a.noconvert(), "paired"_a = 0);
+        "out"_a.noconvert(), "paired"_a = 0, "rotated"_a = 0);
   m.def("code_layouts", &py_code_layouts,
         "Name, bits, group, scales, minima, grid, and levels plus 128, of each type of codes.");
   m.def("read_panels", &py_read_panels, "file"_a, "offset"_a, "block_type"_a, "rows"_a, "columns"_a,
-        "out"_a.noconvert(), "paired"_a = 0);
+        "out"_a.noconvert(), "paired"_a = 0, "rotated"_a = 0);
   m.def("pack_codes", &py_pack_codes, "codes"_a.noconvert(), "bits"_a, "group"_a, "scales"_a,
         "minima"_a, "scale_bytes"_a.noconvert(), "outer_bytes"_a.noconvert().none(),
         "minimum_bytes"_a.noconvert().none(), "out"_a.noconvert());

@@ -44,6 +44,13 @@ void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions, int 
   self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions, pairs});
 }
 
+void set_query_scales(PyModel& self, nb::object scales, int positions) {
+  for (const Rope& rope : self.spec.ropes)
+    require(rope.positions == positions, "rotations are for other positions");
+  require(!self.spec.ropes.empty(), "positions are those of rotations");
+  self.spec.query_scales = self.vector(scales, positions);
+}
+
 void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact,
                    int technique) {
   require(technique >= 0 && technique < static_cast<int>(spec.rules.size()),
@@ -324,6 +331,7 @@ void bind_model(nb::module_& m) {
           "residual_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a, "position_rows"_a,
           "adapters"_a)
       .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
+      .def("set_query_scales", &set_query_scales, "scales"_a, "positions"_a)
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "adapters"_a.noconvert(),

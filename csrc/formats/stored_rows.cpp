@@ -74,7 +74,8 @@ int64_t pieces_of(int64_t count, int64_t each) { return (count + each - 1) / eac
 // Where row `row` is stored.
 int64_t stored_row(const StoredRows& stored, int64_t row) {
   if (stored.paired == 0) return row;
-  const int64_t within = row % stored.paired, half = stored.paired / 2;
+  const int64_t within = row % stored.paired, half = stored.rotated / 2;
+  if (within >= stored.rotated) return row;
   return row - within + within % half * 2 + within / half;
 }
 

@@ -19,9 +19,9 @@ struct StoredRows {
   int64_t offset;  // of the first row, in bytes
   const BlockType* type;
   int64_t columns;  // whole blocks
-  // Rows of a head that are stored in pairs: row i of its first half, then row i of its second.
-  // 0: rows are stored in order.
-  int64_t paired;
+  // Rows of a head. The first `rotated` are stored in pairs: row i of their first half, then row i
+  // of their second. 0: rows are stored in order.
+  int64_t paired, rotated;
 
   int64_t blocks() const { return columns / type->values; }  // of a row
   int64_t row_bytes() const { return blocks() * type->bytes; }

@@ -254,7 +254,14 @@ struct Kernels {
 };
 
 // kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
-enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kClampedSwish = 4 };
+enum Activation : int {
+  kSilu = 0,
+  kGeluTanh = 1,
+  kGelu = 2,
+  kRelu = 3,
+  kClampedSwish = 4,
+  kSquaredRelu = 5,
+};
 
 // What one thread scores at a time for another: see attention/scores_ahead.h.
 constexpr int kPieceTiles = 4;

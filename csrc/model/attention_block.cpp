@@ -44,12 +44,18 @@ struct AttentionWork {
 
   // The norm of a head and its rotary position.
   void place(const Norm& norm, int row, float* head) const {
-    if (norm.weight && !block.whole_norms)
-      kernels().pointwise.normalize(head, size, norm.weight, norm.bias, false, spec.norm_eps, head);
-    if (block.rope < 0) return;
-    const Rope& rope = spec.ropes[block.rope];
-    const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
-    rotate(head, rope.pairs, rope.cos + start, rope.sin + start);
+    const bool own = norm.weight && !block.whole_norms;
+    if (own && !block.late_norms) normalize(norm, head);
+    if (block.rope >= 0) {
+      const Rope& rope = spec.ropes[block.rope];
+      const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
+      rotate(head, rope.pairs, rope.cos + start, rope.sin + start);
+    }
+    if (own && block.late_norms) normalize(norm, head);
+  }
+
+  void normalize(const Norm& norm, float* head) const {
+    kernels().pointwise.normalize(head, size, norm.weight, norm.bias, false, spec.norm_eps, head);
   }
 
   void multiply_query(const Inputs& x, int h) const {
@@ -63,7 +69,9 @@ struct AttentionWork {
     for (int row = 0; row < rows; row++) {
       float* q = query(row, h);
       place(block.q_norm, row, q);
-      for (int i = 0; i < size; i++) q[i] *= spec.attention_scale * kLog2e;
+      float scale = spec.attention_scale * kLog2e;
+      if (spec.query_scales) scale *= spec.query_scales[step.positions[row]];
+      for (int i = 0; i < size; i++) q[i] *= scale;
     }
   }
 

@@ -20,6 +20,7 @@ struct AttentionBlock {
   Matrix q, k, v, o;
   Norm q_norm, k_norm;       // of each head, or of all heads together
   bool whole_norms = false;  // the latter
+  bool late_norms = false;   // after the rotation
   int window = 0;            // 0: all keys
   int sinks = 0;             // with a window: the first keys, visible as well
   // A logit of each query head that takes part in its softmax without a value; null: none.

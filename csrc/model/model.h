@@ -44,7 +44,8 @@ struct ModelSpec {
   // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
-  float unread_in_prompts = 0;  // the largest share of a tile's softmaxes, on average
+  const float* query_scales = nullptr;  // of queries by their position; null: 1
+  float unread_in_prompts = 0;          // the largest share of a tile's softmaxes, on average
 
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {

@@ -56,7 +56,13 @@ def block_types() -> list[tuple[str, int, int, int, bool]]:
     """Name, number in GGUF files, values and bytes of each type of blocks."""
 
 def read_rows(
-    file: int, offset: int, block_type: str, first: int, out: _Float32s, paired: int = 0
+    file: int,
+    offset: int,
+    block_type: str,
+    first: int,
+    out: _Float32s,
+    paired: int = 0,
+    rotated: int = 0,
 ) -> bool: ...
 def code_layouts() -> list[tuple[str, int, int, str, str, str, list[int]]]:
     """
@@ -64,7 +70,14 @@ def code_layouts() -> list[tuple[str, int, int, str, str, str, list[int]]]:
     """
 
 def read_panels(
-    file: int, offset: int, block_type: str, rows: int, columns: int, out: _Uint8s, paired: int = 0
+    file: int,
+    offset: int,
+    block_type: str,
+    rows: int,
+    columns: int,
+    out: _Uint8s,
+    paired: int = 0,
+    rotated: int = 0,
 ) -> bool: ...
 def pack_codes(
     codes: _Uint8s,
@@ -277,7 +290,12 @@ class Model:
     ) -> None: ...
     def add_layer(self, parallel: bool) -> None: ...
     def add_attention(
-        self, parts: dict[str, object], window: int, rope: int, whole_norms: bool
+        self,
+        parts: dict[str, object],
+        window: int,
+        rope: int,
+        whole_norms: bool,
+        late_norms: bool = False,
     ) -> None: ...
     def add_mlp(self, parts: dict[str, object], width: int, activation: int) -> None: ...
     def add_experts(
@@ -292,6 +310,7 @@ class Model:
         scale: float,
     ) -> None: ...
     def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
+    def set_query_scales(self, scales: object, positions: int) -> None: ...
     def finish(self, parts: dict[str, object]) -> None: ...
     def step(
         self,

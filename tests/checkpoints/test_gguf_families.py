@@ -24,6 +24,18 @@ from suffice.quant import QUANTS
 from suffice.quantize.torch_decoder import TorchDecoder
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "arcee": {"mlp_bias": False},
+    "cohere": {},
+    "cohere2": {"num_hidden_layers": 5},
+    "ernie": {},
+    "exaone4": {},
+    "exaone4-full": {},
+    "glm4": {},
+    "hunyuan": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1.0}},
+    "nemotron": {"mlp_bias": False},
+    "olmo3": {},
+    "seed-oss": {"attention_out_bias": False},
+    "starcoder2": {"sliding_window": None},
     "falcon": {},
     "gemma": {},
     "gemma2": {"query_pre_attn_scalar": 16},  # llama.cpp takes the head size

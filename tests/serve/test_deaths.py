@@ -24,7 +24,7 @@ def test_engines_that_others_kill_are_started_again(
     late, told = tmp_path / "late", list[str]()
     with serving(options={"late": str(late)}) as server, ThreadPoolExecutor() as pool:
         (instance,) = server.front.instance.members
-        server.front.lost = told.append
+        server.models.lost = told.append
         late.touch()
         ask = pool.submit(server.chat)
         for count in range(deaths.MOST_FAILED + 2):

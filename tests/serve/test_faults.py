@@ -332,7 +332,7 @@ def test_engines_that_die_at_once_are_given_up(serving: Callable[..., Any], tmp_
     dies, hold, told = tmp_path / "dies", tmp_path / "hold", list[str]()
     with serving(options={"dies": str(dies), "hold": str(hold)}) as server:
         (instance,) = server.front.instance.members
-        server.front.lost = told.append
+        server.models.lost = told.append
         for _ in range(deaths.MOST_FAILED + 1):  # those that had work do not count
             before = instance.restarts
             hold.write_text("20")

@@ -174,10 +174,10 @@ def test_a_cancelled_request_ends_wherever_it_runs(
 
 
 def test_there_are_no_more_engines_than_cores() -> None:
-    from suffice.serve.http.front import Front
+    from suffice.serve.http.models import Models
 
     with pytest.raises(InputError, match="instances=9999: must be at most"):
-        Front(Settings("m", engine=SCRIPTED, instances=9999))
+        Models([Settings("m", engine=SCRIPTED, instances=9999)])
     with pytest.raises(InputError, match="instances=0: must be a whole number of at least 1"):
         Settings("m", instances=0)
 

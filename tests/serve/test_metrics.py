@@ -13,7 +13,7 @@ from typing import Any
 from serving import Served, real
 from suffice.engine.work import Delta, EngineStats, Final
 from suffice.serve.processes import wire
-from suffice.serve.processes.metrics import Metrics
+from suffice.serve.processes.metrics import Metrics, page_of
 from suffice.serve.processes.pending import Ticket
 
 
@@ -52,7 +52,7 @@ def test_what_requests_cost() -> None:
     bounded = Final(10, 0, 8, drafts=4, draft_steps=1, accepted=1, accepted_at=(1,))
     for final in (first, bounded):
         metrics.finished(ticket(final))
-    page = Page(metrics.page())
+    page = Page(page_of([metrics]))
     assert page("prompt_tokens_total") == 110
     assert page("prompt_tokens_by_source_total", source="local_compute") == 70
     assert page("prompt_tokens_by_source_total", source="local_cache_hit") == 40
@@ -73,7 +73,7 @@ def test_the_times_of_tokens() -> None:
     metrics.delta(one, token, 100.5)
     one.first_at = one.last_at = 100.5
     metrics.delta(one, token, 100.75)
-    page = Page(metrics.page())
+    page = Page(page_of([metrics]))
     assert page("time_to_first_token_seconds_sum") == 0.5
     assert page("inter_token_latency_seconds_sum") == 0.25
 
@@ -85,8 +85,8 @@ def test_only_what_is_bounded_counts_as_a_bound() -> None:
         *(("probable", 0.4), ("estimate", 0.5), ("none", None)),
     ):
         metrics.finished(ticket(Final(1, 0, 1, guarantee=guarantee, missing=missing)))  # type: ignore[arg-type]
-    assert Page(metrics.page())("missing_bound_max") == 0.02
-    assert Page(metrics.page())("missing_probable_max") == 0.4
+    assert Page(page_of([metrics]))("missing_bound_max") == 0.02
+    assert Page(page_of([metrics]))("missing_probable_max") == 0.4
 
 
 def test_bounds_and_the_reads_of_prompts_are_counted() -> None:
@@ -97,7 +97,7 @@ def test_bounds_and_the_reads_of_prompts_are_counted() -> None:
         rows = {"prompt_rows_read": 10, "prompt_rows_held": 30}
         counted = dataclasses.replace(final, missing_mean=mean, **shifts, **rows)
         metrics.finished(ticket(counted))
-    page = Page(metrics.page())
+    page = Page(page_of([metrics]))
     assert page("bounded_softmaxes_total", guarantee="bound") == 16
     assert page("missing_bound_sum_total", guarantee="bound") == 8 * 0.25 + 8 * 0.5
     assert page("shift_bound_sum_total", guarantee="bound") == 8 * 0.5 + 8 * 1.0
@@ -125,7 +125,7 @@ def test_what_engines_count() -> None:
     metrics = Metrics("suffice", "m")
     metrics.watch(lambda: {"0": engine})
     metrics.steps("0", [8, 64, 64])
-    page = Page(metrics.page())
+    page = Page(page_of([metrics]))
     assert page("num_requests_waiting") == 5
     assert page("num_requests_waiting_by_reason", reason="deferred") == 2
     assert page("num_requests_waiting_by_reason", reason="capacity") == 3
@@ -143,7 +143,7 @@ def test_engines_may_come_later_each_by_its_name() -> None:
     engines: dict[str, Any] = {}
     metrics = Metrics("suffice", "m")
     metrics.watch(lambda: engines)
-    assert Page(metrics.page()).values == {}
+    assert Page(page_of([metrics])).values == {}
     for name, count in (("a1", 3), ("b2", 4)):
         stats = vars(EngineStats(steps=count))
         engines[name] = SimpleNamespace(stats=stats, past={}, restarts=0, failovers=count)
@@ -151,7 +151,7 @@ def test_engines_may_come_later_each_by_its_name() -> None:
         one.replica = name
         metrics.finished(one)
     metrics.finished(one)
-    page = Page(metrics.page())
+    page = Page(page_of([metrics]))
     assert [page("prompt_tokens_total", engine=name) for name in ("a1", "b2", "0")] == [10, 20, 0]
     assert [page("engine_steps_total", engine=name) for name in ("a1", "b2")] == [3, 4]
     assert page("failovers_total", engine="b2") == 4 and page("failovers_total") == 7

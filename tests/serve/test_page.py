@@ -273,7 +273,7 @@ def test_the_feed_ends_when_the_server_stops(serving: Callable[..., Any]) -> Non
     with serving() as server:
         feed = streamed(server)
         next(feed)
-        server.front.draining = True
+        server.models.draining = True
         began = time.monotonic()
         assert len(list(feed)) <= 2 and time.monotonic() - began < 10
         assert server.client.get("/live").status_code == 503

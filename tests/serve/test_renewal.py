@@ -319,11 +319,11 @@ def test_a_terminal_that_hangs_up_stops_its_server(
     def start() -> None:
         told.append("renew")
 
-    front = SimpleNamespace(draining=False, drain=drain, instance=SimpleNamespace(renew=start))
+    models = SimpleNamespace(draining=False, drain=drain, renew=start)
     monkeypatch.setattr(run, "has_terminal", lambda: True)
 
     async def hang_up() -> run.Server:
-        server = run.Server(uvicorn.Config("x"), front)  # type: ignore[arg-type]
+        server = run.Server(uvicorn.Config("x"), models)  # type: ignore[arg-type]
         monkeypatch.setattr(run, "has_terminal", lambda: left)
         server.renew()
         await asyncio.sleep(0)
@@ -332,7 +332,7 @@ def test_a_terminal_that_hangs_up_stops_its_server(
 
     server = asyncio.run(hang_up())
     assert told == (["renew"] if left else ["drain"])
-    assert server.should_exit is not left and front.draining is not left
+    assert server.should_exit is not left and models.draining is not left
 
 
 @sharing_only

@@ -1,4 +1,4 @@
-"""The other routes: app.py, guard.py, errors.py, models.py, tokens.py, health.py, metrics.py."""
+"""The other routes: app.py, plain.py, guard.py, errors.py, cards.py, tokens.py, health.py."""
 
 from __future__ import annotations
 
@@ -197,10 +197,10 @@ def test_errors_of_messages_have_anthropics_form(serving: Callable[..., Any]) ->
             assert body["type"] == "error" and body["error"]["type"] == kind, body
         got = client.get(MESSAGES, headers=key).json()
         assert (got["type"], got["error"]["code"]) == ("error", "method_not_allowed")
-        server.front.draining = True
+        server.models.draining = True
         assert client.post(MESSAGES, json={}, headers=key).json()["type"] == "error"
         assert "type" not in client.post(CHAT, json={}, headers=key).json()
-        server.front.draining = False
+        server.models.draining = False
 
 
 def test_many_faults_make_a_short_answer(server: Served) -> None:

@@ -34,7 +34,7 @@ from suffice.serve.run import serve
 from suffice.serve.settings import Settings
 from suffice.serve.http.text import Text
 folder, settings = sys.argv[1:]
-sys.exit(serve(Settings(**json.loads(settings)), Text(load_tokenizer(folder))))
+sys.exit(serve([Settings(**json.loads(settings))], Text(load_tokenizer(folder))))
 """
 
 
@@ -386,7 +386,7 @@ def test_flags_have_both_spellings() -> None:
 
 def test_a_model_is_named_once(cli: Cli) -> None:
     said = complaint(cli("serve", "one", "-m", "other"))
-    assert said == "the model one and -m other contradict each other: give one"
+    assert said == "the model one and -m other contradict each other: give models in one way"
 
 
 @pytest.mark.parametrize("name", ["host", "uds"])

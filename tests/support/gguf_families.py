@@ -16,6 +16,17 @@ from safetensors.numpy import load_file
 
 # model_type: the architecture's name there
 ARCHITECTURES = {
+    "arcee": "arcee",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "ernie4_5": "ernie4_5",
+    "exaone4": "exaone4",
+    "glm4": "glm4",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "nemotron": "nemotron",
+    "olmo3": "olmo2",
+    "seed_oss": "seed_oss",
+    "starcoder2": "starcoder2",
     "falcon": "falcon",
     "gemma": "gemma",
     "gemma2": "gemma2",
@@ -51,6 +62,9 @@ _KEYS = {  # field of config.json: key
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "layer_norm_eps": "attention.layer_norm_epsilon",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "norm_eps": "attention.layer_norm_epsilon",
+    "norm_epsilon": "attention.layer_norm_epsilon",
+    "logit_scale": "logit_scale",
     "use_parallel_residual": "use_parallel_residual",
     "attention_multiplier": "attention.scale",
     "embedding_multiplier": "embedding_scale",
@@ -62,7 +76,7 @@ _KEYS = {  # field of config.json: key
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
-_PAIRED = ("granite", "granitemoe", "mixtral", "smollm3")
+_PAIRED = ("arcee", "granite", "granitemoe", "mixtral", "smollm3")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -101,12 +115,20 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
     if raw["model_type"] == "falcon":
         found |= {"attention.head_count_kv": 1, "tensor_data_layout": "jploski"}
     rope = raw["rope_parameters"]
+    if raw["model_type"] == "olmo3":
+        rope = rope["full_attention"]
+    if raw["model_type"] == "hunyuan_v1_dense":  # what the converter computes of alpha
+        rope = {"rope_theta": rope["rope_theta"] * rope["alpha"] ** (size / (size - 2))}
+    if raw["model_type"] in ("exaone4", "olmo3") and raw["sliding_window"]:
+        found["attention.sliding_window"] = raw["sliding_window"]
+        slides = [each == "sliding_attention" for each in raw["layer_types"]]
+        found["attention.sliding_window_pattern"] = slides
     found["rope.freq_base"] = float(rope["rope_theta"])
     found["rope.dimension_count"] = int(rope.get("partial_rotary_factor", 1.0) * size)
     for field in ("attn_logit_softcapping", "final_logit_softcapping"):
         if raw.get(field) is not None:
             found[field] = raw[field]
-    if raw["model_type"] in ("gemma2", "gpt_oss"):
+    if raw["model_type"] in ("cohere2", "gemma2", "gpt_oss"):
         found["attention.sliding_window"] = raw["sliding_window"]
     if rope.get("rope_type") == "yarn":
         found["rope.scaling.type"] = "yarn"
@@ -122,6 +144,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_bool(key, value)
     elif isinstance(value, str):
         writer.add_string(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
     else:
@@ -160,7 +184,7 @@ def _changed(
         return _experts_of_gpt_oss(layer, name, values)
     if name.endswith("self_attn.sinks"):
         return [(f"blk.{layer}.attn_sinks.weight", values)]
-    if family.startswith("gemma") and name.endswith("norm.weight"):
+    if family.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return [(name, values + 1)]
     if family == "gpt2" and name.endswith(
         ("c_attn.weight", "attn.c_proj.weight", "mlp.c_proj.weight", "c_fc.weight")

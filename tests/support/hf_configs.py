@@ -14,20 +14,34 @@ from suffice.decoder.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
+    "ArceeForCausalLM": ("arcee", "Arcee"),
+    "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
+    "CohereForCausalLM": ("cohere", "Cohere"),
+    "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
+    "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
     "FalconForCausalLM": ("falcon", "Falcon"),
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
+    "GPTJForCausalLM": ("gptj", "GPTJ"),
     "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
     "Gemma2ForCausalLM": ("gemma2", "Gemma2"),
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
-    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GemmaForCausalLM": ("gemma", "Gemma"),
+    "Glm4ForCausalLM": ("glm4", "Glm4"),
+    "GlmForCausalLM": ("glm", "Glm"),
+    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
+    "HeliumForCausalLM": ("helium", "Helium"),
+    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "LlamaForCausalLM": ("llama", "Llama"),
+    "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
+    "MinistralForCausalLM": ("ministral", "Ministral"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
+    "NemotronForCausalLM": ("nemotron", "Nemotron"),
     "OPTForCausalLM": ("opt", "OPT"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
+    "Olmo3ForCausalLM": ("olmo3", "Olmo3"),
     "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "PhiForCausalLM": ("phi", "Phi"),
@@ -35,17 +49,22 @@ CLASSES = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
+    "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "StableLmForCausalLM": ("stablelm", "StableLm"),
+    "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
-LEARNED = ("GPT2LMHeadModel", "OPTForCausalLM")  # positions
+UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary fields
+PARALLEL = (*("Cohere2ForCausalLM", "CohereForCausalLM", "FalconForCausalLM", "PhiForCausalLM"),)
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "squared_relu",
     "silu": "silu",
 }
+_EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
 _BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says
 REFUSALS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError)
 
@@ -63,7 +82,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
     config = config_class(architecture).from_dict(deepcopy(raw))
     if architecture == "OPTForCausalLM":
         return _facts_of_opt(config)
-    if architecture == "GPT2LMHeadModel":
+    if architecture in ("GPT2LMHeadModel", "GPTJForCausalLM"):
         return _facts_of_gpt2(config)
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -75,10 +94,10 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
-        "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", heads),
+        "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", None) or heads,
         "head_size": size,
         "mlp_width": _first(config, "intermediate_size", "ffn_hidden_size"),
-        "norm_eps": _first(config, "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+        "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
         "scale": getattr(
             config,
@@ -90,13 +109,11 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "windows": _windows(config),
         "turns": _turns(config, architecture),
         "rotates": _rotates(config),
-        "parallel": getattr(
-            config, "use_parallel_residual", falcon or architecture == "PhiForCausalLM"
-        ),
+        "parallel": getattr(config, "use_parallel_residual", architecture in PARALLEL),
         "factors": [
             getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
             getattr(config, "residual_multiplier", 1.0),
-            getattr(config, "logits_scaling", 1.0),
+            getattr(config, "logits_scaling", 1 / getattr(config, "logit_scale", 1.0)),
         ],
         **_biases(config, architecture),
         "experts": _experts(config, architecture),
@@ -107,11 +124,13 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _biases(config: Any, architecture: str) -> dict[str, bool]:
     """Return whether queries and the MLP have biases."""
-    names = ("attention_bias", "use_qkv_bias", "qkv_bias", "bias")
+    names = ("attention_bias", "use_qkv_bias", "qkv_bias", "bias", "use_bias")
     biased = ("GPTNeoXForCausalLM", _BIASED[0])
     return {
         "attention bias": bool(_first(config, *names, otherwise=architecture in _BIASED)),
-        "mlp bias": bool(_first(config, "mlp_bias", "bias", otherwise=architecture in biased)),
+        "mlp bias": bool(
+            _first(config, "mlp_bias", "bias", "use_bias", otherwise=architecture in biased)
+        ),
     }
 
 
@@ -140,6 +159,9 @@ def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
 
 
 def _rotates(config: Any) -> list[bool]:
+    windows = _windows(config)
+    if config.model_type in ("cohere2", "exaone4") and any(windows):
+        return [window is not None for window in windows]
     given = getattr(config, "no_rope_layers", [1] * config.num_hidden_layers)
     return [bool(each) for each in given[: config.num_hidden_layers]]
 
@@ -158,7 +180,7 @@ def _facts_of_gpt2(config: Any) -> dict[str, Any]:
         "activation": _ACTIVATIONS[config.activation_function],
         "trained": config.n_positions,
         "tied": config.tie_word_embeddings,
-        "scale": size**-0.5 if config.scale_attn_weights else 1.0,
+        "scale": size**-0.5 if getattr(config, "scale_attn_weights", True) else 1.0,
         "norm_eps": config.layer_norm_epsilon,
         "layers": config.n_layer,
     }
@@ -194,7 +216,7 @@ def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
     module, _ = CLASSES[architecture]
     models = import_module(f"transformers.models.{module}.modeling_{module}")
     made = getattr(models, f"{architecture.partition('For')[0]}RotaryEmbedding")(config)
-    if architecture != "Gemma3ForCausalLM":
+    if not hasattr(made, "sliding_attention_inv_freq"):
         return [(made.inv_freq.tolist(), float(made.attention_scaling))]
     return [
         (
@@ -226,7 +248,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             "bias": config.biases == {"q", "k", "v", "o", "up", "down"},
             "layers": len(config.layers),
         }
-    if architecture == "GPT2LMHeadModel":
+    if architecture in ("GPT2LMHeadModel", "GPTJForCausalLM"):
         return shared | {
             "scale": config.attention_scale,
             "norm_eps": config.norm_eps,

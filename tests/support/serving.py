@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from suffice.engine.options import EngineOptions
 from suffice.serve.app import build
 from suffice.serve.http.front import Front
 from suffice.serve.http.heads import Protocol
+from suffice.serve.http.models import Models
 from suffice.serve.http.text import Text
 from suffice.serve.run import listening
 from suffice.serve.settings import ENGINE as REAL_ENGINE
@@ -33,12 +34,17 @@ SUPPORT = Path(__file__).parent
 
 @dataclass
 class Served:
-    """A running server; calls of `front` belong into its loop's thread: see `run`."""
+    """A running server; calls of `models` belong into its loop's thread: see `run`."""
 
     url: str
     client: httpx2.Client
-    front: Front
+    models: Models
     loop: asyncio.AbstractEventLoop
+
+    @property
+    def front(self) -> Front:
+        """That of the first model."""
+        return self.models.served[0].front
 
     def run(self, work: Any) -> Any:
         """Return what a function gives in the server's thread."""
@@ -85,22 +91,29 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
         **{"model": "scripted", "engine": ENGINE, "port": 0, "access_log": False, **settings}
     )
     text = Text(load_tokenizer(folder), chosen.reasoning_parser, chosen.tool_parser)
-    with listening(chosen) as listener:
+    with served_models([chosen], text) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def served_models(given: Sequence[Settings], text: Text | None = None) -> Iterator[Served]:
+    """Serve models, each by its own tokenizer or all by one."""
+    with listening(given[0]) as listener:
         port = listener.getsockname()[1]
-        front = Front(chosen, text)
-        config = uvicorn.Config(build(front), lifespan="off", log_level="warning", http=Protocol)
+        models = Models(given, text)
+        config = uvicorn.Config(build(models), lifespan="off", log_level="warning", http=Protocol)
         server = uvicorn.Server(config)
         loop = asyncio.new_event_loop()
         failed: list[BaseException] = []
 
         async def run() -> None:
             try:
-                await front.start()
+                await models.start()
                 await server.serve(sockets=[listener])
             except BaseException as error:
                 failed.append(error)
             finally:
-                await front.close()
+                await models.close()
 
         thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
         thread.start()
@@ -111,9 +124,9 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
                 raise failed[0]
             url = f"http://127.0.0.1:{port}"
             with httpx2.Client(base_url=url, timeout=60, verify=False) as client:
-                yield Served(url, client, front, loop)
+                yield Served(url, client, models, loop)
         finally:
-            front.draining = True  # ends the feeds of pages, as a signal does
+            models.draining = True  # ends the feeds of pages, as a signal does
             server.should_exit = True
             thread.join(60)
             loop.close()

@@ -131,17 +131,16 @@ def opened(
 
 def main(arguments: list[str]) -> int:
     model, port, pause, first = (*arguments, "0", "0")[:4]
-    return serve(
-        Settings(
-            model=model,
-            options={"model": model, "pause": float(pause), "first": float(first)},
-            port=int(port),
-            max_queue=4096,
-            page=False,
-            access_log=False,
-            engine="benchmarks.serve.engines.instant:opened",
-        )
+    settings = Settings(
+        model=model,
+        options={"model": model, "pause": float(pause), "first": float(first)},
+        port=int(port),
+        max_queue=4096,
+        page=False,
+        access_log=False,
+        engine="benchmarks.serve.engines.instant:opened",
     )
+    return serve([settings])
 
 
 if __name__ == "__main__":

@@ -80,4 +80,4 @@ def settings(folder: str, port: int, log: str, samples: int) -> Settings:
 if __name__ == "__main__":
     from suffice.serve.run import serve
 
-    sys.exit(serve(settings(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))
+    sys.exit(serve([settings(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from suffice.checkpoints.matching import match, views
+from suffice.checkpoints.matching import match, paired_views, views
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -31,7 +31,7 @@ from suffice.errors import InputError, shown
 class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
-    `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
+    `norm_offset` is added to the weights of norms. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
     describe the tokenizer too; None in other formats.
     """
@@ -79,9 +79,8 @@ class Checkpoint:
             InputError: A damaged file, or an unused head that is not the embedding.
         """
         stored_shapes = self.source.shapes()
-        offset = self.norm_offset if self.config.norm == "rms" else 0.0
         for name, stored in self.names.items():
-            shift = offset if is_norm(name) else 0.0
+            shift = self.norm_offset if is_norm(name) else 0.0
             dtype = "float32" if shift else self.source.dtype(stored)
             weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift)
             if name == "embed" and self.spare_head is not None:
@@ -145,6 +144,8 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
+    if family.paired and weights is family.weights:
+        cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
     names |= called

@@ -133,6 +133,24 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
     return found
 
 
+def paired_views(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, View]:
+    """Return views of what makes queries and keys, for rows that are stored by rotated pairs.
+
+    The two rows that a rotation mixes are next to each other there; ours are half the rotated rows
+    of a head apart. `names` are the stored names.
+    """
+    if not config.ropes:
+        return {}
+    rotated = config.ropes[0].rotated(config.head_size)
+    order = (*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, config.head_size))
+    wanted, found = shapes(config), {}
+    for name, full in names.items():
+        if name.removesuffix(".bias").rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
+            rows = wanted[name][0]
+            found[name] = View(full, wanted[name], 0, rows, rows, transposed=False, order=order)
+    return found
+
+
 def module_names(
     config: DecoderConfig, templates: Templates, parts: Iterable[str]
 ) -> dict[str, str] | None:

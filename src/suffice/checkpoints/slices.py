@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint stores as one, or transposed, each under a name of its own.
+"""Matrices that a checkpoint stores as one, transposed or in another order, each by its name.
 
 A family's name map has a `Slice` for such a matrix (`decoder.name_maps`). `slice_source` makes a
 source in which it can be read as any other: only its own rows are read, or, of a transposed one,
@@ -23,7 +23,10 @@ _PANEL_ROWS = 16
 
 @dataclass(frozen=True)
 class View:
-    """Rows of a stored weight: from `first` on, `run` at a time, whose starts are `step` apart."""
+    """Rows of a stored weight: from `first` on, `run` at a time, whose starts are `step` apart.
+
+    With an `order`, they are all its rows: row i of each `len(order)` is the stored `order[i]`.
+    """
 
     stored: str
     shape: tuple[int, ...]
@@ -31,6 +34,7 @@ class View:
     run: int
     step: int
     transposed: bool
+    order: tuple[int, ...] = ()
 
     def runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
         """Yield runs of `count` rows from `first` on: where stored, how many before, how many."""
@@ -43,11 +47,18 @@ class View:
 
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
+        if self.order:
+            return self.ordered(whole)
         rows = self.rows_of(whole)
         if self.run == 1:
             return np.ascontiguousarray(rows[self.alternate(0, self.shape[0])])
         runs = self.runs(0, self.shape[0])
         return np.concatenate([rows[start : start + count] for start, _, count in runs])
+
+    def ordered(self, rows: Array) -> Array:
+        """Return whole groups of stored rows in the view's order."""
+        groups = rows.reshape(-1, len(self.order), *rows.shape[1:])
+        return groups[:, list(self.order)].reshape(rows.shape)
 
     def rows_of(self, whole: Array) -> Array:
         """Return all rows of a stored weight, those of all experts below each other."""
@@ -121,6 +132,8 @@ class _Sliced:
         view = self._views.get(name)
         if view is None:
             return self._source.load_rows(name, first, out)
+        if view.order:
+            return self._load_ordered(view, first, out)
         if view.run == 1:
             return self._load_alternating(view, first, out)
         for start, to, rows in view.runs(first, len(out)):
@@ -138,6 +151,13 @@ class _Sliced:
         self._source.load_rows(view.stored, first * view.step, all_rows)
         out[...] = all_rows[view.alternate(0, len(out))]
 
+    def _load_ordered(self, view: View, first: int, out: NDArray[np.float32]) -> None:
+        size, last = len(view.order), first + len(out)
+        begin, end = first // size * size, -(-last // size) * size
+        groups = np.empty((end - begin, *out.shape[1:]), np.float32)
+        self._source.load_rows(view.stored, begin, groups)
+        out[...] = view.ordered(groups)[first - begin : last - begin]
+
     def _turned_rows(self, view: View) -> Array:
         """Return the rows of a stored matrix that is transposed; the last one is kept."""
         if self._turned is None or self._turned[0] != view.stored:
@@ -149,6 +169,8 @@ class _Sliced:
         view = self._views.get(name)
         if view is None or not self._source.in_codes(view.stored):
             return self._source.in_codes(self._stored(name))
+        if view.order:
+            return False
         if view.run == 1:
             return not view.transposed
         whole = view.run == view.shape[0] and not view.transposed

@@ -98,18 +98,20 @@ class StoredFile:
         first: int,
         out: NDArray[np.float32],
         paired: int = 0,
+        rotated: int = 0,
     ) -> bool:
         """Decode rows of the matrix `name`, which starts at `offset`; return if all are finite.
 
         They are the rows `first`, `first` + 1, ... that `out` [rows, K] has space for. `kind` is a
-        native type of blocks. `paired` is the number of rows of a head that is stored with row i of
-        its first half before row i of its second; 0: rows are stored in order.
+        native type of blocks. `paired` is the number of rows of a head whose first `rotated` (0:
+        all) are stored with row i of their first half before row i of their second; 0: rows are
+        stored in order.
 
         Raises:
             InputError: The file cannot be read, or ends before the matrix does.
         """
         return self._checked(
-            name, lambda: core.read_rows(self._file, offset, kind, first, out, paired)
+            name, lambda: core.read_rows(self._file, offset, kind, first, out, paired, rotated)
         )
 
     def read_panels(
@@ -120,6 +122,7 @@ class StoredFile:
         shape: tuple[int, int],
         out: NDArray[np.uint8],
         paired: int = 0,
+        rotated: int = 0,
     ) -> bool:
         """Read the matrix `name` [N, K] as panels; return if its scales and minima are finite.
 
@@ -131,7 +134,7 @@ class StoredFile:
         """
         into = out.reshape(-1)
         return self._checked(
-            name, lambda: core.read_panels(self._file, offset, kind, *shape, into, paired)
+            name, lambda: core.read_panels(self._file, offset, kind, *shape, into, paired, rotated)
         )
 
     def _checked(self, name: str, read: Callable[[], Result]) -> Result:

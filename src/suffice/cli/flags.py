@@ -9,8 +9,9 @@ parameters of the declarations.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,21 +32,24 @@ class Declared(NamedTuple):
     flag: Flag
 
 
-def engine_flags(*names: str) -> Any:
-    """Declare a group's field as options of the engine, given by name; without names, all."""
+def engine_flags(*names: str, without: Sequence[str] = ()) -> Any:
+    """Declare a group's field as options of the engine, given by name; without names, all.
+
+    Those in `without` have their defaults.
+    """
     shown = {name: each for name, each in options().items() if each[1].flag is not None}
     declared = {
         name: Declared(name, str(own.type), option.plain, option.flag)
         for name, (own, option) in shown.items()
-        if option.flag is not None and name in (names or shown)
+        if option.flag is not None and name in (names or shown) and name not in without
     }
+
+    make = functools.partial(EngineOptions, **{name: shown[name][1].plain for name in without})
 
     def nothing_given() -> EngineOptions:
         return EngineOptions(**{name: option.plain for name, (_, option) in shown.items()})
 
-    return dataclasses.field(
-        default_factory=nothing_given, metadata={"group": (EngineOptions, declared)}
-    )
+    return dataclasses.field(default_factory=nothing_given, metadata={"group": (make, declared)})
 
 
 def flags_of(group: type[Any], make: Callable[..., Any], named: bool = False) -> Any:

@@ -255,4 +255,5 @@ def _part(rope: Rope) -> str:
 
 
 def _qk_norms(config: DecoderConfig) -> str:
-    return f"query and key norms{' over all heads' if config.whole_qk_norm else ''}"
+    how = " over all heads" if config.whole_qk_norm else ""
+    return f"query and key norms{how}{' after the rotation' if config.late_qk_norm else ''}"

@@ -13,6 +13,7 @@ from suffice.cli.adapters import AdapterFlags
 from suffice.cli.flags import argument, flag, flags_of
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags, speculation
+from suffice.cli.served_models import EachModelFlags, ServedModels
 from suffice.errors import InputError
 from suffice.serve.settings import Limits, Settings, sampling_defaults
 
@@ -88,8 +89,10 @@ class ServerFlags(InstanceFlags):
         return tuple(found)
 
 
-def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
-    """Return the server's settings; bad options are refused before anything is loaded.
+def settings(flags: ServerFlags, model: ModelFlags, names: tuple[str, ...] = ()) -> Settings:
+    """Return a model's settings; bad options are refused before anything is loaded.
+
+    `names` are those that requests give for it, unless `--alias` has others.
 
     Raises:
         InputError: A bad value, or contradictory options.
@@ -106,6 +109,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     flags.check_tls()
     path = resolve(model.model)
     own["api_keys"] = flags.keys()
+    own["served_names"] = own.get("served_names") or names
     return Settings(
         **own,
         model=model.model,
@@ -116,6 +120,24 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         page=not flags.no_page,
         access_log=not flags.no_access_log,
     )
+
+
+def check_common(flags: ServerFlags, model: ModelFlags) -> None:
+    """Refuse what is of one model, for a server of several.
+
+    Raises:
+        InputError: It is given.
+    """
+    given = {
+        "--alias": flags.own.get("served_names"),
+        "--adapter": model.options.adapters,
+        "--tokenizer": model.options.tokenizer,
+        "--calibration": model.options.calibration,
+        "--merge-adapter": model.options.merge_adapter,
+    }
+    for name, value in given.items():
+        if value:
+            raise InputError(f"{name}: is for one model, and several are served")
 
 
 def engine_options(model: ModelFlags, most: int) -> dict[str, Any]:
@@ -131,37 +153,30 @@ def engine_options(model: ModelFlags, most: int) -> dict[str, Any]:
     }
 
 
-def _check_named_once(given: str, flagged: str | os.PathLike[str]) -> None:
-    """Refuse a model as argument if -m gives another one; a variable's is replaced.
-
-    Raises:
-        InputError: There are two.
-    """
-    import click
-    from click.core import ParameterSource
-
-    source = click.get_current_context().get_parameter_source("model")
-    if source is ParameterSource.COMMANDLINE and flagged != given:
-        raise InputError(f"the model {given} and -m {flagged} contradict each other: give one")
-
-
 def run(
-    given: str | None = argument(None, "The model, as with -m.", metavar="MODEL"),
+    given: list[str] | None = argument(None, "Models, as with -m.", metavar="MODEL"),
     *,
+    models: ServedModels,
     server: ServerFlags,
-    model: ModelFlags,
+    model: EachModelFlags,
     adapters: AdapterFlags,
 ) -> None:
-    """Serve a model by OpenAI's API."""
+    """Serve models by OpenAI's API."""
     import click
 
     try:
         from suffice.serve.run import serve
     except ImportError as error:
         raise InputError(f"`suffice serve` needs {error.name}: {_EXTRA}") from None
-    if given is not None:
-        _check_named_once(given, model.options.model)
-        model = dataclasses.replace(model, options=dataclasses.replace(model.options, model=given))
-    code = serve(settings(server, adapters.on(model)))
-    if code:
+    found = models.found(given or ())
+    common = adapters.on(model)
+    if len(found) > 1:
+        check_common(server, common)
+    several = [settings(server, model_of(common, path), names) for path, names in found]
+    if code := serve(several):
         raise click.exceptions.Exit(code)
+
+
+def model_of(flags: ModelFlags, model: str) -> ModelFlags:
+    """Return the flags of one of the models."""
+    return dataclasses.replace(flags, options=dataclasses.replace(flags.options, model=model))

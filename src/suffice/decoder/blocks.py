@@ -26,7 +26,8 @@ class Attention:
     """Attention of a layer's query heads to its own keys and values.
 
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
-    head alone or, if `whole_norms`, all heads together. `spare`: each query head has a logit that
+    head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
+    after it. `spare`: each query head has a logit that
     takes part in its softmax without a value.
     """
 
@@ -39,6 +40,7 @@ class Attention:
     rope: int | None
     norms: bool
     whole_norms: bool
+    late_norms: bool
     spare: bool
 
     @property

@@ -13,7 +13,7 @@ from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu")
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -233,6 +233,8 @@ class DecoderConfig:
     ropes: tuple[Rope, ...] = ()
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     whole_qk_norm: bool = False  # that norm is over all heads together
+    late_qk_norm: bool = False  # it comes after the rotation
+    query_growth: tuple[float, int] | None = None  # b, n: queries times 1 + b ln(1 + position // n)
     parallel: bool = False  # all blocks of a layer read what it begins with
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
@@ -247,6 +249,7 @@ class DecoderConfig:
     position_offset: int = 0  # row of that table that belongs to position 0
     tied: bool = False  # the head is the embedding
     final_norm: bool = True
+    norm_biases: bool = True  # of the norms of kind "layer"
     biases: frozenset[str] = frozenset()  # which matrices have one
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
 
@@ -304,6 +307,7 @@ class DecoderConfig:
             own.rope,
             norms=self.qk_norm,
             whole_norms=self.qk_norm and self.whole_qk_norm,
+            late_norms=self.qk_norm and self.late_qk_norm,
             spare=self.spare_logits,
         )
         if self.experts and not own.dense:

@@ -50,6 +50,7 @@ _SIZES = frozenset(
         "num_key_value_heads",
         "num_local_experts",
         "original_max_position_embeddings",
+        "rotary_dim",
         "shared_expert_intermediate_size",
         "sliding_window",
         "sliding_window_pattern",
@@ -64,7 +65,9 @@ _NUMBERS = {  # and their exclusive lower bounds
     "final_logit_softcapping": 0.0,
     "layer_norm_eps": 0.0,
     "layer_norm_epsilon": 0.0,
+    "logit_scale": 0.0,
     "logits_scaling": 0.0,
+    "norm_epsilon": 0.0,
     "query_pre_attn_scalar": 0.0,
     "residual_multiplier": 0.0,
     "rms_norm_eps": 0.0,
@@ -86,6 +89,7 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "squared_relu",
 }
 
 

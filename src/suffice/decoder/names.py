@@ -66,6 +66,6 @@ def _matrix(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> dict[st
 
 def _norm(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {name: (config.width,)}
-    if config.norm == "layer":
+    if config.norm == "layer" and config.norm_biases:
         found[f"{name}.bias"] = (config.width,)
     return found

@@ -108,6 +108,8 @@ class NativeModel:
         for cos, sin in decoder.rope_tables(self._reached):
             tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
             model.add_rope(*tables, self._reached, cos.shape[1])
+        if config.query_growth is not None:
+            model.set_query_scales(decoder.query_scales(self._reached), self._reached)
         for index in range(len(config.layers)):
             model.add_layer(config.parallel)
             for block in config.blocks(index):
@@ -303,7 +305,7 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
     """Append a block to the core's last layer."""
     if isinstance(block, Attention):
         rope = -1 if block.rope is None else block.rope
-        model.add_attention(parts, block.window or 0, rope, block.whole_norms)
+        model.add_attention(parts, block.window or 0, rope, block.whole_norms, block.late_norms)
         return
     activation = ACTIVATIONS.index(block.activation)
     if isinstance(block, ExpertMLP):

@@ -139,6 +139,12 @@ class DecoderWeights:
         rounded = coarse and self.config.rounds_embed_scale
         return float(scale.astype(DTYPES["bfloat16"]) if rounded else scale)
 
+    def query_scales(self, rows: int) -> np.ndarray:
+        """Return what `config.query_growth` multiplies queries by: float32 [rows], by position."""
+        assert self.config.query_growth is not None, "the model has such scales"
+        growth, length = self.config.query_growth
+        return (1 + growth * np.log1p(np.arange(rows) // length)).astype(np.float32)
+
     def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""
         config = self.config

@@ -58,6 +58,7 @@ class TorchDecoder(DecoderWeights):
         self.dtype = dtype
         self.device = device
         self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._scales: torch.Tensor | None = None  # of the queries [T] that run now
 
     @torch.no_grad()
     def forward(
@@ -114,6 +115,8 @@ class TorchDecoder(DecoderWeights):
         """Return the hidden states [T, M] after the last layer of tokens `at` positions < rows."""
         x = self._embed(tokens, at)
         tables = [(cos[at], sin[at]) for cos, sin in self._rope_rows(rows)]
+        if self.config.query_growth is not None:
+            self._scales = self._moved(self.query_scales(rows))[at]
         for index, layer in enumerate(self.config.layers):
             table = None if layer.rope is None else tables[layer.rope]
             x = self._layer(index, x, table, cache, watch)
@@ -193,12 +196,13 @@ class TorchDecoder(DecoderWeights):
             self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
             for name in "qkv"
         )
-        if config.qk_norm:
-            q = self._head_norm(at + "q_norm", q)
-            k = self._head_norm(at + "k_norm", k)
+        if config.qk_norm and not config.late_qk_norm:
+            q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        return q, k, v
+        if config.qk_norm and config.late_qk_norm:
+            q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
+        return q if self._scales is None else q * self._scales[:, None], k, v
 
     def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Normalize each of the heads [H, T, D], or all of them together."""
@@ -277,7 +281,8 @@ class TorchDecoder(DecoderWeights):
         weight, eps = self._tensor(name), self.config.norm_eps
         if self.config.norm == "rms":
             return rms_norm(x, weight, eps)
-        return layer_norm(x, weight, self._tensor(name + ".bias"), eps)
+        bias = self._tensor(name + ".bias") if self.config.norm_biases else None
+        return layer_norm(x, weight, bias, eps)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.matrix(name), self.dtype)

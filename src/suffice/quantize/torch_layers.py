@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
+    "squared_relu": lambda x: functional.relu(x).square(),
 }
 _CLAMP, _ALPHA = 7.0, 1.702
 
@@ -132,9 +133,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def layer_norm(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
-    """Normalize [..., M] to mean 0 and variance 1, multiply by `weight` and add `bias`."""
+    """Normalize [..., M] to mean 0 and variance 1, multiply by `weight` and add a `bias`."""
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 

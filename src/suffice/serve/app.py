@@ -6,27 +6,30 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice import __version__
-from suffice.serve import health
-from suffice.serve.errors import Problem, path_of
+from suffice.serve import plain
+from suffice.serve.errors import OLLAMA, Problem, path_of
 from suffice.serve.http.bodies import stopping
 from suffice.serve.http.front import Front
-from suffice.serve.http.guard import Guard, key_of, note
+from suffice.serve.http.guard import Guard, note, sent_key
+from suffice.serve.http.loading import LoadingStream
+from suffice.serve.http.models import Models
 from suffice.serve.interfaces import (
+    cards,
     chat,
     completion,
     llama_cpp,
     message_request,
     messages,
-    models,
     ollama,
     ollama_request,
     response_request,
@@ -37,20 +40,6 @@ from suffice.serve.page import FILES, browser
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
 Handle = Callable[[Request], Awaitable[Response]]
-_NOT_HERE = {
-    "/v1/embeddings": "embeddings",
-    "/v1/rerank": "reranking",
-    "/v1/score": "scores",
-    "/v1/audio/transcriptions": "audio",
-    "/v1/audio/speech": "audio",
-    "/v1/images/generations": "images",
-    "/v1/moderations": "moderation",
-    "/api/embed": "embeddings",
-    "/api/embeddings": "embeddings",
-    "/api/create": "making of models",
-    "/api/copy": "copies of models",
-    "/api/push": "uploads",
-}
 _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
@@ -94,12 +83,26 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )
-_PLAIN = (*_NOT_HERE, "/v1/models", "/health", "/ready", "/version", "/metrics")
+_CHANGES = (
+    ("/models/load", cards.load, "Begin to load a model, by llama.cpp's API."),
+    ("/models/unload", cards.unload, "Begin to unload a model, by llama.cpp's API."),
+)
 _WITH_NAMES = ("/models/", "/requests/", "/responses/")  # what follows is a name
+_OF_FILES = ("/api/show", "/api/pull")  # need no engine
 
 
-def build(front: Front) -> ASGIApp:
-    """Return the application around a front, which has been started."""
+class _Asked(msgspec.Struct):
+    """What of a body tells how to wait for its model."""
+
+    model: Any = None
+    stream: Any = None
+
+
+_read_asked = msgspec.json.Decoder(_Asked).decode
+
+
+def build(models: Models) -> ASGIApp:
+    """Return the application around models, which have been started."""
     app = FastAPI(
         title="suffice",
         version=__version__,
@@ -109,23 +112,25 @@ def build(front: Front) -> ASGIApp:
     )
     posts = {}
     for path, route, kind, text in _POSTED:
-        posts[path] = _handler(front, route)
+        posts[path] = _handler(models, path, route)
         _describe(app, path, posts[path], kind, text)
-    _add_plain(app, front)
-    _add_others(app, front)
-    if front.settings.page:
-        app.router.routes.extend(browser.routes(front))
-    app.add_exception_handler(Problem, _refuse(front))
+    for path, change, text in _CHANGES:
+        posts[path] = _changer(models, change)
+        _describe(app, path, posts[path], cards.Named, text)
+    plain.add(app, models)
+    if models.settings.page:
+        app.router.routes.extend(browser.routes(models))
+    app.add_exception_handler(Problem, _refuse(models))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)
-    shown = FILES if front.settings.page else ()
-    paths = Paths(Posts(app, front, posts), {*posts, *_PLAIN})
-    guarded = Heads(Guard(paths, front, shown))
-    if not front.settings.allowed_origins:
+    shown = FILES if models.settings.page else ()
+    paths = Paths(Posts(app, models, posts), {*posts, *plain.PATHS})
+    guarded = Heads(Guard(paths, models, shown))
+    if not models.settings.allowed_origins:
         return guarded
     return CORSMiddleware(
         guarded,
-        allow_origins=list(front.settings.allowed_origins),
+        allow_origins=list(models.settings.allowed_origins),
         allow_methods=["*"],
         allow_headers=["*"],
     )
@@ -183,9 +188,9 @@ class Posts:
     A request's way through FastAPI's layers would take as long as all that the server does for it.
     """
 
-    def __init__(self, app: ASGIApp, front: Front, handlers: Mapping[str, Handle]) -> None:
-        self._app, self._front, self._handlers = app, front, handlers
-        self._refused = _refuse(front)
+    def __init__(self, app: ASGIApp, models: Models, handlers: Mapping[str, Handle]) -> None:
+        self._app, self._models, self._handlers = app, models, handlers
+        self._refused = _refuse(models)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -210,7 +215,7 @@ class Posts:
             return
         except Problem as problem:
             if problem.cuts:
-                self._front.metrics.refused(problem.code)
+                self._models.refused(problem.code)
             if started or problem.cuts:
                 raise  # the guard ends the connection
             await self._refused(request, problem)(scope, receive, send)
@@ -221,26 +226,64 @@ class Posts:
             await _broken(request, error)(scope, receive, send)
 
 
-def _handler(front: Front, route: Route) -> Handle:
+def _handler(models: Models, path: str, route: Route) -> Handle:
     """Return what answers a request with a JSON body, which it reads itself."""
+    streams = not path.startswith(OLLAMA)  # with comments, which Ollama's have no place for
 
     async def handle(request: Request) -> Response:
-        declared = request.headers.get("content-type", "application/json").partition(";")[0]
-        if declared.strip().lower() not in ("application/json", ""):
-            message = (
-                "the body must be JSON with the header 'Content-Type: application/json' "
-                f"(curl --json sends it), not {declared[:60]}"
-            )
-            raise Problem("unsupported_type", message)
-        coding = request.headers.get("content-encoding", "identity").strip().lower()
-        if coding not in ("identity", ""):
-            message = f"the body must come as it is, without Content-Encoding: {coding[:60]}"
-            raise Problem("unsupported_type", message)
-        if front.draining:
+        _check_form(request)
+        if models.draining:
             raise stopping()
-        return await route(front, request, await request.body(), _key(request))
+        raw, key = await request.body(), sent_key(request)
+        asked = _asked(raw) if len(models.served) > 1 else _Asked()
+        served = models.find(asked.model)
+        if path in _OF_FILES:
+            return await route(served.front, request, raw, key)
+        if asked.stream is True and streams and served.state != "loaded":
+            name, every = served.names[0], models.settings.keep_alive_seconds
+            using = models.using(served)
+            return LoadingStream(name, using, lambda front: route(front, request, raw, key), every)
+        async with models.using(served) as front:
+            return await route(front, request, raw, key)
 
     return handle
+
+
+def _changer(models: Models, change: Callable[[Models, bytes], Response]) -> Handle:
+    """Return what answers a request that loads or unloads a model."""
+
+    async def handle(request: Request) -> Response:
+        _check_form(request)
+        return change(models, await request.body())
+
+    return handle
+
+
+def _asked(raw: bytes) -> _Asked:
+    """Return what a body asks for; the route of the first model says what is wrong with others."""
+    try:
+        return _read_asked(raw)
+    except msgspec.DecodeError:
+        return _Asked()
+
+
+def _check_form(request: Request) -> None:
+    """Check that a body is JSON, as it is.
+
+    Raises:
+        Problem: Its headers say otherwise.
+    """
+    declared = request.headers.get("content-type", "application/json").partition(";")[0]
+    if declared.strip().lower() not in ("application/json", ""):
+        message = (
+            "the body must be JSON with the header 'Content-Type: application/json' "
+            f"(curl --json sends it), not {declared[:60]}"
+        )
+        raise Problem("unsupported_type", message)
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", ""):
+        message = f"the body must come as it is, without Content-Encoding: {coding[:60]}"
+        raise Problem("unsupported_type", message)
 
 
 def _describe(app: FastAPI, path: str, handle: Handle, kind: type[BaseModel], text: str) -> None:
@@ -286,95 +329,10 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _add_plain(app: FastAPI, front: Front) -> None:
-    """Add the routes without a body."""
-    for path, why in _NOT_HERE.items():
-        app.add_api_route(path, _absent(why), methods=["POST"], include_in_schema=False)
-
-    @app.get("/v1/models", summary="List the model.")
-    async def listed() -> Response:
-        return models.listed(front)
-
-    @app.get("/v1/models/{name:path}", summary="Describe the model.")
-    async def one(name: str) -> Response:
-        return models.one(front, name)
-
-    @app.get("/health", summary="Whether the server and its engine live.")
-    async def alive() -> Response:
-        return health.alive(front)
-
-    @app.get("/ready", summary="Whether the server takes requests.")
-    async def ready() -> Response:
-        return health.ready(front)
-
-    @app.get("/version", summary="The version.")
-    async def version() -> Response:
-        return JSONResponse({"version": __version__})
-
-    @app.get("/metrics", summary="Metrics in Prometheus's form.")
-    async def metrics() -> Response:
-        return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
-
-    @app.get("/v1/responses/{ident}", summary="Return a kept answer.")
-    async def kept(ident: str, request: Request) -> Response:
-        found = await responses.kept(front, ident, _key(request))
-        return JSONResponse(found.response)
-
-    @app.delete("/v1/responses/{ident}", summary="Remove a kept answer.")
-    async def deleted(ident: str, request: Request) -> Response:
-        return JSONResponse(await responses.deleted(front, ident, _key(request)))
-
-    @app.get("/v1/responses/{ident}/input_items", summary="List what a kept answer was asked.")
-    async def asked(ident: str, request: Request) -> Response:
-        found = await responses.kept(front, ident, _key(request))
-        return JSONResponse(responses.listed(found, request.query_params))
-
-    @app.delete("/v1/requests/{ident:path}", summary="End a request.")
-    async def cancel(ident: str, request: Request) -> Response:
-        if not front.cancel(ident, _key(request)):
-            raise Problem("not_found", f"no request '{ident[:60]}' is under way")
-        return JSONResponse({"id": ident, "cancelled": True})
-
-
-def _add_others(app: FastAPI, front: Front) -> None:
-    """Add the routes without a body of llama.cpp's and Ollama's APIs."""
-
-    @app.get("/props", summary="What clients of llama.cpp ask before they begin.")
-    async def props() -> Response:
-        return llama_cpp.props(front)
-
-    @app.get("/slots", summary="The places in which samples decode.")
-    async def slots() -> Response:
-        return llama_cpp.slots(front)
-
-    @app.get("/api/tags", summary="List the model, by Ollama's API.")
-    async def tagged() -> Response:
-        return ollama.tags(front)
-
-    @app.get("/api/ps", summary="List the model that is loaded, by Ollama's API.")
-    async def running() -> Response:
-        return ollama.running(front)
-
-    @app.get("/api/version", summary="The version of Ollama's API.")
-    async def version_of_ollama() -> Response:
-        return JSONResponse({"version": ollama.VERSION})
-
-
-def _key(request: Request) -> str:
-    return key_of(request.scope["headers"]).decode("latin-1")
-
-
-def _absent(what: str) -> Callable[[], Awaitable[Response]]:
-    async def handle() -> Response:
-        raise Problem("not_supported", f"this server generates text; it has no {what}")
-
-    return handle
-
-
-def _refuse(front: Front) -> Callable[[Request, Exception], Response]:
+def _refuse(models: Models) -> Callable[[Request, Exception], Response]:
     def handle(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        front.metrics.refused(error.code)
+        models.refused(error.code)
         headers = dict(error.headers())
         return Response(error.encoded(request.scope), error.status, headers, "application/json")
 

@@ -21,7 +21,7 @@ from suffice.serve.app import build
 from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
 from suffice.serve.errors import Problem
 from suffice.serve.http.chance import named
-from suffice.serve.http.front import Front
+from suffice.serve.http.models import Models
 from suffice.serve.settings import Settings
 
 AHEAD = 2  # requests under way for each place, so that none is empty
@@ -142,8 +142,9 @@ class Answers:
     """Engines, and the server's routes before them, without a socket."""
 
     def __init__(self, settings: Settings) -> None:
-        self._front = Front(settings)
-        self._app = build(self._front)
+        self._models = Models([settings])
+        self._front = self._models.served[0].front
+        self._app = build(self._models)
         self.at_once = AHEAD * self._front.places
         self.prompt_rows = Counter[str]()  # see `Counts`
 
@@ -154,13 +155,13 @@ class Answers:
             InputError: The model cannot be used.
         """
         try:
-            await self._front.start()
+            await self._models.start()
         except Problem as problem:
             raise InputError(problem.message) from None
 
     async def close(self) -> None:
         """Stop the engines."""
-        await self._front.close()
+        await self._models.close()
 
     @property
     def fingerprint(self) -> str:

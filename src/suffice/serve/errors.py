@@ -29,6 +29,7 @@ _TYPES = {
     "cancelled": (499, "cancelled_error"),
     "internal": (500, "server_error"),
     "engine_lost": (500, "server_error"),
+    "load_failed": (500, "server_error"),
     "not_supported": (501, "not_supported_error"),
     "queue_full": (503, "overloaded_error"),
     "draining": (503, "overloaded_error"),
@@ -41,6 +42,7 @@ _REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", 
 
 OLLAMA = "/api/"  # where Ollama's API is, whose errors are a text
 MESSAGES = "/v1/messages"  # where Anthropic's API is, whose errors have a form of their own
+RESPONSES = "/v1/responses"  # where the Responses API is, whose streams end with such a form
 # Of that form: the types of codes that OpenAI calls otherwise.
 _MESSAGES_TYPES = {
     "too_large": "request_too_large",
@@ -101,6 +103,16 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         own = path == MESSAGES or path.startswith(f"{MESSAGES}/")
         return msgspec.json.encode(self.messages_body() if own else self.body())
 
+    def event(self, scope: MutableMapping[str, Any]) -> bytes:
+        """Return what ends a stream that has begun, in the form of the API that it is of."""
+        path = path_of(scope)
+        if path.startswith(OLLAMA):
+            return self.encoded(scope) + b"\n"
+        if path == RESPONSES:
+            own = {"type": "error", "code": self.code, "message": self.message, "param": self.param}
+            return error_event(scope, msgspec.json.encode(own))
+        return error_event(scope, self.encoded(scope))
+
     @property
     def cuts(self) -> bool:
         """Whether it ends the connection, since the request may not have come to its end."""
@@ -118,6 +130,12 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         if self.cuts:
             found["Connection"] = "close"
         return found
+
+
+def error_event(scope: MutableMapping[str, Any], body: bytes) -> bytes:
+    """Return an error's body as an event, which has a name in some APIs."""
+    head = b"event: error\n" if path_of(scope) in (MESSAGES, RESPONSES) else b""
+    return head + b"data: " + body + b"\n\n"
 
 
 def path_of(scope: MutableMapping[str, Any]) -> str:

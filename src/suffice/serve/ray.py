@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from suffice.errors import InputError
 from suffice.pull import resolve
 from suffice.serve.app import build as application
-from suffice.serve.http.front import Front
 from suffice.serve.http.guard import key_of
+from suffice.serve.http.models import Models
 from suffice.serve.http.text import Text
 from suffice.serve.processes.ray_cluster import joined, session
 from suffice.serve.processes.ray_engine import EngineReplica
@@ -103,12 +103,12 @@ class FrontReplica:
         sampling = sampling_defaults(generation, model)
         settings = dataclasses.replace(settings, default_sampling=sampling)
         text = Text(load_tokenizer(settings.options.get("tokenizer") or model))
-        self._front = Front(settings, text, joined(engines))
-        await self._front.start()
+        self._models = Models([settings], text, joined(engines))
+        await self._models.start()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the application."""
-        return Adapted(application(self._front))
+        return Adapted(application(self._models))
 
 
 def build(args: Mapping[str, Any]) -> Application:

@@ -69,8 +69,11 @@ class Cluster:
         return self.max_instances or self.instances
 
 
-# Settings of a server on one machine; there, Ray listens.
-_ELSEWHERE = ("host", "port", "uds", "share_weights", "ssl_keyfile", "ssl_certfile")
+# Settings of a server on one machine; there, Ray listens, and serves one model.
+_ELSEWHERE = (
+    *("host", "port", "uds", "share_weights", "ssl_keyfile", "ssl_certfile"),
+    *("max_loaded", "keep_alive"),
+)
 _SERVER = {  # the other settings, by argument
     own.argument: name for name, (_, own) in offered(Settings).items() if name not in _ELSEWHERE
 }

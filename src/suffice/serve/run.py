@@ -11,7 +11,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -21,8 +21,8 @@ import uvloop
 from suffice.errors import InputError, OptionError
 from suffice.serve.app import build
 from suffice.serve.errors import Problem
-from suffice.serve.http.front import Front
 from suffice.serve.http.heads import Protocol
+from suffice.serve.http.models import Models
 from suffice.serve.http.text import Text
 from suffice.serve.settings import Settings
 
@@ -37,13 +37,13 @@ class Server(uvicorn.Server):
     Told again, it ends them with an error; told a third time, it stops at once.
     """
 
-    def __init__(self, config: uvicorn.Config, front: Front) -> None:
+    def __init__(self, config: uvicorn.Config, models: Models) -> None:
         super().__init__(config)
-        self._front = front
+        self._models = models
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failed = False
         self._terminal = has_terminal()
-        front.lost = self.give_up
+        models.lost = self.give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Note the loop, for the signals."""
@@ -65,24 +65,24 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop, hurry, or stop."""
-        if self._front.hurried or self._loop is None:
+        if self._models.hurried or self._loop is None:
             self.should_exit = self.force_exit = True
             return
-        if self._front.draining:
-            self._front.hurried = True
+        if self._models.draining:
+            self._models.hurried = True
             return
-        self._front.draining = True
+        self._models.draining = True
         self._loop.call_soon_threadsafe(self._begin_to_stop)
 
     def renew(self) -> None:
         """Replace the engines, or stop if the signal says that the server's terminal is gone."""
-        if self._front.draining:
+        if self._models.draining:
             return
         if self._terminal and not has_terminal():
-            self._front.draining = True
+            self._models.draining = True
             self._begin_to_stop()
         else:
-            self._front.instance.renew()
+            self._models.renew()
 
     def give_up(self, why: str) -> None:
         """Stop, since no engine will come; the exit code is 1."""
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
 
     def _begin_to_stop(self) -> None:
         async def stop() -> None:
-            await self._front.drain()
+            await self._models.drain()
             self.should_exit = True
 
         self._stopping = asyncio.ensure_future(stop())
@@ -209,34 +209,35 @@ def address(settings: Settings, listener: socket.socket) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(settings: Settings, text: Text | None = None) -> int:
-    """Serve until a signal; return the exit code.
+def serve(given: Sequence[Settings], text: Text | None = None) -> int:
+    """Serve models until a signal; return the exit code. The first one's settings say where.
 
     Raises:
         InputError: The address, the model or an option cannot be used.
     """
     hold_hangups()
-    with listening(settings) as listener, removed(settings):
-        front = Front(settings, text)  # starts the thread that starts engines, before `nice`
+    with listening(given[0]) as listener, removed(given[0]):
+        models = Models(given, text)  # starts the thread that starts engines, before `nice`
         os.nice(NICE)
-        return uvloop.run(_serve(settings, listener, front))
+        return uvloop.run(_serve(models, listener))
 
 
-async def _serve(settings: Settings, listener: socket.socket, front: Front) -> int:
+async def _serve(models: Models, listener: socket.socket) -> int:
+    settings = models.settings
     where = address(settings, listener)
     try:
-        await front.start()
+        await models.start()
         gc.collect()
         gc.freeze()  # what lives as long as the server need not be searched for garbage
     except Problem as problem:
         print(f"suffice: error: {problem.message}", file=sys.stderr)
-        await front.close()
+        await models.close()
         return 1
     except BaseException:
-        await front.close()
+        await models.close()
         raise
     config = uvicorn.Config(
-        build(front),
+        build(models),
         http=Protocol,
         lifespan="off",
         access_log=settings.access_log,
@@ -246,11 +247,19 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-    server = Server(config, front)
-    named = settings.names[0] + (", by any name," if settings.any_model else "")
-    print(f"suffice serves {named} at {where}", file=sys.stderr, flush=True)
+    server = Server(config, models)
+    print(f"suffice serves {_shown(models)} at {where}", file=sys.stderr, flush=True)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await front.close()
+        await models.close()
     return int(server.failed)
+
+
+def _shown(models: Models) -> str:
+    """Return how the line of the start names the models."""
+    any_name = ", by any name," if models.settings.any_model else ""
+    count, first = len(models.served), models.settings.names[0]
+    if count > 1:
+        return f"{count} models, each loaded when it is asked for{any_name}"
+    return f"{first}{', loaded when it is asked for' if models.lazy else ''}{any_name}"

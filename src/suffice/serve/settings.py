@@ -47,6 +47,10 @@ def _positive(value: float | None) -> str | None:
     return None if sound else f"must be a number above 0, at most {_MOST}"
 
 
+def _optional(fault: Fault) -> Fault:
+    return lambda value: None if value is None else fault(value)
+
+
 def _own(default: Any, fault: Fault) -> Any:
     """Declare a field with a range that no flag sets."""
     return field(default=default, metadata={"fault": fault})
@@ -165,7 +169,21 @@ class Settings:
         False, "--allow-unknown-fields", "Ignore unknown fields of requests."
     )
     any_model: bool = _server(
-        False, "--any-model", "Answer as the model served whatever model a request names."
+        False, "--any-model", "Answer as the first model whatever unknown one a request names."
+    )
+    max_loaded: int | None = _server(
+        None,
+        "--max-loaded --models-max",
+        "Of several models, most that are loaded at a time; default: as many as memory has room "
+        "for.",
+        _optional(_whole(1)),
+    )
+    keep_alive: float | None = _server(
+        None,
+        "--keep-alive",
+        "Seconds after its last request that a model stays loaded; default: until another needs "
+        "its place.",
+        _optional(_seconds),
     )
     store: bool = _server(
         True,

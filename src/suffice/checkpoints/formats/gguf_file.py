@@ -76,30 +76,34 @@ class GGUF:
         self.read_rows(name, 0, values)
         return values.reshape(info.shape)
 
-    def read_rows(self, name: str, first: int, out: NDArray[np.float32], paired: int = 0) -> bool:
+    def read_rows(
+        self, name: str, first: int, out: NDArray[np.float32], paired: int = 0, rotated: int = 0
+    ) -> bool:
         """Decode rows `first`, ... of a tensor into `out` [rows, K]; return if all are finite.
 
-        `paired` is described in `StoredFile.read_rows`.
+        `paired` and `rotated` are described in `StoredFile.read_rows`.
         """
         info = self.tensors[name]
         if info.kind in DECODED:
-            return self.file.read_rows(name, info.offset, info.type, first, out, paired)
+            return self.file.read_rows(name, info.offset, info.type, first, out, paired, rotated)
         step = max(1, _BLOCK_VALUES // info.columns)
         for row in range(0, len(out), step):
             part = out[row : row + step]
-            part[:] = self._by_package(name, first + row, len(part), paired)
+            part[:] = self._by_package(name, first + row, len(part), paired, rotated or paired)
         return is_finite(out)
 
-    def read_panels(self, name: str, out: NDArray[np.uint8], paired: int = 0) -> bool:
+    def read_panels(
+        self, name: str, out: NDArray[np.uint8], paired: int = 0, rotated: int = 0
+    ) -> bool:
         """Read a matrix in codes as panels `out`; return if its scales and minima are finite.
 
-        `paired` is described in `StoredFile.read_rows`.
+        `paired` and `rotated` are described in `StoredFile.read_rows`.
         """
         info = self.tensors[name]
         shape = info.rows, info.columns
-        return self.file.read_panels(name, info.offset, info.type, shape, out, paired)
+        return self.file.read_panels(name, info.offset, info.type, shape, out, paired, rotated)
 
-    def _by_package(self, name: str, first: int, count: int, paired: int) -> Any:
+    def _by_package(self, name: str, first: int, count: int, paired: int, rotated: int) -> Any:
         """Decode some rows of places in a grid by the `gguf` package."""
         import gguf
 
@@ -119,9 +123,16 @@ class GGUF:
         with np.errstate(all="ignore"):
             values = decoder.dequantize_rows(stored)
         if paired:
-            pairs = values.reshape(-1, paired // 2, 2, info.columns)
-            values = pairs.swapaxes(1, 2).reshape(values.shape)
+            values = unpaired(values, paired, rotated)
         return values[first - start : last - start]
+
+
+def unpaired(values: Array, head: int, rotated: int) -> Array:
+    """Return rows, `head` of each, whose first `rotated` are stored in pairs, in our order."""
+    heads = values.reshape(-1, head, *values.shape[1:]).copy()
+    pairs = heads[:, :rotated].reshape(len(heads), rotated // 2, 2, *values.shape[1:])
+    heads[:, :rotated] = pairs.swapaxes(1, 2).reshape(len(heads), rotated, *values.shape[1:])
+    return np.asarray(heads.reshape(values.shape))
 
 
 def _place(file: StoredFile, header: Header, name: str) -> TensorInfo:

@@ -11,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.checkpoints.checkpoint import Checkpoint, assemble
-from suffice.checkpoints.formats.gguf_file import GGUF
-from suffice.checkpoints.formats.gguf_names import ARCHITECTURES, WITH_EXPERTS, Architecture
+from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
+from suffice.checkpoints.formats.gguf_names import (
+    ARCHITECTURES,
+    WITH_EXPERTS,
+    WITH_WINDOWS,
+    Architecture,
+)
 from suffice.checkpoints.formats.gguf_types import CODES, file_type
 from suffice.checkpoints.matching import check_finite, check_layers, not_finite
 from suffice.checkpoints.source import UnreadCodes
@@ -43,8 +48,11 @@ def open_gguf(path: Path) -> Checkpoint:
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
-    with_experts = file.metadata.get(f"{name}.expert_count") and name in WITH_EXPERTS
-    own = WITH_EXPERTS[name] if with_experts else ARCHITECTURES[name]
+    own = ARCHITECTURES[name]
+    if file.metadata.get(f"{name}.expert_count"):
+        own = WITH_EXPERTS.get(name, own)
+    if file.metadata.get(f"{name}.attention.sliding_window"):
+        own = WITH_WINDOWS.get(name, own)
     if file.metadata.get("split.count") not in (None, 0, 1):
         raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
     raw = _configuration(file, name, own)
@@ -77,6 +85,7 @@ class _Source:
     def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
         self._file = file
         self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
+        self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight except the rotary divisors."""
@@ -104,7 +113,7 @@ class _Source:
 
     def load(self, name: str) -> Array:
         """Read one weight, decoded to float32 if it is stored in blocks."""
-        info, paired = self._file.tensors[name], self._paired(name)
+        info, (paired, rotated) = self._file.tensors[name], self._paired(name)
         if len(info.shape) == 2 and (paired or info.type not in FLOATS):
             values = np.empty(info.shape, np.float32)
             self.load_rows(name, 0, values)
@@ -112,12 +121,12 @@ class _Source:
         found = self._file.load(name)
         check_finite(self._file.path, name, found)
         if paired:  # a bias
-            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2)
+            found = unpaired(found, paired, rotated)
         return found.reshape(_shape(name, info.shape))
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
         """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
-        if not self._file.read_rows(name, first, out, self._paired(name)):
+        if not self._file.read_rows(name, first, out, *self._paired(name)):
             raise not_finite(self._file.path, name)
 
     def in_codes(self, name: str) -> bool:
@@ -129,18 +138,18 @@ class _Source:
         layout, levels = CODES[self._file.tensors[name].type]
 
         def fill(out: NDArray[np.uint8]) -> None:
-            if not self._file.read_panels(name, out, self._paired(name)):
+            if not self._file.read_panels(name, out, *self._paired(name)):
                 raise not_finite(self._file.path, name)
 
         return UnreadCodes(layout, levels, fill)
 
-    def _paired(self, name: str) -> int:
-        """Return the rows of a head that llama.cpp stores in pairs; 0: the order is ours.
+    def _paired(self, name: str) -> tuple[int, int]:
+        """Return the rows of a head, and how many of them llama.cpp stores in pairs; 0: none.
 
         The two rows that a rotation mixes are next to each other there.
         """
         heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
-        return self._file.tensors[name].shape[0] // heads if heads else 0
+        return (self._file.tensors[name].shape[0] // heads, self._rotated) if heads else (0, 0)
 
 
 def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -165,6 +174,9 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
+    raw = {**own.lacking, **raw}
+    if isinstance(slides := raw.get("layer_types"), list):  # a truth value for each layer
+        raw["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
     raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
     raw |= {"architectures": [own.name], "vocab_size": _vocabulary(file)}
@@ -196,6 +208,8 @@ def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
         allowed = "true or false"
     elif kind is float and type(value) not in (int, float):
         allowed = "a number"
+    elif kind is list and not (isinstance(value, list) and {type(v) for v in value} <= {bool}):
+        allowed = "a truth value for each layer"
     else:
         return
     raise InputError(f"{file.path}: the GGUF key '{key}' = {value!r:.60} must be {allowed}")

@@ -74,6 +74,10 @@ _GRANITE: Fields = {
     "residual_scale": ("residual_multiplier", float),
     "logit_scale": ("logits_scaling", float),  # divides, as the field does
 }
+_WINDOWS: Fields = {
+    "attention.sliding_window": ("sliding_window", int),
+    "attention.sliding_window_pattern": ("layer_types", list),
+}
 _PARALLEL: Fields = {**_NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
 
 
@@ -91,11 +95,11 @@ class Architecture:
     """One architecture; `name` is that of Hugging Face's class.
 
     `renamed` are fields that the class calls otherwise, or does not have (None). `fixed` are its
-    values that the file does not have; `absent` are values of keys that mean that they are not
-    there. `paired`: rows that a rotation mixes are stored next to each
-    other. `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`:
-    the field that says whether queries, keys and values have biases, if there is one. `scaled`:
-    parameters of a scaled rotation that the file does not have.
+    values that the file does not have, `lacking` those of fields whose keys it may lack; `absent`
+    are values of keys that mean that they are not there. `paired`: rows that a rotation mixes are
+    stored next to each other. `partial`: the field of the part of a head that is rotated, if not
+    all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
+    is one. `scaled`: parameters of a scaled rotation that the file does not have.
     """
 
     name: str
@@ -103,6 +107,7 @@ class Architecture:
     weights: Templates = field(default_factory=lambda: _WEIGHTS)
     renamed: Mapping[str, str | None] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    lacking: Mapping[str, Any] = field(default_factory=dict)
     absent: Mapping[str, Any] = field(default_factory=dict)
     paired: bool = False
     partial: str = ""
@@ -111,6 +116,26 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "arcee": Architecture("ArceeForCausalLM", paired=True),
+    "cohere2": Architecture(
+        "Cohere2ForCausalLM",
+        {
+            **_NORM,
+            "logit_scale": ("logit_scale", float),
+            "attention.sliding_window": ("sliding_window", int),
+        },
+        paired=True,
+    ),
+    "command-r": Architecture(
+        "CohereForCausalLM",
+        {**_NORM, "logit_scale": ("logit_scale", float)},
+        renamed={"head_dim": None},
+        paired=True,
+    ),
+    "ernie4_5": Architecture("Ernie4_5ForCausalLM", paired=True, bias="use_bias"),
+    "exaone4": Architecture(
+        "Exaone4ForCausalLM", {**_RMS, **_WINDOWS}, lacking={"sliding_window": None}, bias=""
+    ),
     "falcon": Architecture(
         "FalconForCausalLM",
         {**_NORM, "tensor_data_layout": ("tensor_data_layout", str)},
@@ -127,6 +152,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA2, bias=""),
     "gemma3": Architecture("Gemma3ForCausalLM", _GEMMA3, bias=""),
+    "glm4": Architecture(
+        "Glm4ForCausalLM",
+        weights={**_WEIGHTS, **stored_together(_LAYER + "ffn_up", "gate", "up")},
+        paired=True,
+        partial="partial_rotary_factor",
+    ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
         _NORM,
@@ -170,7 +201,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "granitemoe": Architecture(
         "GraniteMoeForCausalLM", {**_GRANITE, **_experts("num_local_experts")}, paired=True
     ),
+    "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
     "llama": Architecture("LlamaForCausalLM", paired=True),
+    "nemotron": Architecture(
+        "NemotronForCausalLM",
+        _NORM,
+        renamed={"layer_norm_eps": "norm_eps"},
+        partial="partial_rotary_factor",
+    ),
     "olmo2": Architecture("Olmo2ForCausalLM"),
     "olmoe": Architecture(
         "OlmoeForCausalLM", {**_RMS, **_experts("num_experts")}, renamed={"head_dim": None}
@@ -203,6 +241,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {**_RMS, **_experts("num_experts"), **_INNER},
         fixed={"norm_topk_prob": True},
     ),
+    "seed_oss": Architecture(
+        "SeedOssForCausalLM",
+        weights={**_WEIGHTS, "layers.mlp_norm": _LAYER + "post_attention_norm"},
+    ),
     "smollm3": Architecture("SmolLM3ForCausalLM", paired=True),
     "stablelm": Architecture(
         "StableLmForCausalLM",
@@ -211,10 +253,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         partial="partial_rotary_factor",
         bias="use_qkv_bias",
     ),
+    "starcoder2": Architecture(
+        "Starcoder2ForCausalLM",
+        _NORM,
+        renamed={"layer_norm_eps": "norm_epsilon"},
+        bias="use_bias",
+    ),
 }
 # architectures whose files may have experts, which other classes of Hugging Face have
 WITH_EXPERTS: Mapping[str, Architecture] = {
     "llama": Architecture(
         "MixtralForCausalLM", {**_RMS, **_experts("num_local_experts")}, paired=True, bias=""
     )
+}
+# architectures whose files may have windows, which other classes of Hugging Face have
+WITH_WINDOWS: Mapping[str, Architecture] = {
+    "olmo2": Architecture("Olmo3ForCausalLM", {**_RMS, **_WINDOWS}, renamed={"head_dim": None})
 }

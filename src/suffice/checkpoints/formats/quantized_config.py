@@ -23,14 +23,17 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
     **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
-    "whole_qk_norm": (False, True),
+    **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases"), (False, True)),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
     "experts": None,
+    "late_qk_norm": False,
     "logit_cap": 0.0,
     "logit_scale": 1.0,
+    "norm_biases": True,
     "parallel": False,
+    "query_growth": None,
     "residual_scale": 1.0,
     "rounds_embed_scale": True,
     "score_cap": 0.0,
@@ -72,6 +75,11 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
         raise InputError(f"parallel blocks with placement={stored['placement']}; allowed: pre")
     if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
         raise InputError("a layer refers to a rope that does not exist")
+    growth = stored["query_growth"]
+    if growth is not None:
+        check_number("query_growth", growth[0])
+        check_size("query_growth", growth[1])
+        stored["query_growth"] = float(growth[0]), growth[1]
     own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
     return DecoderConfig(**(stored | own | {"experts": _experts(stored["experts"])}))
 

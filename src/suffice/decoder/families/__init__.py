@@ -24,7 +24,7 @@ class Family:
     `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
     `{i}` instead of a layer's index, or to slices of what is stored as one (see `name_maps`).
     Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
-    family adds to the stored weights of its RMS norms. Stored weights that match `surplus` carry no
+    family adds to the stored weights of its norms. Stored weights that match `surplus` carry no
     information of their own. `called` are patterns of stored names that have no `.weight`, each
     with what such a name becomes. `in_codes` replaces `weights` where another program has quantized
     the folder.
@@ -38,34 +38,51 @@ class Family:
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
     in_codes: Templates | None = None
+    paired: bool = False
 
 
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "ArceeForCausalLM": "suffice.decoder.families.arcee:ARCEE",
+        "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
+        "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
+        "Ernie4_5ForCausalLM": "suffice.decoder.families.ernie:ERNIE",
+        "Exaone4ForCausalLM": "suffice.decoder.families.exaone4:EXAONE4",
         "FalconForCausalLM": "suffice.decoder.families.falcon:FALCON",
         "GPT2LMHeadModel": "suffice.decoder.families.gpt2:GPT2",
+        "GPTJForCausalLM": "suffice.decoder.families.gptj:GPTJ",
         "GPTNeoXForCausalLM": "suffice.decoder.families.neox:NEOX",
         "Gemma2ForCausalLM": "suffice.decoder.families.gemma:GEMMA2",
         "Gemma3ForCausalLM": "suffice.decoder.families.gemma:GEMMA3",
         "GemmaForCausalLM": "suffice.decoder.families.gemma:GEMMA",
+        "Glm4ForCausalLM": "suffice.decoder.families.glm:GLM4",
+        "GlmForCausalLM": "suffice.decoder.families.glm:GLM",
         "GptOssForCausalLM": "suffice.decoder.families.gpt_oss:GPT_OSS",
         "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",
         "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
+        "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
+        "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
+        "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
+        "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",
         "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
         "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
-        "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
-        "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
+        "NemotronForCausalLM": "suffice.decoder.families.arcee:NEMOTRON",
         "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
+        "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
+        "Olmo3ForCausalLM": "suffice.decoder.families.olmo:OLMO3",
+        "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
         "Phi3ForCausalLM": "suffice.decoder.families.phi:PHI3",
         "PhiForCausalLM": "suffice.decoder.families.phi:PHI",
         "Qwen2ForCausalLM": "suffice.decoder.families.qwen:QWEN2",
         "Qwen2MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN2_MOE",
         "Qwen3ForCausalLM": "suffice.decoder.families.qwen:QWEN3",
         "Qwen3MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN3_MOE",
+        "SeedOssForCausalLM": "suffice.decoder.families.seed_oss:SEED_OSS",
         "SmolLM3ForCausalLM": "suffice.decoder.families.smollm:SMOLLM3",
         "StableLmForCausalLM": "suffice.decoder.families.stablelm:STABLELM",
+        "Starcoder2ForCausalLM": "suffice.decoder.families.starcoder:STARCODER2",
     },
 )
 
@@ -107,13 +124,5 @@ def _unsupported(name: str) -> InputError:
     ]
     near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
-    return InputError(f"unknown architecture '{name}'.{hint} Known: {_listed()}")
-
-
-def _listed() -> str:
-    """Return the known architectures; the ending that most of them share stands once."""
-    ending = "ForCausalLM"
-    names = ARCHITECTURES.names()
-    ended = [name.removesuffix(ending) for name in names if name.endswith(ending)]
-    others = [name for name in names if not name.endswith(ending)]
-    return ", ".join([*others, f"and with {ending}: {ended[0]}", *ended[1:]])
+    count = len(ARCHITECTURES.names())
+    return InputError(f"unknown architecture '{name}'.{hint} {count} are known: see docs/models.md")

@@ -1,14 +1,14 @@
-"""Mistral: Llama's layers, some of them with a sliding window."""
+"""Mistral and Ministral: Llama's layers, some with a sliding window; Ministral 3 scales queries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig
+from suffice.decoder.config import DecoderConfig, LayerConfig, check_number, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import SURPLUS, WEIGHTS, sizes
-from suffice.decoder.fields import activation, head_size, read_fields
+from suffice.decoder.fields import activation, head_size, layers_by_kind, read_fields
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
 
 DEFAULTS: Mapping[str, Any] = {
@@ -26,6 +26,31 @@ DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": False,
     "sliding_window": 4096,
 }
+MINISTRAL_DEFAULTS: Mapping[str, Any] = {
+    **DEFAULTS,
+    "layer_types": None,  # all slide, if there is a sliding_window
+}
+MINISTRAL3_DEFAULTS: Mapping[str, Any] = {
+    **DEFAULTS,
+    "vocab_size": 131072,
+    "num_hidden_layers": 34,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+}
+_GROWTH = "llama_4_scaling_beta"  # of the queries of far positions
+_ROPE: Mapping[str, Any] = {  # of a file that says nothing
+    "rope_type": "yarn",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    _GROWTH: 0.1,
+}
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
@@ -38,4 +63,45 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
+def _read_ministral(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, MINISTRAL_DEFAULTS, nullable=("sliding_window",))
+    window = fields["sliding_window"]
+    return DecoderConfig(
+        **sizes(fields, head_size(fields)),
+        layers=layers_by_kind(
+            fields,
+            lambda index: window is not None,
+            sliding=LayerConfig(window),
+            full=LayerConfig(),
+        ),
+        activation=activation(fields, "hidden_act"),
+        ropes=(read_rope(fields),),
+    )
+
+
+def _read_ministral3(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, MINISTRAL3_DEFAULTS)
+    given = fields["rope_parameters"]
+    if given is None and fields["rope_scaling"] is None:
+        given = _ROPE
+    own = dict(given) if isinstance(given, Mapping) else {}
+    own.pop("max_position_embeddings", None)  # transformers writes it there, too
+    growth = own.pop(_GROWTH, None)
+    rope = read_rope(fields | {"rope_parameters": own or given})
+    if growth is not None:
+        check_number(_GROWTH, growth)
+        length = dict(rope.parameters).get("original_max_position_embeddings")
+        check_size("original_max_position_embeddings", length)
+        growth = float(growth), length
+    return DecoderConfig(
+        **sizes(fields, head_size(fields)),
+        layers=(LayerConfig(fields["sliding_window"]),) * fields["num_hidden_layers"],
+        activation=activation(fields, "hidden_act"),
+        ropes=(rope,),
+        query_growth=growth,
+    )
+
+
 MISTRAL = Family("mistral", _read, WEIGHTS, surplus=SURPLUS)
+MINISTRAL = Family("ministral", _read_ministral, WEIGHTS)
+MINISTRAL3 = Family("ministral3", _read_ministral3, WEIGHTS)

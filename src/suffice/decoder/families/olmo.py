@@ -1,4 +1,4 @@
-"""OLMo 2 (norms of the outputs of blocks) and OLMoE: norms of all heads of queries and keys."""
+"""OLMo 2 and 3 (norms of the outputs of blocks) and OLMoE: norms of all heads' queries and keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from suffice.decoder.families import Family
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.families.mixtral import SILENT
 from suffice.decoder.families.qwen import QK_NORMS
-from suffice.decoder.fields import activation, head_size, read_fields, under_own_name
-from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.fields import (
+    activation,
+    head_size,
+    layers_by_kind,
+    read_fields,
+    under_own_name,
+)
+from suffice.decoder.rope_fields import ROPE_DEFAULTS, layer_ropes, read_rope
 from suffice.decoder.routing import Experts
 
 DEFAULTS: Mapping[str, Any] = {
@@ -51,7 +57,14 @@ _MOE_WEIGHTS = {
     "layers.expert_up": _EXPERT + "up_proj",
     "layers.expert_down": _EXPERT + "down_proj",
 }
-_WEIGHTS = {
+OLMO3_DEFAULTS: Mapping[str, Any] = {
+    **{name: default for name, default in DEFAULTS.items() if name != "head_dim"},
+    "rope_theta": 500_000.0,
+    "sliding_window": 4096,
+    "layer_types": None,  # all slide but every fourth
+}
+_ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+OUTPUT_NORMS = {
     **{name: stored for name, stored in WEIGHTS.items() if not name.endswith("norm")},
     "final_norm": "model.norm",
     **QK_NORMS,
@@ -76,6 +89,23 @@ def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
     return replace(_config(fields), experts=experts)
 
 
+def _read_olmo3(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, OLMO3_DEFAULTS, ("sliding_window",))
+    thetas = dict.fromkeys(("sliding_attention", "full_attention"), fields["rope_theta"])
+    ropes = layer_ropes(fields, thetas, _ROPE_KINDS)
+    return replace(
+        _config({**fields, **ROPE_DEFAULTS}),
+        placement="output",
+        layers=layers_by_kind(
+            fields,
+            lambda index: bool((index + 1) % 4),
+            sliding=LayerConfig(fields["sliding_window"], rope=0),
+            full=LayerConfig(None, rope=1),
+        ),
+        ropes=(ropes["sliding_attention"], ropes["full_attention"]),
+    )
+
+
 def _config(fields: Mapping[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **sizes(fields, head_size(fields)),
@@ -89,4 +119,5 @@ def _config(fields: Mapping[str, Any]) -> DecoderConfig:
 
 
 OLMOE = Family("olmoe", _read_moe, _MOE_WEIGHTS)
-OLMO2 = Family("olmo2", _read, _WEIGHTS)
+OLMO2 = Family("olmo2", _read, OUTPUT_NORMS)
+OLMO3 = Family("olmo3", _read_olmo3, OUTPUT_NORMS)

@@ -1,4 +1,4 @@
-"""The server's state: its settings, text, engine, metrics, and the requests under way."""
+"""A model that is served: its settings, text, engines, metrics, and the requests under way."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from suffice.errors import nearest
 from suffice.paths import cache_dir
 from suffice.pull import resolve
 from suffice.serve.errors import Problem
-from suffice.serve.http.bodies import Bodies, stopping
+from suffice.serve.http.bodies import stopping
 from suffice.serve.http.chance import drawn
 from suffice.serve.http.stored import Responses
 from suffice.serve.http.text import Text
 from suffice.serve.processes import wire
 from suffice.serve.processes.fleet import Fleet
 from suffice.serve.processes.live import Live
-from suffice.serve.processes.local_fleet import LocalFleet
 from suffice.serve.processes.metrics import Metrics
 from suffice.serve.processes.pending import NOWHERE, SWEEP_SECONDS, Mailbox, Observer, Ticket
 from suffice.serve.settings import Settings
@@ -69,12 +68,19 @@ FleetOf = Callable[[Settings, Observer], Fleet]
 
 
 class Front:
-    """What the routes share. The event loop's thread alone uses it."""
+    """What the routes that use a model share. The event loop's thread alone uses it.
 
-    def __init__(
-        self, settings: Settings, text: Text | None = None, fleet: FleetOf = LocalFleet
-    ) -> None:
-        """Prepare the engines, those of this machine unless another `fleet` is given."""
+    Attributes:
+        draining: Whether it takes no more requests.
+        hurried: Whether requests do not end by themselves: see `drain`.
+        keep_seconds: After its last request, how long the model stays loaded; None: as the server
+            says.
+        lost: Is told why no engine will come.
+        emptied: Is called when the last request has ended.
+    """
+
+    def __init__(self, settings: Settings, fleet: FleetOf, text: Text | None = None) -> None:
+        """Prepare the engines that `fleet` makes; without `text` it is loaded with the model."""
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
         self.instance = fleet(settings, self._observe)
@@ -83,22 +89,35 @@ class Front:
         for at, member in enumerate(self.instance.members):
             member.stepped = partial(self.metrics.steps, str(at))
         self.jobs: dict[str, Job] = {}
-        self.bodies = Bodies(settings.max_body_bytes, settings.body_seconds)
-        self.draining = False
-        self.hurried = False  # requests do not end by themselves: see `drain`
+        self.draining = self.hurried = False
+        self.keep_seconds: float | None = None
         self.stored = Responses(
             cache_dir() / "responses.sqlite", settings.store_bytes, 86_400 * settings.store_days
         )
-        self._text = text
+        self._text = self._given_text = text
         self._keys: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
-        self.lost: Callable[[str], None] = lambda why: None  # is told that no engine will come
+        self.lost: Callable[[str], None] = lambda why: None
+        self.emptied: Callable[[], None] = lambda: None
         self._mean_seconds = 1.0  # of the last requests, for estimates of a wait
 
     @property
     def text(self) -> Text:
-        """The tokenizer and the template."""
+        """The tokenizer and the template; see `read_text`."""
         assert self._text is not None, "the front has been started"
+        return self._text
+
+    async def read_text(self) -> Text:
+        """Load the tokenizer and the template, unless they are there.
+
+        Raises:
+            InputError: They cannot be used.
+        """
+        if self._text is None:
+            options = self.settings.options
+            source = options.get("tokenizer") or resolve(str(options.get("model")))
+            tokenizer = await asyncio.to_thread(load_tokenizer, source)
+            self._text = Text(tokenizer, self.settings.reasoning_parser, self.settings.tool_parser)
         return self._text
 
     @property
@@ -113,24 +132,22 @@ class Front:
 
         Raises:
             InputError: The model or an option cannot be used.
+            Problem: The engine died before it was ready.
         """
         started = asyncio.create_task(self.instance.start())
-        if self._text is None:
-            options = self.settings.options
-            source = options.get("tokenizer") or resolve(str(options.get("model")))
-            tokenizer = await asyncio.to_thread(load_tokenizer, source)
-            self._text = Text(tokenizer, self.settings.reasoning_parser, self.settings.tool_parser)
+        await self.read_text()
         await started
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
-        """Stop the engine and end what is left."""
+        """Stop the engine and end what is left; it may be started again."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self.instance.close()
         self.stored.close()
-        if self._text is not None:
+        if self._text is not None and self._text is not self._given_text:
             self._text.close()
+        self._text = self._given_text
 
     def check_model(self, name: str | None) -> str:
         """Return the name that answers have.
@@ -220,6 +237,8 @@ class Front:
             self.metrics.finished(ticket)
             ticket.mailbox = NOWHERE
         self._mean_seconds += 0.1 * (time.monotonic() - job.created - self._mean_seconds)
+        if not self.jobs:
+            self.emptied()
 
     def cancel(self, ident: str, key: str = "") -> bool:
         """End a request by its id; return whether there was one of this API key."""
@@ -236,12 +255,8 @@ class Front:
         job.mailbox.fail(problem)
 
     async def drain(self) -> None:
-        """Take no more requests; return when all have ended, or their time is up, or `hurried`.
-
-        Those whose bodies have not come are refused at once.
-        """
+        """Take no more requests; return when all have ended, or their time is up, or `hurried`."""
         self.draining = True
-        self.bodies.stop()
         end = time.monotonic() + self.settings.shutdown_seconds
         while self.jobs and time.monotonic() < end and not self.hurried:
             await asyncio.sleep(0.02)

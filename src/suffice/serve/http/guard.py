@@ -8,12 +8,13 @@ import os
 from collections.abc import Collection, Iterable, MutableMapping
 from typing import Any
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice.serve.errors import Problem, path_of
 from suffice.serve.http.bodies import Body
-from suffice.serve.http.front import Front
 from suffice.serve.http.heads import field_bytes, head_fault
+from suffice.serve.http.models import Models
 
 LOG = logging.getLogger("suffice.serve")
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
@@ -32,16 +33,21 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b""
 
 
+def sent_key(request: Request) -> str:
+    """Return the API key of a request as text."""
+    return key_of(request.scope["headers"]).decode("latin-1")
+
+
 class Guard:
     """Checks the key and the body's size, and answers what no route has answered.
 
     Paths in `shown` need no key either.
     """
 
-    def __init__(self, app: ASGIApp, front: Front, shown: Collection[str] = ()) -> None:
-        self._app, self._front = app, front
+    def __init__(self, app: ASGIApp, models: Models, shown: Collection[str] = ()) -> None:
+        self._app, self._models = app, models
         self._open = OPEN_PATHS.union(shown)  # they tell nothing but that the server is there
-        self._keys = [key.encode() for key in front.settings.api_keys]
+        self._keys = [key.encode() for key in models.settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -49,8 +55,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope[DIRECT] = send
-        scope["root_path"] = self._front.settings.root_path
-        body = Body(self._front.bodies, receive)
+        scope["root_path"] = self._models.settings.root_path
+        body = Body(self._models.bodies, receive)
         started = False
 
         async def sending(message: Message) -> None:
@@ -80,7 +86,7 @@ class Guard:
             raise fault
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit():
-            self._front.bodies.check(int(length[:20]))
+            self._models.bodies.check(int(length[:20]))
 
 
 def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:

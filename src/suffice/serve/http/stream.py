@@ -86,13 +86,12 @@ class EventStream(Response):
         job: Job,
         events: AsyncIterator[bytes],
         last: bytes = DONE,
-        failed: Callable[[Problem], bytes] = lambda problem: event(problem.body()),
         quick: Callable[[Ticket, Delta], bytes | None] | None = None,
         kind: str = HEADERS["content-type"],
     ) -> None:
         self._kind = kind
         self._front, self._job, self._events, self._last = front, job, events, last
-        self._failed, self._quick = failed, quick
+        self._quick = quick
         self._direct: Send | None = None
         self._blocked: asyncio.Future[None] | None = None  # a write of `_push` that goes on
         self.status_code = 200
@@ -114,7 +113,7 @@ class EventStream(Response):
             except Problem as problem:
                 if not self._started:
                     raise
-                await self._send(send, self._failed(problem) + self._last)
+                await self._send(send, problem.event(scope) + self._last)
             else:
                 if self._last:
                     await self._send(send, self._last)

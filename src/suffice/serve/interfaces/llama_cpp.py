@@ -75,7 +75,7 @@ async def _answered(front: Front, request: Request, given: dict[str, Any], key: 
         reply = await prepared(front, body, key, "cmpl")
     if body.stream:
         parts = _Parts(reply)
-        return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
+        return EventStream(front, reply.job, parts.events(), b"", parts.quick)
     try:
         whole = await reply.gathered(request)
     finally:
@@ -168,10 +168,6 @@ class _Parts:
             yield event(_chunk(text, [], self._reply.body)) if text else b""
         end = _chunk("", self._reply.only.tokens, self._reply.body)
         yield event({**end, **_end(self._reply), "stop": True})
-
-
-def _failed(problem: Problem) -> bytes:
-    return event(problem.body())
 
 
 async def apply_template(front: Front, request: Request, raw: bytes, key: str) -> Response:

@@ -35,7 +35,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
             reply = await prepared(front, chat, key, "msg", budget_if_possible=True)
         if body.stream:
             parts = _Parts(reply, left_out(body))
-            return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
+            return EventStream(front, reply.job, parts.events(), b"", parts.quick)
         try:
             whole = await reply.gathered(request)
         finally:
@@ -183,10 +183,6 @@ def _block_start(index: int, block: Mapping[str, Any]) -> bytes:
 
 def _named(body: Mapping[str, Any]) -> bytes:
     return event(body, body["type"])
-
-
-def _failed(problem: Problem) -> bytes:
-    return event(problem.messages_body(), "error")
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

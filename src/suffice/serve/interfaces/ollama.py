@@ -13,8 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from suffice.dialects.reader import Part
 from suffice.engine.work import Delta
+from suffice.errors import InputError
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
+from suffice.serve.http.models import Models
 from suffice.serve.http.stream import EventStream
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.arguments import arguments_of
@@ -22,11 +24,12 @@ from suffice.serve.interfaces.chat import prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import checked, read_object
 from suffice.serve.interfaces.logprobs import of_chat
-from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, named
+from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, named, seconds_of
 from suffice.serve.processes.pending import Ticket
 
 VERSION = "0.15.0"  # of Ollama's API, as which clients know what they may send
 _LINES = "application/x-ndjson"
+_NEVER = "9999-12-31T00:00:00Z"
 _MS = 1_000_000  # nanoseconds
 _NAMES = {
     "response_format": "format",
@@ -69,20 +72,29 @@ async def generate(front: Front, request: Request, raw: bytes, key: str) -> Resp
 async def _answered(
     front: Front, request: Request, body: Talk | Generate, key: str, asks: bool
 ) -> Response:
-    if not asks:  # loads the model, which is here
+    if body.keep_alive is not None:
+        front.keep_seconds = seconds_of(body.keep_alive)
+    if not asks:  # loads the model, which has been done, or unloads it
         shape = _Shape(named(front, body.model), talks=isinstance(body, Talk))
-        return JSONResponse({**shape.line(), "done": True, "done_reason": "load"})
+        reason = "unload" if front.keep_seconds == 0 else "load"
+        return JSONResponse({**shape.line(), "done": True, "done_reason": reason})
     with blamed(_NAMES):
         reply = await prepared(front, chat_of(front, body), key, "api")
     parts = _Lines(reply, _Shape(reply.model, talks=isinstance(body, Talk)))
     if body.stream is not False:
         events = parts.events()
-        return EventStream(front, reply.job, events, b"", _failed, parts.quick, _LINES)
+        return EventStream(front, reply.job, events, b"", parts.quick, _LINES)
     try:
         await reply.gathered(request)
     finally:
         front.finish(reply.job)
     return Response(msgspec.json.encode(parts.whole()), media_type="application/json")
+
+
+def _stamp(later: float = 0.0) -> str:
+    """Return the time now, or some seconds later."""
+    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=later)
+    return now.isoformat().replace("+00:00", "Z")
 
 
 class _Shape:
@@ -93,8 +105,7 @@ class _Shape:
 
     def line(self, text: str = "", thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
         """Return a line."""
-        now = datetime.datetime.now(datetime.timezone.utc)
-        head = {"model": self._model, "created_at": now.isoformat().replace("+00:00", "Z")}
+        head = {"model": self._model, "created_at": _stamp()}
         own = {"thinking": thinking} if thinking else {}
         if not self._talks:
             return {**head, "response": text, **own, "done": False}
@@ -191,19 +202,15 @@ def _line(body: Any) -> bytes:
     return msgspec.json.encode(body) + b"\n"
 
 
-def _failed(problem: Problem) -> bytes:
-    return _line({"error": problem.message})
-
-
 def _card(front: Front, name: str) -> dict[str, Any]:
     """Return what the lists of models say of one."""
-    facts = front.facts
+    facts = front.instance.facts
     return {
         "name": name,
         "model": name,
         "modified_at": "1970-01-01T00:00:00Z",
-        "size": facts.weight_bytes,
-        "digest": facts.stamp or facts.fingerprint,
+        "size": 0 if facts is None else facts.weight_bytes,
+        "digest": "" if facts is None else facts.stamp or facts.fingerprint,
         "details": _details(),
     }
 
@@ -214,18 +221,22 @@ def _details() -> dict[str, Any]:
     return {**none, "parameter_size": "", "quantization_level": ""}
 
 
-def tags(front: Front) -> Response:
+def tags(models: Models) -> Response:
     """Return the models that are here."""
-    names = (*front.settings.names, *front.settings.adapters)
-    return JSONResponse({"models": [_card(front, name) for name in names]})
+    cards = [_card(each.front, name) for each in models.served for name in each.names]
+    return JSONResponse({"models": cards})
 
 
-def running(front: Front) -> Response:
-    """Return the models that are loaded, which all are, for ever."""
-    more = {"expires_at": "9999-12-31T00:00:00Z", "size_vram": 0}
-    more |= {"context_length": front.facts.max_model_len}
-    names = (*front.settings.names, *front.settings.adapters)
-    return JSONResponse({"models": [{**_card(front, name), **more} for name in names]})
+def running(models: Models) -> Response:
+    """Return the models that are loaded."""
+    found = []
+    for each in models.served:
+        if each.state in ("loaded", "leaving"):
+            left = each.left(models.settings.keep_alive)
+            more = {"expires_at": _NEVER if left is None else _stamp(left), "size_vram": 0}
+            more["context_length"] = each.front.facts.max_model_len
+            found += [{**_card(each.front, name), **more} for name in each.names]
+    return JSONResponse({"models": found})
 
 
 async def show(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -235,15 +246,18 @@ async def show(front: Front, request: Request, raw: bytes, key: str) -> Response
         Problem: It is not served here.
     """
     named(front, _asked(raw))
-    source = front.text.tokenizer.chat_template
+    try:
+        text = await front.read_text()
+    except InputError as error:
+        raise Problem("load_failed", str(error)) from None
+    source = text.tokenizer.chat_template
     template = source if isinstance(source, str) else (source or {}).get("default", "")
     can = ["completion", *(["tools"] if template else [])]
-    can += ["thinking"] if front.text.speech.thinks else []
-    info = {
-        "general.architecture": "suffice",
-        "suffice.context_length": front.facts.max_model_len,
-        "suffice.vocab_size": front.facts.vocabulary,
-    }
+    can += ["thinking"] if text.speech.thinks else []
+    info: dict[str, Any] = {"general.architecture": "suffice"}
+    if (facts := front.instance.facts) is not None:
+        info["suffice.context_length"] = facts.max_model_len
+        info["suffice.vocab_size"] = facts.vocabulary
     own = {"modelfile": "", "parameters": "", "template": template, "details": _details()}
     return JSONResponse({**own, "model_info": info, "capabilities": can})
 

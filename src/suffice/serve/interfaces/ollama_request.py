@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from suffice.errors import brief, nearest, one_line
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.http.models import LATEST
 from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Objects, checked
 
-_LATEST = ":latest"  # which clients add to a name without a tag
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")  # of a time
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Options, and the fields of a chat that they are.
 _SAME = {
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
@@ -82,9 +85,26 @@ def named(front: Front, name: str) -> str:
         Problem: It is not served here.
     """
     known = (*front.settings.names, *front.settings.adapters)
-    if name not in known and name.removesuffix(_LATEST) in known:
-        name = name.removesuffix(_LATEST)
+    if name not in known and name.removesuffix(LATEST) in known:
+        name = name.removesuffix(LATEST)
     return front.check_model(name)
+
+
+def seconds_of(given: str | int | float) -> float:
+    """Return a time such as 300, "5m" or "1h30m" in seconds; less than 0 is for ever.
+
+    Raises:
+        Problem: It is none.
+    """
+    if not isinstance(given, str):
+        return float(given)
+    sign, text = (-1, given[1:]) if given.startswith("-") else (1, given)
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return sign * float(text)
+    if not text or _PART.sub("", text):
+        message = f"keep_alive={brief(given)}: must be seconds, or a time such as 5m"
+        raise Problem("invalid_value", message, param="keep_alive")
+    return sign * sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def chat_of(front: Front, body: Talk | Generate) -> Chat:

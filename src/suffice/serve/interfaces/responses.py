@@ -42,7 +42,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         reply = await prepared(front, chat, key, "resp")
     if body.stream:
         parts = _Parts(reply, body, asked)
-        return EventStream(front, reply.job, parts.events(), b"", _failed, parts.quick)
+        return EventStream(front, reply.job, parts.events(), b"", parts.quick)
     try:
         whole = await reply.gathered(request)
     finally:
@@ -320,8 +320,3 @@ _KINDS = {
     "call": "response.function_call_arguments",
     "arguments": "response.function_call_arguments",
 }
-
-
-def _failed(problem: Problem) -> bytes:
-    own = {"type": "error", "code": problem.code, "message": problem.message}
-    return event({**own, "param": problem.param}, "error")

@@ -12,7 +12,8 @@ from starlette.routing import Route
 from suffice import __version__
 from suffice.serve.errors import Problem
 from suffice.serve.http.bodies import stopping
-from suffice.serve.http.front import Front
+from suffice.serve.http.models import Models
+from suffice.serve.http.served import Served
 from suffice.serve.http.stream import HEADERS, event
 from suffice.serve.page import FILES, File
 
@@ -31,14 +32,17 @@ MOST_WATCHERS = 64
 _DEFAULTS = ("temperature", "top_p", "top_k")
 
 
-def routes(front: Front) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Return the routes of the page, which are no part of the API's description."""
 
+    def chosen(request: Request) -> Served:
+        return models.find(request.query_params.get("model"))
+
     async def about(request: Request) -> Response:
-        return server(front)
+        return server(chosen(request))
 
     async def feed(request: Request) -> Response:
-        return live(front)
+        return live(models, chosen(request))
 
     found = [Route(path, _sender(file), include_in_schema=False) for path, file in FILES.items()]
     found.append(Route("/page/server", about, include_in_schema=False))
@@ -61,18 +65,21 @@ def sent(request: Request, file: File) -> Response:
     return Response(file.body, headers=headers, media_type=file.kind)
 
 
-def server(front: Front) -> Response:
-    """Return what the page shows of the server, and the values that its fields begin with."""
-    settings, facts = front.settings, front.facts
+def server(served: Served) -> Response:
+    """Return what the page shows of a model, and the values that its fields begin with."""
+    settings, facts = served.front.settings, served.front.instance.facts
+    loaded = {
+        "max_model_len": None if facts is None else facts.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "weight_bytes": None if facts is None else facts.weight_bytes,
+        # the first is the server's own
+        "attentions": [] if facts is None else facts.attentions,
+    }
     return JSONResponse(
         {
             "model": settings.names[0],
             "version": __version__,
-            "max_model_len": facts.max_model_len,
-            "max_num_seqs": facts.max_num_seqs,
-            "weight_bytes": facts.weight_bytes,
-            # the first is the server's own
-            "attentions": facts.attentions,
+            **loaded,
             "sampling": _defaults(settings.default_sampling),
         },
         headers={"cache-control": "no-store"},
@@ -83,20 +90,21 @@ def _defaults(given: Any) -> dict[str, Any]:
     return {name: given[name] for name in _DEFAULTS if name in given}
 
 
-def live(front: Front) -> Response:
+def live(models: Models, served: Served) -> Response:
     """Return a stream of what the engine reads; see `Live.frames`.
 
     Raises:
         Problem: Too many watch, or the server stops.
     """
-    if front.draining:
+    front = served.front
+    if models.draining:
         raise stopping()
     if front.live.watchers >= MOST_WATCHERS:
         message = f"{MOST_WATCHERS} watch already, the most allowed"
         raise Problem("queue_full", message, wait=5.0)
 
     async def events() -> AsyncIterator[bytes]:
-        async for frame in front.live.frames(lambda: front.draining):
+        async for frame in front.live.frames(lambda: models.draining):
             yield event(frame)
 
     return StreamingResponse(events(), headers=HEADERS)

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -23,7 +22,7 @@ from suffice.serve.processes import wire
 from suffice.serve.processes.blame import Blame
 from suffice.serve.processes.cores import Share
 from suffice.serve.processes.deaths import Deaths
-from suffice.serve.processes.life import Life, Weights, first_of, launched, room_for
+from suffice.serve.processes.life import Life, Weights, first_of, launched, room_for, starter
 from suffice.serve.processes.pending import Observer, Ticket, Tickets
 from suffice.serve.processes.pulse import turns
 from suffice.serve.settings import Settings
@@ -37,7 +36,7 @@ class Instance:
     """Hands tickets to the engine and deltas to tickets; the event loop's thread alone uses it.
 
     Attributes:
-        facts: Of the engine that was ready last; None before the first.
+        facts: Of the engine that was ready last; None before the first, and while it is started.
         stats: The engine's last counts.
         past: The sums of the last counts of engines that died.
         restarts: Engines that died.
@@ -77,16 +76,16 @@ class Instance:
         self._blame = Blame(self._hand, settings.max_num_seqs)
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
-        # A process inherits the priority of the thread that starts it, and this one's is the first.
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
-        self._starter.submit(int).result()
+        starter()  # while this process has its first priority
 
     async def start(self) -> None:
-        """Start the engine and wait until it is ready.
+        """Start the engine and wait until it is ready; it may have been closed before.
 
         Raises:
             Problem: It died before it was ready.
         """
+        self.facts = self.gone = None
+        self._deaths = Deaths()
         self._started = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep())
         await self._started
@@ -101,7 +100,8 @@ class Instance:
             self._loading.cancel()
         if self._heir is not None:
             await self._heir.end()
-        self._starter.shutdown(wait=False)
+        self._task = self._loading = self._heir = None
+        self._note_end()
 
     @property
     def node(self) -> int:
@@ -263,7 +263,7 @@ class Instance:
             options["threads"] = options.get("threads") or share.threads
         cpus = () if share is None else share.cpus
         start = wire.Start(settings.engine, options, dict(settings.limits), cpus)
-        life = await launched(self._starter, self._take, start, self.weights)
+        life = await launched(self._take, start, self.weights)
         if self.weights is None:
             life.load()
         else:

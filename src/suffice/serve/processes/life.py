@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -137,7 +138,7 @@ def sharing(asked: bool | None, instances: int) -> bool:
 
 
 def room_for(weights: int) -> bool:
-    """Return whether an engine with weights of its own, in bytes, fits into memory now."""
+    """Return whether one more engine with these bytes of weights fits into memory now."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -149,8 +150,15 @@ def room_for(weights: int) -> bool:
     return not found or min(found) > weights + SPARE_BYTES
 
 
+@functools.cache
+def starter() -> ThreadPoolExecutor:
+    """Return the thread that starts all engines: a process inherits its thread's priority."""
+    found = ThreadPoolExecutor(1, thread_name_prefix="starter")
+    found.submit(int).result()
+    return found
+
+
 async def launched(
-    starter: ThreadPoolExecutor,
     take: Callable[[Life, wire.Up], None],
     first: wire.Start,
     weights: Weights | None,
@@ -164,7 +172,7 @@ async def launched(
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
     memory = None if weights is None else weights.memory
-    starting = loop.run_in_executor(starter, started, theirs.fileno(), memory)
+    starting = loop.run_in_executor(starter(), started, theirs.fileno(), memory)
     try:
         life.process = await asyncio.shield(starting)
         make = partial(Link, partial(take, life))

@@ -12,7 +12,7 @@ from suffice.checkpoints.files import fingerprint, locate
 from suffice.decoder.shelf import has_huge_pages
 from suffice.errors import InputError, one_line
 from suffice.pull import resolve
-from suffice.serve.processes.cores import lease
+from suffice.serve.processes.cores import Share
 from suffice.serve.processes.fleet import Fleet
 from suffice.serve.processes.instances import Instance
 from suffice.serve.processes.life import Weights, sharing
@@ -32,33 +32,24 @@ class LocalFleet(Fleet):
 
     members: Sequence[Instance]
 
-    def __init__(self, settings: Settings, observe: Observer) -> None:
-        """Prepare the instances.
+    def __init__(self, shares: Sequence[Share], settings: Settings, observe: Observer) -> None:
+        """Prepare the instances, one for each share of the cores.
 
         Raises:
-            InputError: There are fewer cores than instances or their threads, or weights cannot be
-                shared.
+            InputError: Weights cannot be shared.
         """
-        self._leases = lease(settings.instances, settings.options.get("threads"))
-        for note in self._leases.notes:
-            LOG.warning("%s", note)
+        self._shares = shares
         super().__init__(settings, observe)
         self._model = settings.options.get("model")
         self._path: Path | None = None  # of the model
         self._files: Files = ()
-        if sharing(settings.share_weights, settings.instances):
-            if not has_huge_pages():
-                LOG.warning(NO_HUGE_PAGES)
-            by_node = {share.node: Weights() for share in self._leases.shares}
-            for member in self.members:
-                member.weights = by_node[member.node]
-        self._known = self._weights()
+        self._share_weights = sharing(settings.share_weights, settings.instances)
+        self._known: set[Weights] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._again = False
 
     def _hired(self) -> list[Instance]:
-        shares = self._leases.shares
-        return [Instance(self._settings, self._observed, share) for share in shares]
+        return [Instance(self._settings, self._observed, share) for share in self._shares]
 
     async def start(self) -> None:
         """Start the engines and wait until all are ready.
@@ -66,16 +57,25 @@ class LocalFleet(Fleet):
         Raises:
             Problem: One died before it was ready.
         """
+        if self._share_weights:
+            if not has_huge_pages():
+                LOG.warning(NO_HUGE_PAGES)
+            by_node = {share.node: Weights() for share in self._shares}
+            for member in self.members:
+                member.weights = by_node[member.node]
+        self._known = self._weights()
         await asyncio.gather(self._find(), super().start())
 
     async def close(self) -> None:
-        """Stop the engines, and give up their cores."""
+        """Stop the engines."""
         if self._renewing is not None:
             self._renewing.cancel()
         await super().close()
-        for each in self._weights():
+        for each in self._known | self._weights():
             each.close()
-        self._leases.close()
+        self._known = set()
+        for member in self.members:
+            member.weights = None
 
     async def _find(self) -> None:
         """Note where the model's files are, and what they look like."""

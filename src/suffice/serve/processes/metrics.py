@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -110,7 +110,7 @@ class Watched(Protocol):
 
 
 class Metrics:
-    """The metrics of one server."""
+    """The metrics of one model."""
 
     def __init__(self, prefix: str, model: str) -> None:
         self._prefix = prefix
@@ -154,9 +154,9 @@ class Metrics:
                 bound.add_metric([*own_labels.values()], each.bounds[name])
             yield bound
 
-    def page(self) -> bytes:
-        """Return all metrics in Prometheus's text form."""
-        return generate_latest(self._registry)
+    def families(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        return self._registry.collect()
 
     def steps(self, engine: str, tokens: Sequence[int]) -> None:
         """Count steps of an engine by the tokens that they ran."""
@@ -173,6 +173,30 @@ class Metrics:
     def finished(self, ticket: Ticket) -> None:
         """Count a request that ended, or was ended, under the engine that had it last."""
         self._of(ticket.ran_in).finished(ticket)
+
+
+def page_of(models: Sequence[Metrics]) -> bytes:
+    """Return the metrics of models in Prometheus's text form: each name once, with all models."""
+    found: dict[str, Metric] = {}
+    for each in models:
+        for family in each.families():
+            held = found.setdefault(family.name, family)
+            if held is not family:
+                held.samples += family.samples
+    registry = CollectorRegistry()
+    registry.register(_Found(found.values()))
+    return generate_latest(registry)
+
+
+class _Found:
+    """Metrics as a registry takes them."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families
 
 
 class _Requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,31 +114,34 @@ def test_claude_code_over_twenty_turns(agent_server: Served) -> None:
     assert cached >= 0.95 * known, (cached, known)
 
 
-def test_marks_of_caches_find_nothing_more(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The store finds any beginning, so that also an earlier one is found where a mark stands."""
-    folder = tmp_path_factory.mktemp("marks")
-    tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=16384)
+@pytest.mark.parametrize("where", [None, "system", "message", "request"])
+def test_marks_of_caches_keep_what_others_share_a_part_of(
+    where: str | None, tmp_path: Path
+) -> None:
+    """A second talk begins like the first, which goes on then: from its end, if that was marked."""
+    tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=16384)
     mark = {"cache_control": {"type": "ephemeral"}}
 
-    def asked(talk: list[str], marked: dict[str, Any]) -> dict[str, Any]:
+    def asked(talk: list[str]) -> dict[str, Any]:
         texts: list[Any] = [{"type": "text", "text": text} for text in talk]
-        texts[-1] |= marked
+        texts[-1] |= mark if where == "message" else {}
         roles = ("user", "assistant")
         said = [{"role": roles[at % 2], "content": [text]} for at, text in enumerate(texts)]
-        system = [{"type": "text", "text": SYSTEM, **marked}]
-        return {"system": system, "messages": said, "max_tokens": 2, "temperature": 0}
+        system = [{"type": "text", "text": SYSTEM, **(mark if where == "system" else {})}]
+        body = {"system": system, "messages": said, "max_tokens": 2, "temperature": 0}
+        return body | (mark if where == "request" else {})
 
-    long = "One more thing. " * 40
-    talks = (["Fix it."], ["Test it."], ["Fix it.", "Done.", long], ["Test it.", "No.", "Why?"])
-    found = []
-    for marked in ({}, mark):
-        with real_engine(folder) as server:
-            bodies = [asked(list(talk), marked) for talk in talks]
-            found.append([server.post("/v1/messages", body).json()["usage"] for body in bodies])
-    assert found[0] == found[1], "with marks and without them"
-    begins = found[0][1]["cache_read_input_tokens"]
-    assert begins > len(SYSTEM) / 4, "what the second talk has in common with the first"
-    assert all(usage["cache_read_input_tokens"] >= begins for usage in found[0][1:])
+    first = ["Fix it. " * 30]
+    with real_engine(tmp_path) as server:
+        talks = (first, ["Test it."], [*first, "Done.", "Why?"])
+        found = [server.post("/v1/messages", asked(talk)).json()["usage"] for talk in talks]
+    begin, end = found[1]["cache_read_input_tokens"], found[0]["input_tokens"]
+    assert begin > 64 and 2 * begin > end, "the second takes what it has in common"
+    again = found[2]["cache_read_input_tokens"]
+    if where in ("message", "request"):
+        assert again >= end - 64
+    else:
+        assert begin <= again < end - 64
 
 
 def test_codex_over_twenty_turns(agent_server: Served) -> None:

@@ -1,7 +1,5 @@
 """What the programs of this folder ask for."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -22,7 +22,11 @@ def main(real: str, says: str) -> None:
         (call,) = called.choices[0].message.tool_calls or ()
         assert isinstance(call.function.parsed_arguments, Place)
         either = client.chat.completions.parse(
-            tools=[tool], response_format=Place, max_tokens=400, **asked
+            tools=[tool],
+            response_format=Place,
+            parallel_tool_calls=False,
+            max_tokens=400,
+            **asked,
         )
         assert either.choices[0].message.parsed or either.choices[0].message.tool_calls
         answer = client.responses.parse(

@@ -60,11 +60,17 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
 
 
 async def prepared(
-    front: Front, body: Chat, key: str, prefix: str, *, budget_if_possible: bool = False
+    front: Front,
+    body: Chat,
+    key: str,
+    prefix: str,
+    *,
+    budget_if_possible: bool = False,
+    keeps: bool = False,
 ) -> Reply:
     """Hand a chat request to the engine; its id begins with the prefix.
 
-    `budget_if_possible` drops a budget of thinking that cannot be kept.
+    `budget_if_possible` drops a budget of thinking that cannot be kept; `keeps` is of `Work`.
 
     Raises:
         Problem: It cannot be answered.
@@ -91,7 +97,7 @@ async def prepared(
         most = body.max_tokens if most is None else most
         scores = body.prompt_logprobs
         own: dict[str, Any] = {"logprobs": top, "prompt_logprobs": scores}
-        own["grammar"] = bound.grammar
+        own |= {"grammar": bound.grammar, "keeps": keeps}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
         if budget_if_possible and not speech.can_limit(opened=found.thinking):

@@ -14,7 +14,7 @@ from suffice.serve.interfaces.fields import Extras, Objects, Texts, checked, jso
 
 _IGNORED = (
     *("metadata", "service_tier", "betas", "context_management", "return_progress"),
-    *("cache_control", "speed", "inference_geo"),
+    *("speed", "inference_geo"),
 )
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -45,6 +45,7 @@ class Messages(BaseModel):
     tool_choice: dict[str, Any] | None = None
     output_config: OutputConfig = OutputConfig()
     thinking: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
 
@@ -127,6 +128,17 @@ def chat_of(body: Messages) -> Chat:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(tools)]
         fields["tool_choice"], fields["parallel_tool_calls"] = _choice(body.tool_choice or {})
     return checked(fields, Chat)
+
+
+def marked(body: Messages) -> bool:
+    """Whether a mark says that what precedes it shall stay kept, in messages.
+
+    What precedes a mark in the system's text stays without it: all that begins so shares it.
+    """
+    contents = [message.get("content") for message in body.messages]
+    blocks = [block for each in contents if isinstance(each, list) for block in each]
+    marks = [block.get("cache_control") for block in blocks if isinstance(block, dict)]
+    return any(each is not None for each in (body.cache_control, *marks))
 
 
 def _lasting(system: str | list[dict[str, Any]]) -> Any:

@@ -18,7 +18,14 @@ from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.arguments import arguments_of
 from suffice.serve.interfaces.chat import counted, prepared
 from suffice.serve.interfaces.costs import costs, usage
-from suffice.serve.interfaces.message_request import Create, Messages, chat_of, left_out, read
+from suffice.serve.interfaces.message_request import (
+    Create,
+    Messages,
+    chat_of,
+    left_out,
+    marked,
+    read,
+)
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -32,7 +39,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         chat = chat_of(body)
         with blamed(_NAMES, before=body.system is not None):
             # Claude Code has a budget for every model.
-            reply = await prepared(front, chat, key, "msg", budget_if_possible=True)
+            own = {"budget_if_possible": True, "keeps": marked(body)}
+            reply = await prepared(front, chat, key, "msg", **own)
         if body.stream:
             parts = _Parts(reply, left_out(body))
             return EventStream(front, reply.job, parts.events(), b"", parts.quick)

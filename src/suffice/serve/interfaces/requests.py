@@ -66,6 +66,7 @@ def works(
     max_tokens: int | None,
     grammar: str | None = None,
     thinking: Thinking | None = None,
+    keeps: bool = False,
     **own: Any,
 ) -> list[wire.Submit]:
     """Return the engine's requests, one for each prompt; set the job's copies.
@@ -91,6 +92,7 @@ def works(
             attention=attention,
             adapter=body.model if body.model in front.settings.adapters else None,
             reuse=body.cache_prompt,
+            keeps=keeps,
             group=_group(front, job, body),
             grammar=grammar,
             thinking=thinking,

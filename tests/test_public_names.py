@@ -25,7 +25,8 @@ def loaded(code: str) -> set[str]:
 
 
 def test_every_public_name_exists() -> None:
-    names = "LLM AsyncLLM CompletionOutput Config RequestOutput SamplingParams __version__"
+    names = "LLM AsyncLLM CompletionOutput Config EmbeddingRequestOutput RequestOutput"
+    names += " SamplingParams __version__"
     assert sorted(suffice.__all__) == sorted(names.split())
     for name in suffice.__all__:
         value = getattr(suffice, name)

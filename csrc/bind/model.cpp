@@ -67,8 +67,7 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
           "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
 }
 
-void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInts& positions,
-                  const ConstInts& outputs) {
+void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInts& positions) {
   int limit = spec.positions ? spec.position_rows : INT32_MAX;
   for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
   const size_t rows = tokens.size();
@@ -80,10 +79,14 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
     require(position >= 0 && position < limit, "position " + std::to_string(position) +
                                                    " exceeds the model's " + std::to_string(limit));
   }
-  for (size_t i = 0; i < outputs.size(); i++)
-    require(outputs.data()[i] >= 0 && outputs.data()[i] < static_cast<int>(rows) &&
-                (i == 0 || outputs.data()[i] > outputs.data()[i - 1]),
-            "outputs must be rows of the step in ascending order");
+}
+
+std::vector<int> rows_of(const ConstInts& given, size_t rows, const char* name) {
+  for (size_t i = 0; i < given.size(); i++)
+    require(given.data()[i] >= 0 && given.data()[i] < static_cast<int>(rows) &&
+                (i == 0 || given.data()[i] > given.data()[i - 1]),
+            std::string(name) + " must be rows of the step in ascending order");
+  return {given.data(), given.data() + given.size()};
 }
 
 // How a request takes part in a step; bits of `kinds`.
@@ -132,6 +135,19 @@ float* data_of(const std::optional<Floats>& array, size_t size, const char* othe
   return array ? array->data() : nullptr;
 }
 
+// Sets the rows whose logits are wanted, and where these go; the step has its tokens.
+void set_outputs(Step& step, const ModelSpec& spec, const ConstInts& outputs, const Floats& logits,
+                 const std::optional<Floats>& maxima) {
+  const int padded = round_up(spec.vocabulary, kPanel);
+  require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
+              logits.shape(1) == static_cast<size_t>(padded),
+          "logits must be [outputs, " + std::to_string(padded) + "]");
+  step.outputs = rows_of(outputs, step.tokens.size(), "outputs");
+  step.logits = logits.data();
+  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
+                        "maxima must be [outputs, blocks of logits]");
+}
+
 // Of attention that Python computes: a function of the layer, and the arrays of `Outside`.
 using PyOutside = std::tuple<nb::object, Floats, Ints, ConstFloats, Longs>;
 
@@ -163,14 +179,16 @@ constexpr auto kWithoutPython = nb::call_guard<nb::gil_scoped_release>();
 // over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
 // reads [5, layers, kv_heads], to which those of counted requests are added: see `Trace`; queries
 // [layers, watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h;
-// maxima [outputs, blocks of logits], filled; outside: see PyOutside, if any kind asks for it.
+// maxima [outputs, blocks of logits], filled; outside: see PyOutside, if any kind asks for it;
+// state_rows: rows whose states [state_rows, width] are wanted, filled.
 // Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
     ConstInts positions, ConstInts visible, ConstInts outputs, Floats logits, Longs reads,
     std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima,
-    std::optional<PyOutside> outside) {
+    std::optional<PyOutside> outside, std::optional<ConstInts> state_rows,
+    std::optional<Floats> states) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -180,10 +198,6 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
               kinds.size() == caches.size() && techniques.size() == caches.size() &&
               adapters.size() == caches.size(),
           "one length, one count, one kind, one technique and one adapter per cache");
-  const int padded = round_up(spec.vocabulary, kPanel);
-  require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
-              logits.shape(1) == static_cast<size_t>(padded),
-          "logits must be [outputs, " + std::to_string(padded) + "]");
   Step step;
   size_t first_row = 0;
   for (size_t i = 0; i < caches.size(); i++) {
@@ -196,19 +210,20 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   }
   require(first_row == rows, "the counts add up to " + std::to_string(first_row) + ", not to the " +
                                  std::to_string(rows) + " tokens given");
-  check_tokens(spec, tokens, positions, outputs);
+  check_tokens(spec, tokens, positions);
   step.tokens.assign(tokens.data(), tokens.data() + rows);
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
-  step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
-  step.logits = logits.data();
+  set_outputs(step, spec, outputs, logits, maxima);
+  if (state_rows) step.state_rows = rows_of(*state_rows, rows, "state_rows");
+  step.states =
+      data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
+  require(step.states || step.state_rows.empty(), "state_rows need states");
   const size_t layers = spec.layers.size();
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
   step.audit =
       data_of(audit, 5 * layers * rows * spec.heads, "audit must be [5, layers, rows, heads]");
-  step.maxima = data_of(maxima, outputs.size() * logit_blocks(spec.vocabulary),
-                        "maxima must be [outputs, blocks of logits]");
   const bool asked = std::any_of(step.requests.begin(), step.requests.end(),
                                  [](const StepRequest& request) { return request.outside; });
   require(!asked || outside, "a request's attention is outside, and there is none");
@@ -338,7 +353,9 @@ void bind_model(nb::module_& m) {
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
-           "maxima"_a.noconvert().none() = nb::none(), "outside"_a.noconvert().none() = nb::none())
+           "maxima"_a.noconvert().none() = nb::none(), "outside"_a.noconvert().none() = nb::none(),
+           "state_rows"_a.noconvert().none() = nb::none(),
+           "states"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("leave_out_experts", &leave_out_experts, "share"_a, kWithoutPython)
       .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a, kWithoutPython)

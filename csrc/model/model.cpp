@@ -148,6 +148,21 @@ void adjust_logits(const ModelSpec& spec, float* logits, int count, int stride, 
   }
 }
 
+// Hands out the states of rows after the final norm.
+void states(Worker& worker) {
+  const Step& step = worker.step;
+  const int width = worker.spec.width;
+  if (worker.shared.split) worker.wait();  // all rows of the last layer are added
+  const Timed timed = worker.time(Part::norms);
+  const Share mine =
+      share(static_cast<int>(step.state_rows.size()), worker.thread, worker.team.size());
+  for (int i = mine.first; i < mine.last; i++)
+    worker.normalize_row(
+        worker.spec.final_norm,
+        worker.residual.data() + static_cast<size_t>(step.state_rows[i]) * worker.shared.width,
+        step.states + static_cast<size_t>(i) * width);
+}
+
 void logits(Worker& worker) {
   const ModelSpec& spec = worker.spec;
   const Step& step = worker.step;
@@ -248,6 +263,7 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
     embed(worker);
     for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++)
       if (!spec_.layers[layer].skipped) run_layer(layer, worker);
+    if (!step.state_rows.empty()) states(worker);
     if (!step.outputs.empty()) logits(worker);
   });
   by_request.assign(step.requests.size(), {});

@@ -100,6 +100,8 @@ struct Step {
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
   float* maxima = nullptr;        // [outputs][blocks of logits], unless null; see sampling/rows.h
+  std::vector<int> state_rows;    // rows whose last states are wanted
+  float* states = nullptr;        // [state_rows][width]: after the final norm
   Outside outside;                // if any request is
   float* audit = nullptr;         // [5][layers][rows][heads], unless null: see `Audit`
   // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from suffice.engine.async_llm import AsyncLLM
     from suffice.engine.config import Config
+    from suffice.engine.embedded import EmbeddingRequestOutput
     from suffice.engine.llm import LLM
     from suffice.engine.request import CompletionOutput, RequestOutput
     from suffice.sampling_params import SamplingParams
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "Config",
+    "EmbeddingRequestOutput",
     "RequestOutput",
     "SamplingParams",
     "__version__",
@@ -31,6 +33,7 @@ _MODULES = {
     "AsyncLLM": "suffice.engine.async_llm",
     "CompletionOutput": "suffice.engine.request",
     "Config": "suffice.engine.config",
+    "EmbeddingRequestOutput": "suffice.engine.embedded",
     "RequestOutput": "suffice.engine.request",
     "SamplingParams": "suffice.sampling_params",
 }

@@ -330,6 +330,8 @@ class Model:
         audit: _Float32s | None = None,
         maxima: _Float32s | None = None,
         outside: tuple[object, _Float32s, _Int32s, _Float32s, _Int64s] | None = None,
+        state_rows: _Int32s | None = None,
+        states: _Float32s | None = None,
     ) -> tuple[
         Counts,
         list[tuple[int, int, int, int, int, float, float, int, int, tuple[int, float, float]]],

@@ -178,7 +178,7 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
     plain = tiny.write_gguf(folder, tmp_path / "plain.gguf")
     other = tmp_path / "other.gguf"
     assert refusal(rewrite(plain, other, "mamba", {})).startswith(
-        "unknown GGUF architecture 'mamba'. Known: falcon, gemma, gemma2, gemma3, gpt-oss, gpt2, "
+        "unknown GGUF architecture 'mamba'. Known: arcee, cohere2, command-r, ernie4_5, exaone4, "
     )
     assert refusal(rewrite(plain, other, "llama", {"llama.logit_scale": 2.0})).startswith(
         "unknown GGUF key of 'llama' 'llama.logit_scale'."
@@ -193,7 +193,8 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
         "GGUF key 'llama.rope.dimension_count' = 8 is not supported; supported: 16"
     )
     assert refusal(rewrite(plain, other, "llama", {"split.count": 3})) == (
-        f"{other} is one part of a split GGUF file; merge the parts first"
+        f"{other} is one of 3 parts of a split GGUF file, whose names must end with "
+        "-00001-of-3.gguf, each with five digits"
     )
     assert refusal(rewrite(plain, other, "llama", {}, drop="blk.1.ffn_up.weight")) == (
         f"{other}: the weights do not match the configuration; missing: blk.1.ffn_up.weight"

@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4": {},
     "exaone4-full": {},
     "glm4": {},
-    "hunyuan": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1.0}},
+    "hunyuan": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "nemotron": {"mlp_bias": False},
     "olmo3": {},
     "seed-oss": {"attention_out_bias": False},

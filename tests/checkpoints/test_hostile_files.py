@@ -190,7 +190,7 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
         {"general.architecture": "lla\nma"},
         "unknown GGUF architecture 'lla\\nma'",
     ),
-    "a part of a model": ({"split.count": "3"}, "is one part of a split GGUF file"),
+    "a part of a model": ({"split.count": "3"}, "is one of 3 parts of a split GGUF file"),
     "a scaling that is a list": (
         {"llama.rope.scaling.type": ["yarn"]},
         "unknown GGUF rope.scaling.type",

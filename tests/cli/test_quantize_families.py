@@ -24,8 +24,12 @@ from suffice.quantize.torch_decoder import TorchDecoder
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 LATER = (
     "experts",
+    "late_qk_norm",
     "logit_scale",
+    "norm_biases",
+    "paired",
     "parallel",
+    "query_growth",
     "residual_scale",
     "rounds_embed_scale",
     "shared_norm",
@@ -58,7 +62,11 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "variant", ["gpt2", "granite", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"]
+    "variant",
+    [
+        *("cohere2", "gpt2", "granite", "hunyuan", "ministral3", "nemotron", "neox", "olmo2"),
+        *("phi", "phi3-longrope", "smollm3"),
+    ],
 )
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:
     """The native step on the file against the reference on the same weights."""

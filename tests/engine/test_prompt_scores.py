@@ -14,7 +14,7 @@ import torch
 
 import hf_reference
 import tiny
-from engines import sharing
+from engines import run, sharing
 from fake_engine import fake_llm, mixed, runner_of
 from oracle import assert_matches
 from suffice import LLM, SamplingParams, native
@@ -111,16 +111,6 @@ def alone(folder: Path, **options: Any) -> list[Any]:
     found = [llm.generate([prompt], SCORED)[0] for prompt in prompts(llm)]
     assert all(len(each.prompt_logprobs or ()) == len(each.prompt_token_ids) for each in found)
     return [(each.prompt_logprobs, each.outputs) for each in found]
-
-
-def run(llm: LLM, requests: list[Request], act: Callable[[int], None] = lambda step: None) -> None:
-    for request in requests:
-        llm.loop.add(request)
-        llm.loop.step()
-    steps = 0
-    while not all(request.finished for request in requests):
-        llm.loop.step()
-        act(steps := steps + 1)
 
 
 SETTINGS: list[dict[str, Any]] = [

@@ -51,6 +51,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
             "org/one": {"one-f16.gguf": SMALL},
             "org/pickled": {"config.json": b"{}", "pytorch_model.bin": b"x"},
             "org/split": {f"big-Q4_0-0000{n}-of-00002.gguf": SMALL for n in (1, 2)},
+            "org/half": {"big-Q4_0-00001-of-00002.gguf": SMALL},
             "org/whole": {"small-Q4_0-00001-of-00001.gguf": SMALL},
             "org/none": {"README.md": b""},
         }
@@ -164,6 +165,16 @@ def test_the_only_file_needs_no_tag(hub: FakeHub) -> None:
     assert pull("org/whole").read_bytes() == SMALL, "a split of one part"
 
 
+@pytest.mark.parametrize("name", ["org/split", "org/split:Q4_0", "org/split/PART"])
+def test_a_split_file_is_pulled_whole(hub: FakeHub, name: str) -> None:
+    path = pull(name.replace("PART", "big-Q4_0-00002-of-00002.gguf"))
+    assert path.name == "big-Q4_0-00001-of-00002.gguf"
+    assert sorted(each.name for each in path.parent.glob("*.gguf")) == [
+        "big-Q4_0-00001-of-00002.gguf",
+        "big-Q4_0-00002-of-00002.gguf",
+    ]
+
+
 def test_a_changed_repository_is_pulled_anew(hub: FakeHub) -> None:
     path = pull("org/model")
     changed = {**FOLDER, "config.json": b"{ }"}
@@ -201,9 +212,8 @@ def test_a_changed_repository_is_pulled_anew(hub: FakeHub) -> None:
             "a repository that has them, or one of GGUF files",
         ),
         (
-            "org/split:Q4_0",
-            "big-Q4_0-00001-of-00002.gguf of 'org/split' is one of 2 parts of a split GGUF file, "
-            "which is not supported: take a file that is whole",
+            "org/half:Q4_0",
+            "'org/half' lacks big-Q4_0-00002-of-00002.gguf, a part of a split GGUF file",
         ),
         (
             "org/absent",

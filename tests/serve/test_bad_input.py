@@ -6,16 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import embedders
 from json_mutations import mutated
 from serving import Served, served
-from suffice.serve.app import _CHANGES, _POSTED
+from suffice.serve.app import _CHANGES
+from suffice.serve.posted import POSTED
 
 PLANNED = (501, 503, 504)  # what the server may answer, and is no error of its own
 EACH = int(os.environ.get("SUFFICE_TEST_BODIES", "40"))  # mutated bodies for each path
@@ -81,6 +82,27 @@ BODIES: dict[str, dict[str, Any]] = {
     "/infill": {"input_prefix": "a", "input_suffix": "b", "n_predict": 2},
     "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
     "/api/pull": {"model": "scripted"},
+    "/v1/embeddings": {"input": ["a", "b"], "dimensions": 3, "encoding_format": "base64"},
+    "/v1/rerank": {"query": "a", "documents": [{"text": "b"}, {"text": "c"}], "top_n": 1},
+    "/v2/rerank": {"query": "a", "documents": ["b"], "return_documents": False},
+    "/v1/score": {"text_1": "a", "text_2": ["b", "c"]},
+    "/v1/decisions": {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+        "questions": [
+            {"type": "predicate", "instructions": "b", "name": "c"},
+            {"type": "choice", "instructions": "b", "choices": [{"value": True}, {"value": "d"}]},
+        ],
+    },
+    "/v1/systemone": {
+        "state": {"a": 1},
+        "questions": {
+            "q": {"type": "score", "instructions": "b", "criteria": ["low", "high"]},
+            "r": {"type": "noul", "criteria": {"true": "c"}},
+        },
+    },
+    "/api/embed": {"model": "scripted", "input": ["a"], "truncate": True},
+    "/api/embeddings": {"model": "scripted", "prompt": "a", "options": {}},
+    "/embedding": {"content": ["a", "b"], "embd_normalize": -1},
     "/models/load": {"model": "scripted"},
     "/models/unload": {"model": "scripted"},
 }
@@ -88,8 +110,10 @@ NEVER = ("/infill", "/models/unload")  # which this server cannot
 
 
 @pytest.fixture(scope="module")
-def server(words: Path, engine_path: None) -> Iterator[Served]:
-    with served(words, options={"step_seconds": 0, "context": 64}) as found:
+def server(tmp_path_factory: pytest.TempPathFactory, engine_path: None) -> Iterator[Served]:
+    """A server whose model has tokens for yes and no, and a context of a few lines."""
+    folder = embedders.judge(tmp_path_factory.mktemp("judge"), chatml=False)
+    with served(folder, options={"step_seconds": 0, "context": 320}) as found:
         yield found
 
 
@@ -104,7 +128,7 @@ def check(status: int, content: bytes) -> None:
 
 
 def test_every_body_has_mutations() -> None:
-    assert set(BODIES) == {path for path, *_ in (*_POSTED, *_CHANGES)}
+    assert set(BODIES) == {path for path, *_ in (*POSTED, *_CHANGES)}
 
 
 @pytest.mark.parametrize("path", BODIES)

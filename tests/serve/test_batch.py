@@ -89,7 +89,9 @@ def test_the_bytes_do_not_depend_on_what_runs_beside(batch: Folder) -> None:
     drawn = [request(f"d{i}", temperature=1.0) for i in range(4)]
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     called = request("call", tools=[tool], tool_choice="none", n=2, temperature=1.0)
-    requests = [*several(8), *drawn, called]
+    embedded = request("embedded", "/v1/embeddings", input=["a", "to be"], dimensions=3)
+    ranked = request("ranked", "/v1/rerank", query="a", documents=["b"])  # which it cannot
+    requests = [*several(8), *drawn, called, embedded, ranked]
     batch.run(requests, "together.jsonl", "-np", "8")
     batch.run(requests, "alone.jsonl", "-np", "2")  # the least for n=2
     batch.run(requests[::-1], "two.jsonl", "--instances", "2", "-np", "2")
@@ -98,6 +100,9 @@ def test_the_bytes_do_not_depend_on_what_runs_beside(batch: Folder) -> None:
     assert batch.results("two.jsonl")[::-1] == batch.results("together.jsonl")
     texts = [each["response"]["body"]["choices"] for each in batch.results("together.jsonl")[8:12]]
     assert len({json.dumps(each) for each in texts}) > 1  # the seeds differ
+    vectors, rank = (each["response"] for each in batch.results("together.jsonl")[-2:])
+    assert [len(each["embedding"]) for each in vectors["body"]["data"]] == [3, 3]
+    assert rank["status_code"] == 400 and "cannot rank" in rank["body"]["error"]["message"]
 
 
 def test_a_run_goes_on_where_another_stopped(batch: Folder) -> None:

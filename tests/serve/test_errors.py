@@ -93,7 +93,7 @@ CASES: list[tuple[str, Callable[[Served], Any]]] = [
     ("model_not_found", lambda s: s.chat(model="other")),
     ("not_found", lambda s: s.client.get("/v1/nothing")),
     ("method_not_allowed", lambda s: s.client.get("/v1/completions")),
-    ("not_supported", lambda s: s.post("/v1/embeddings", {})),
+    ("not_supported", lambda s: s.post("/v1/moderations", {})),
     ("too_large", lambda s: s.client.post("/v1/completions", content=b" " * (9 << 20))),
     (
         "headers_too_large",

@@ -124,7 +124,7 @@ def test_lists_and_descriptions(speaker: Served) -> None:
     assert shown["model_info"]["suffice.context_length"] == 4096
     assert "<think>" in shown["template"]
     assert speaker.post("/api/pull", {"name": "tiny"}).json() == {"status": "success"}
-    assert speaker.post("/api/embed", {"model": "tiny", "input": "a"}).status_code == 501
+    assert speaker.post("/api/create", {"model": "tiny", "from": "a"}).status_code == 501
     loaded = speaker.post("/api/chat", {"model": "tiny"}).json()
     assert loaded["done_reason"] == "load" and loaded["message"]["content"] == ""
 

@@ -139,7 +139,7 @@ def test_many_offers_at_once(server: Served) -> None:
     [
         ("GET", "/nothing", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
-        ("POST", "/v1/embeddings", 501, "not_supported"),
+        ("POST", "/v1/moderations", 501, "not_supported"),
         ("DELETE", "/v1/requests/none", 404, "not_found"),
     ],
 )

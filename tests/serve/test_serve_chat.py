@@ -291,5 +291,5 @@ def test_requests_are_taken_with_and_without_v1(server: Served) -> None:
     }
     assert len(texts) == 1
     assert httpx2.post(server.url + "/v1/tokenize", json={"prompt": "a"}).status_code == 200
-    assert httpx2.post(server.url + "/embeddings", json={}).status_code == 501
+    assert httpx2.post(server.url + "/moderations", json={}).status_code == 501
     assert httpx2.get(server.url + "/v1/v1/models").status_code == 404

@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 
 TARGETS = {  # of the modules of variants: all that adapters may change
     "gpt2": ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"),
+    "glm": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
+    "gptj": ("q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"),
     "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "olmo2": ("q_proj", "k_proj", "v_proj", "up_proj"),
     "neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),

@@ -1,4 +1,4 @@
-"""Engines that share their weights: those of a model are read and packed once."""
+"""Engines that share their weights, which are read and packed once, and what runs them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from suffice import LLM
 from suffice.decoder.shelf import Shelf
 from suffice.engine.config import Config
 from suffice.engine.load import load
+from suffice.engine.request import Request
 
 
 def sharing(**usual: Any) -> Callable[..., LLM]:
@@ -23,3 +24,14 @@ def sharing(**usual: Any) -> Callable[..., LLM]:
         return LLM.from_parts(*load(Config.create(str(model), **{**usual, **options}), shelf))
 
     return made
+
+
+def run(llm: LLM, requests: list[Request], act: Callable[[int], None] = lambda step: None) -> None:
+    """Add requests, a step after each, and step until all have ended; `act` is told each step."""
+    for request in requests:
+        llm.loop.add(request)
+        llm.loop.step()
+    steps = 0
+    while not all(request.finished for request in requests):
+        llm.loop.step()
+        act(steps := steps + 1)

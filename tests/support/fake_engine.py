@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from suffice.decoder.pooling import Pooling
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.protocol import Rows
@@ -97,6 +98,7 @@ class FakeRunner:
     shares_prompts = True
     prompts_by_technique = False
     maxima = None
+    pooling = Pooling(V)  # a row's logits are its state
     maps_in_parts = False  # otherwise memory is mapped as soon as it is reserved
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:

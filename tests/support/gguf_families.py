@@ -118,7 +118,7 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
     if raw["model_type"] == "olmo3":
         rope = rope["full_attention"]
     if raw["model_type"] == "hunyuan_v1_dense":  # what the converter computes of alpha
-        rope = {"rope_theta": rope["rope_theta"] * rope["alpha"] ** (size / (size - 2))}
+        rope = {"rope_theta": rope["rope_theta"] * rope.get("alpha", 1.0) ** (size / (size - 2))}
     if raw["model_type"] in ("exaone4", "olmo3") and raw["sliding_window"]:
         found["attention.sliding_window"] = raw["sliding_window"]
         slides = [each == "sliding_attention" for each in raw["layer_types"]]

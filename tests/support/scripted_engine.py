@@ -9,7 +9,8 @@ ends), `fail` (a word: the engine refuses to start with it), `dies` (a file: the
 ends while it exists), `packed` (a file: gets a line from each engine that packs the weights),
 `late` (a file: an engine that starts waits while it exists), `prints` (a file with the
 fingerprint), `log` (a file that gets the prompt of each request, a line each), `reads` (tokens of
-a prompt that a step reads, before all else; without it prompts take no step).
+a prompt that a step reads, before all else; without it prompts take no step), `pooling` (fields of
+how it embeds).
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from suffice.decoder.shelf import Shelf
 from suffice.engine.work import (
@@ -39,6 +43,7 @@ from suffice.serve.processes.hosted import Opened
 
 VOCABULARY = 400
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
+SIZE = 4  # of an embedding
 LENGTH = 40  # tokens of an answer without a limit
 PIECE = 10  # characters of a token, if the answer's text is given
 FATAL = 666  # a seed that ends the engine's thread
@@ -125,6 +130,11 @@ class Running:
             final = self.final("no memory is left", "no_memory")
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, final))
             return True
+        if work.reading is not None:
+            read = vector(work).tobytes()
+            end = Delta(work.id, 0, "", (), None, "length", None, self.final(), vector=read)
+            self.on_delta(end)
+            return True
         if not self.limit:
             end = Delta(work.id, 0, "", (), None, "length", None, self.final(), self.scores)
             self.on_delta(end)
@@ -154,6 +164,17 @@ class Running:
             )
             self.scores = None
         return not any(len(tokens) < self.limit for tokens in self.tokens)
+
+
+def vector(work: Work) -> NDArray[np.float32]:
+    """Return what is read off a prompt: an embedding of `SIZE`, or logs that follow from tokens."""
+    assert work.reading is not None
+    if work.reading.tokens:
+        logs = [-0.5 * ((sum(work.prompt) + token) % 5) for token in work.reading.tokens]
+        return np.array(logs, "<f4")
+    seeds = np.random.default_rng(sum(work.prompt) + len(work.prompt)).standard_normal(SIZE)
+    kept = seeds[: work.reading.dimensions]
+    return (kept / np.linalg.norm(kept)).astype("<f4")
 
 
 def scores(work: Work) -> Entries | None:
@@ -321,5 +342,6 @@ def opened(
         fingerprint=Path(options["prints"]).read_text() if "prints" in options else "fp_scripted",
         weight_bytes=123,
         attentions=("exact", *limits.get("attentions", ())),
+        pooling={"size": SIZE, **options.get("pooling", {})},
     )
     return Opened(ScriptedEngine(options), facts, compiled)

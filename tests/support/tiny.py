@@ -88,11 +88,11 @@ def _random(
     return gain * noise / like.shape[-1] ** 0.5
 
 
-def write_gguf(folder: Path, path: Path, kind: str = "F32") -> Path:
+def write_gguf(folder: Path, path: Path, kind: str = "F32", **numbers: int) -> Path:
     """Write a checkpoint directory of the llama family as a GGUF file.
 
     `kind` is the type of the matrices: F32, F16 or Q8_0. Rows of queries and keys are put in
-    llama.cpp's order.
+    llama.cpp's order. `numbers` are further keys of the architecture.
     """
     import json
 
@@ -113,6 +113,8 @@ def write_gguf(folder: Path, path: Path, kind: str = "F32") -> Path:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_key_length(config["head_dim"])
     writer.add_vocab_size(config["vocab_size"])
+    for key, number in numbers.items():
+        writer.add_uint32(f"llama.{key}", number)
     for name, tensor in load_file(folder / "model.safetensors").items():
         if "q_proj" in name or "k_proj" in name:
             tensor = _interleave(tensor, heads if "q_proj" in name else kv_heads)

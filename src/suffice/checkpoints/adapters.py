@@ -17,7 +17,7 @@ import numpy as np
 
 from suffice.backends.cpu.packing import pack
 from suffice.checkpoints.adapter_settings import CONFIG, WEIGHTS, AdapterSettings
-from suffice.checkpoints.matching import check_finite, module_names, views
+from suffice.checkpoints.matching import check_finite, module_names, paired_views, views
 from suffice.checkpoints.slices import View
 from suffice.checkpoints.stored_tensors import StoredTensors
 from suffice.decoder.adapter import Adapter
@@ -175,6 +175,8 @@ def _of_family(family: Family, config: DecoderConfig) -> dict[str, list[tuple[st
         return {}
     wanted = shapes(config)
     cut = views(config, family.weights, names)
+    if config.paired:
+        cut |= paired_views(config, names)
     found: dict[str, list[tuple[str, _Rows]]] = {}
     stored: dict[str, int] = {}
     for canonical, module in names.items():

@@ -33,7 +33,8 @@ class Checkpoint:
 
     `norm_offset` is added to the weights of norms. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
-    describe the tokenizer too; None in other formats.
+    describe the tokenizer too; None in other formats. `headless`: the files have no head, and the
+    embedding stands for it, which only gives embeddings a sense.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class Checkpoint:
     norm_offset: float = 0.0
     spare_head: str | None = None
     metadata: Mapping[str, Any] | None = None
+    headless: bool = False
 
     @property
     def dtype(self) -> str:
@@ -126,6 +128,10 @@ def assemble(
     weights = family.weights if weights is None else weights
     stored = source.shapes()
     spare = f"{weights['head']}.weight"
+    bare = not any(name.startswith(family.base) for name in stored)
+    headless = bare and not config.tied and spare not in stored
+    if headless:
+        config = replace(config, tied=True)
     spare_head = spare if config.tied and spare in stored else None
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
     wanted = shapes(config)
@@ -144,10 +150,10 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
-    if family.paired and weights is family.weights:
+    if config.paired and weights is family.weights:
         cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
     names |= called
     offset = family.norm_offset if norm_offset is None else norm_offset
-    return Checkpoint(path, config, names, source, offset, spare_head, metadata)
+    return Checkpoint(path, config, names, source, offset, spare_head, metadata, headless)

@@ -9,6 +9,7 @@ from pathlib import Path
 from suffice.checkpoints.carried import without
 from suffice.errors import InputError, shown
 from suffice.pull import resolve
+from suffice.pull.parts import parts_of
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _SUFFIX = ".safetensors"  # of files that `suffice quantize` writes
@@ -101,7 +102,9 @@ def fingerprint(path: Path) -> str:
 
 def weight_files(path: Path) -> list[Path]:
     """Return the files of weights of a model, in order."""
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if path.is_dir():
+        return sorted(path.glob("*.safetensors"))
+    return [path.with_name(part) for part in parts_of(path.name)]
 
 
 def _checked_folder(folder: Path) -> Path:

@@ -156,8 +156,9 @@ def module_names(
 ) -> dict[str, str] | None:
     """Return the module, a stored name without `.weight`, of each matrix of layers among `parts`.
 
-    None: the name map lacks some.
+    None: the name map lacks some, or has one stored together with what the model lacks.
     """
+    wanted = shapes(config)
     names = [
         f"layers.{index}.{part}"
         for index in range(len(config.layers))
@@ -167,6 +168,10 @@ def module_names(
     ]
     if any(f"layers.{name.rpartition('.')[2]}" not in templates for name in names):
         return None
+    for name in names:
+        cut = _template(name, templates)
+        if isinstance(cut, Slice) and not wanted.keys() >= set(_siblings(name, cut)):
+            return None
     return {name: _stored_name(name, templates).removesuffix(".weight") for name in names}
 
 

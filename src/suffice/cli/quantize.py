@@ -80,6 +80,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice import native
     from suffice.checkpoints.files import fingerprint, locate
     from suffice.checkpoints.open import open_checkpoint
+    from suffice.checkpoints.pooled import pooling_facts
     from suffice.decoder.weights import DecoderWeights
     from suffice.eval.perplexity import windows_of
     from suffice.eval.texts import described, load_text
@@ -104,7 +105,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     if method.hadamard:  # check before the text is run
         for inputs in checkpoint.config.input_sizes:
             block_of(inputs)
-    facts = {
+    facts = pooling_facts(checkpoint) | {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": name,
         "text": described(flags.text, text, windows),

@@ -11,6 +11,7 @@ from suffice.cli.options import ModelFlags
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.pull import DEFAULT_MODEL
+from suffice.pull.parts import stem_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ def models_in(folder: Path) -> dict[str, Path]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"--models-dir {folder}: {error.strerror}") from None
-    files = {each.stem: each for each in entries if each.suffix == ".gguf" and each.is_file()}
+    files = {
+        stem_of(each.name): each
+        for each in reversed(entries)  # of a file's parts, the first
+        if each.suffix == ".gguf" and each.is_file()
+    }
     folders = {each.name: each for each in entries if (each / "config.json").is_file()}
     if not (found := {**files, **folders}):
         raise InputError(

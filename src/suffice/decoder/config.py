@@ -250,6 +250,7 @@ class DecoderConfig:
     tied: bool = False  # the head is the embedding
     final_norm: bool = True
     norm_biases: bool = True  # of the norms of kind "layer"
+    paired: bool = False  # Hugging Face's files have the two rows that a rotation mixes adjacent
     biases: frozenset[str] = frozenset()  # which matrices have one
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
 

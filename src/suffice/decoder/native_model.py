@@ -28,6 +28,7 @@ from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import BoundSums, Reads, Trace, unaudited
 
+Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 
 
@@ -222,13 +223,15 @@ class NativeModel:
         audit: bool = False,
         reads: list[Reads] | None = None,
         maxima: np.ndarray | None = None,
+        states: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
         request read is appended to `reads`: the rows of decode steps if they are counted, and what
         tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
-        `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN.
+        `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN. `states` float32
+        [rows, W] gets the last states of the rows that have these.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -238,30 +241,27 @@ class NativeModel:
         """
         self._check(batch)
         pieces = [piece for rows in batch for piece in step_rows.pieces(rows)]
-        tokens, positions, visible, outputs = step_rows.drafted(batch)
-        self._reach(max(positions, default=0) + 1)
-        logits = np.empty((len(outputs), self._padded), np.float32)
+        drafted = step_rows.drafted(batch)
+        self._reach(max(drafted.positions, default=0) + 1)
+        logits = np.empty((len(drafted.outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
         queries = self._watched(batch)
-        found = self._unaudited(len(tokens)) if audit else None
+        found = self._unaudited(len(drafted.tokens)) if audit else None
         kinds, python = self._python_step(pieces, found)
         counts, each = self._model.step(
-            [piece.rows.cache.native for piece in pieces],
-            _ints([piece.rows.cache.length + piece.first for piece in pieces]),
-            _ints([piece.size for piece in pieces]),
-            _ints(kinds),
-            _ints([piece.rows.technique for piece in pieces]),
-            _ints([piece.rows.adapter for piece in pieces]),
-            _ints(tokens),
-            _ints(positions),
-            np.array(visible, dtype=np.uint32).view(np.int32),
-            _ints(outputs),
+            *_numbers(pieces, kinds),
+            _ints(drafted.tokens),
+            _ints(drafted.positions),
+            np.array(drafted.visible, dtype=np.uint32).view(np.int32),
+            _ints(drafted.outputs),
             logits,
             trace.rows,
             queries,
             found,
             maxima,
             python,
+            _ints(drafted.states) if drafted.states else None,
+            states,
         )
         if queries is not None:
             step_rows.show(batch, queries)
@@ -274,6 +274,20 @@ class NativeModel:
         if reads is not None:
             reads.extend(own)
         return logits[:, : self._vocab]
+
+
+def _numbers(
+    pieces: Sequence[Piece], kinds: Sequence[int]
+) -> tuple[list[core.KVCache], Ints, Ints, Ints, Ints, Ints]:
+    """Return the cache, length, size, kind, technique and adapter of each piece."""
+    return (
+        [piece.rows.cache.native for piece in pieces],
+        _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+        _ints([piece.size for piece in pieces]),
+        _ints(kinds),
+        _ints([piece.rows.technique for piece in pieces]),
+        _ints([piece.rows.adapter for piece in pieces]),
+    )
 
 
 def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[Reads]:
@@ -297,7 +311,7 @@ def _add_audit(
     step_rows.note_audits(batch, reads, found)
 
 
-def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int32)
 
 

@@ -21,7 +21,7 @@ class StepRows:
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
     None means that each row continues the one before. `outputs`: how many of the last rows have
-    logits; None: all.
+    logits; None: all. `states`: these have their last states instead, after the final norm.
 
     `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
     `adapter`: the index of the one that changes the weights for them, -1 for none.
@@ -42,6 +42,7 @@ class StepRows:
     counted: bool = True
     watch: Watch | None = None
     tiled: bool = False
+    states: bool = False
 
 
 class Piece(NamedTuple):
@@ -106,12 +107,23 @@ def show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
             rows.watch(layer, rows_of_layer.swapaxes(0, 1))
 
 
-def drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Make all rows tentative; return tokens, positions, visibility masks and outputs."""
+class Drafted(NamedTuple):
+    """All rows of a step: visibility masks, and the rows that have logits or states."""
+
+    tokens: list[int]
+    positions: list[int]
+    visible: list[int]
+    outputs: list[int]
+    states: list[int]
+
+
+def drafted(batch: Sequence[StepRows]) -> Drafted:
+    """Make all rows tentative, and return them."""
     tokens: list[int] = []
     positions: list[int] = []
     visible: list[int] = []
     outputs: list[int] = []
+    states: list[int] = []
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
         if rows.parents is None:
@@ -125,8 +137,8 @@ def drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int],
         start = len(tokens)
         tokens += rows.tokens
         own = count if rows.outputs is None else rows.outputs
-        outputs += range(start + count - own, start + count)
-    return tokens, positions, visible, outputs
+        (states if rows.states else outputs).extend(range(start + count - own, start + count))
+    return Drafted(tokens, positions, visible, outputs, states)
 
 
 def _depths(parents: Sequence[int]) -> list[int]:

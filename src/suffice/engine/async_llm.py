@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from suffice.engine.config import Config
+from suffice.engine.embedded import EmbeddingRequestOutput, embedded, prefixed
 from suffice.engine.llm import LLM
 from suffice.engine.options import EngineOptions, takes_options
+from suffice.engine.reading import Reading
 from suffice.engine.request import Request, RequestOutput
 from suffice.engine.service import Delta, Engine, Work
 from suffice.sampling_params import SamplingParams
@@ -76,6 +78,27 @@ class AsyncLLM:
                 yield delta
         finally:
             await deltas.aclose()
+
+    async def embed(
+        self,
+        prompt: Any,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        **traits: Any,
+    ) -> EmbeddingRequestOutput:
+        """Return the embedding of one prompt; see `LLM.embed` and `generate`.
+
+        Raises:
+            InputError: A bad prompt or option, or one that could not be embedded.
+        """
+        started: list[Request] = []
+        (prompt,) = prefixed(self.llm.maker.pooling, [prompt], prompt_name)
+        given = {**traits, "reading": Reading((), dimensions, normalize)}
+        async for _ in self._deltas(prompt, None, given, started):
+            pass
+        return embedded(started[0])
 
     async def chat(
         self,

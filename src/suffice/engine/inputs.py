@@ -13,6 +13,7 @@ from typing import Any
 from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import LoopRunner, Tokenizer
+from suffice.engine.reading import Reader, Reading
 from suffice.engine.request import CachedPrefix, Request, Sample
 from suffice.engine.thinking import Thinking, Thought
 from suffice.errors import InputError, OptionError, brief, check_text, unknown
@@ -40,6 +41,12 @@ def split(prompts: Any) -> list[Any]:
     if not prompts:
         raise InputError("prompts: the list is empty; give at least one prompt")
     return [prompts] if isinstance(prompts[0], numbers.Integral) else list(prompts)
+
+
+def text_of(prompt: Any) -> str | None:
+    """Return a prompt's text; None if it is given as tokens, or has another form."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
 
 
 def pair(count: int, params: Any) -> list[SamplingParams]:
@@ -169,6 +176,7 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
+        self.pooling = runner.pooling
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._adapters = [name for name, _ in config.adapters]
         self._usual_adapter = config.adapter
@@ -194,9 +202,12 @@ class RequestMaker:
         prompt: Any,
         params: SamplingParams,
         kept: CachedPrefix | None = None,
+        reading: Reading | None = None,
         **traits: Any,
     ) -> Request:
         """Return the request for one prompt; `traits` are further arguments of `Request`.
+
+        With a `reading`, nothing is generated.
 
         Raises:
             InputError: A prompt that is empty, not text or too long for the context; ids outside
@@ -223,6 +234,10 @@ class RequestMaker:
                 f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        if reading is not None:
+            limit, traits["reader"] = 0, self._reader(reading, len(tokens))
+        elif self.pooling.headless:
+            raise InputError("the model has no head: it embeds texts, and generates none")
         with self._counting:
             number, self._count = self._count, self._count + 1
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
@@ -233,6 +248,11 @@ class RequestMaker:
             for sample in request.samples:
                 sample.state.constraint = grammar.start()
         return request
+
+    def _reader(self, reading: Reading, count: int) -> Reader:
+        reading.check(self.pooling)
+        self._check_ids("tokens", reading.tokens)
+        return Reader(reading, self.pooling, count)
 
     def _sample(self, request: Request, seed: int, index: int) -> Sample:
         params = request.params

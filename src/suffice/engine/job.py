@@ -67,7 +67,8 @@ class Job:
             self._scored = True
             found[0] = dataclasses.replace(found[0], prompt_logprobs=_entries(scores[1:]))
         if found and self.request.finished:
-            found[-1] = dataclasses.replace(found[-1], final=final(self.request))
+            vector = None if self.request.reader is None else self.request.reader.encoded
+            found[-1] = dataclasses.replace(found[-1], final=final(self.request), vector=vector)
         return told + found
 
     def _progress(self) -> list[Delta]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from suffice.engine.config import Config
+from suffice.engine.embedded import EmbeddingRequestOutput, embedded, prefixed, result_of
 from suffice.engine.inputs import (
     RequestMaker,
     conversation,
@@ -18,14 +19,14 @@ from suffice.engine.inputs import (
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.ranking import ranker
+from suffice.engine.reading import Reading
 from suffice.engine.request import CachedPrefix, Request, RequestOutput
+from suffice.engine.session import Session
 from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 Message = Mapping[str, Any]
 
@@ -142,6 +143,77 @@ class LLM:
             pairs = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
             found.append([entry[token].logprob for token, entry in pairs if entry is not None])
         return found
+
+    def embed(
+        self,
+        prompts: Any,
+        use_tqdm: bool = True,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        adapter: str | Sequence[str | None] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Return the embedding of each prompt, as the model's files say how it embeds.
+
+        Files that say nothing: the last token's state, normalized. `dimensions` keeps the first
+        entries, `normalize` overrides the model's own. `prompt_name` names the text that a model's
+        files have for queries, documents or tasks, which stands before each prompt; None is the
+        model's usual one, and prompts of token ids get none. For the rest see `generate`.
+
+        Raises:
+            InputError: A bad prompt or option, or one that could not be embedded.
+        """
+        parts = prefixed(self.maker.pooling, split(prompts), prompt_name)
+        reading = Reading((), dimensions, normalize)
+        return list(map(embedded, self._read(parts, reading, use_tqdm, adapter)))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        use_tqdm: bool = True,
+        *,
+        instruction: str | None = None,
+        adapter: str | None = None,
+    ) -> list[float]:
+        """Return how relevant each document is to a query.
+
+        A model whose files say that it embeds gives cosines of embeddings, others the probability
+        that they answer yes; `instruction` says what counts as relevant (see `engine.ranking`).
+
+        Raises:
+            InputError: A bad text, or the model cannot rank.
+        """
+        if isinstance(documents, str) or not all(isinstance(each, str) for each in documents):
+            raise InputError("documents: must be a list of texts")
+        way = ranker(self.tokenizer, self.maker.pooling, instruction)
+        with self.loop.lock.turn():
+            prompts: list[Any] = [
+                self.tokenizer.encode(text, special=way.special)
+                for text in way.prompts(query, list(documents))
+            ]
+        found = self._read(prompts, way.reading, use_tqdm, adapter) if documents else []
+        return way.scores(list(map(result_of, found)))
+
+    def _read(
+        self, prompts: list[Any], reading: Reading, progress: bool, adapter: Any
+    ) -> list[Request]:
+        """Return the requests that have read what is asked for off each prompt, ended.
+
+        Raises:
+            InputError: A bad prompt or option; nothing has been run.
+        """
+        names = pair_adapters(len(prompts), adapter)
+        with self.loop.lock.turn():
+            requests = [
+                self.maker.make(
+                    prompt, SamplingParams(), reading=reading, adapter=self.maker.adapter(name)
+                )
+                for prompt, name in zip(prompts, names, strict=True)
+            ]
+        self._run(requests, progress)
+        return requests
 
     def chat(
         self,
@@ -268,55 +340,6 @@ class LLM:
                 yield piece
         finally:
             self.loop.abort(request)
-
-
-class Session:
-    """Consecutive requests on one cache, such as the turns of a chat.
-
-    The longest prefix that a new prompt shares with the cached tokens is not run again;
-    `RequestOutput.num_cached_tokens` is its length.
-    """
-
-    def __init__(self, llm: LLM, adapter: str | None = None) -> None:
-        self._llm = llm
-        self._adapter = adapter
-        self._kept = CachedPrefix()
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens whose keys and values the cache holds."""
-        return list(self._kept.tokens)
-
-    def stream(
-        self, prompt: Any, sampling_params: SamplingParams | None = None
-    ) -> Generator[tuple[str, RequestOutput], None, None]:
-        """Generate for one prompt; see `LLM.stream`."""
-        request = self._llm._one(prompt, sampling_params, self._kept, self._adapter)
-        return self._llm._stream(request)
-
-    def chat(
-        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
-    ) -> Generator[tuple[str, RequestOutput], None, None]:
-        """Generate the next message of a conversation; see `LLM.stream`."""
-        return self.stream(self._llm.chat_tokens(messages), sampling_params)
-
-    def close(self) -> None:
-        """Free the cache; the session can go on with an empty one."""
-        with self._llm.loop.lock.turn():
-            if self._kept.sequence is not None:
-                self._llm.runner.close(self._kept.sequence)
-            self._kept = CachedPrefix()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _warn_of_codes(config: Config) -> None:

@@ -14,9 +14,11 @@ from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.merged import merged
 from suffice.checkpoints.open import open_model
 from suffice.checkpoints.packed_store import place_of
+from suffice.checkpoints.pooled import pooling_of
 from suffice.data.essay import essay
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.pages import to_huge_pages
+from suffice.decoder.pooling import Pooling
 from suffice.decoder.shelf import Shelf
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
@@ -48,6 +50,7 @@ class Packed:
     method: str | None
     stored_as: str
     stamp: str
+    pooling: Pooling
 
 
 def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, Tokenizer]:
@@ -69,7 +72,7 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     adapters = read_adapters(config.adapters, model, config.dtype)
     sample = lambda: tokenizer.encode(essay()[:SAMPLE])  # noqa: E731
     runner = Runner(config, packed.decoder, sample, adapters, packed.stamp)
-    runner.stored_as = packed.stored_as
+    runner.stored_as, runner.pooling = packed.stored_as, packed.pooling
     runner.proposer = _proposer(config.speculative_config, DraftModels(runner, load, shelf), model)
     return config, runner, tokenizer
 
@@ -132,7 +135,8 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
         else:
             decoder = _decoder(config, opened, stamp, report, allocate)
         tokenizer = loading.result()
-    return Packed(decoder, tokenizer, opened.dtype, method, opened.stored_as, stamp)
+    told = opened.dtype, method, opened.stored_as, stamp
+    return Packed(decoder, tokenizer, *told, pooling_of(opened))
 
 
 def _decoder(

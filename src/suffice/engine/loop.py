@@ -28,7 +28,7 @@ from suffice.engine.scheduler import Scheduler
 from suffice.engine.steps import STEP_SECONDS, Turns
 from suffice.engine.token_log import TokenLog
 from suffice.engine.work import EngineStats, Look
-from suffice.errors import OutOfMemory
+from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.budget import Budget
 
@@ -274,16 +274,20 @@ class Loop:
         if outputs == 1 and count == request.left:  # the last row is for samples without a token
             outputs = int(not all(sample.tokens for sample in request.running))
         tokens = request.tokens[first:end]
-        return Rows(sequence, tokens, outputs, prompt=True, **request.how)
+        states = request.reader is not None and request.reader.states
+        return Rows(sequence, tokens, outputs, prompt=True, states=states, **request.how)
 
     def _score(self, parts: list[Part], logits: list[NDArray[np.float32]]) -> None:
-        """Give the tokens of prompts whose log probabilities are asked for theirs.
+        """Give the tokens of prompts whose log probabilities are asked for theirs, and readers
+        their rows.
 
         No more rows have logits at a time than a call runs, however long the prompts are.
         """
         log = TokenLog(self._tokenizer)
         for (request, _), rows in zip(parts, logits, strict=True):
             log.add_prompt(request, rows)
+            if request.reader is not None:
+                request.reader.take(rows)
         self._write(log)
 
     def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
@@ -328,6 +332,12 @@ class Loop:
             return
         request.count_time()
         samples = [sample for sample in request.running if not sample.tokens]
+        if request.reader is not None:
+            try:
+                request.reader.end()
+            except InputError as error:
+                self.abort(request, str(error), "invalid")
+                return
         if request.limit == 0:
             for sample in samples:
                 sample.finish("length")

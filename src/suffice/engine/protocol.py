@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
+from suffice.decoder.pooling import Pooling
 from suffice.speculate import NO_DRAFTS, DraftingSample, Tree, Widths
 from suffice.trace import Reads, Trace
 
@@ -28,10 +29,10 @@ class How(TypedDict):
 class Rows:
     """Tokens of one sequence that a step runs, and drafts that continue the last of them.
 
-    `outputs`: how many of the last rows have logits; None: all. `prompt`: a part of a prompt;
-    others are decode steps, in which techniques leave out what they may, and which are counted.
-    `technique`: the number of the attention technique; 0 is the engine's own. `adapter`: the index
-    of an adapter, -1 for none.
+    `outputs`: how many of the last rows have logits; None: all. `states`: these have their last
+    states instead. `prompt`: a part of a prompt; others are decode steps, in which techniques leave
+    out what they may, and which are counted. `technique`: the number of the attention technique; 0
+    is the engine's own. `adapter`: the index of an adapter, -1 for none.
     """
 
     sequence: Any
@@ -41,10 +42,11 @@ class Rows:
     prompt: bool = False
     technique: int = 0
     adapter: int = -1
+    states: bool = False
 
     @property
     def count(self) -> int:
-        """How many rows have logits."""
+        """How many rows have logits or states."""
         return len(self.tokens) + len(self.drafts) if self.outputs is None else self.outputs
 
 
@@ -86,6 +88,11 @@ class LoopRunner(Protocol):
     @property
     def vocabulary(self) -> int:
         """Number of token ids, V."""
+        ...
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the model embeds, and whether that is all it does."""
         ...
 
     @property
@@ -142,8 +149,9 @@ class LoopRunner(Protocol):
     def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:
         """Run rows of any sequences, of prompts and of decode steps; memory must be reserved.
 
-        Returns the logits that each asks for, float32 [outputs, V]. A prompt's rows are committed,
-        others are tentative until `commit`. If this raises, nothing has changed.
+        Returns what each asks for, float32: logits [outputs, V] or states [outputs, W]. A prompt's
+        rows are committed, others are tentative until `commit`. If this raises, nothing has
+        changed.
         """
         ...
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from suffice.engine.protocol import Detokenizer, How
+from suffice.engine.reading import Reader
 from suffice.engine.retained import Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
@@ -237,6 +238,7 @@ class Request:
         technique: int = 0,
         adapter: int = -1,
         group: str = "",
+        reader: Reader | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.id = request_id
@@ -251,6 +253,7 @@ class Request:
         self.technique = technique  # of attention, by the runner's number
         self.adapter = adapter  # by its index; -1: none
         self.group = group  # whose kept keys and values it may use
+        self.reader = reader  # of its prompt, after which nothing is generated
         self.arrival = self.overtaken = self.preemptions = 0
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
@@ -305,11 +308,13 @@ class Request:
 
     @property
     def settled(self) -> int:
-        """The rows of the prompt, from the first, whose logits nobody needs.
+        """The rows of the prompt, from the first, whose logits or states nobody needs.
 
         They are all but the last, or those after which scores are known. Only these may come from
-        another's cache: what is found there has no logits.
+        another's cache: what is found there has neither.
         """
+        if self.reader is not None:
+            return self.reader.settled
         return len(self.tokens if self.scores is None else self.scores) - 1
 
     @property

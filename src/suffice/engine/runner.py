@@ -6,13 +6,13 @@ import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 
 from suffice.cache import machine, next_capacity, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
+from suffice.decoder.pooling import Pooling
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
@@ -43,7 +43,7 @@ class Runner(ModelWithTechniques):
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
     need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, "" if there is
     no file. `proposer` makes no drafts until `engine.load`, which can load draft models, replaces
-    it.
+    it; likewise `pooling`, how the model embeds.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Runner(ModelWithTechniques):
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
+        self.pooling = Pooling(0 if model.projected else model.width)
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -151,19 +152,21 @@ class Runner(ModelWithTechniques):
     def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:
         """Run rows of any sequences, of prompts and of decode steps; memory must be reserved.
 
-        Returns the logits that each asks for, float32 [outputs, V]; they do not depend on the
-        others by a single bit. A prompt's rows are committed, others are tentative until `commit`.
-        If this raises, nothing has changed.
+        Returns what each asks for, float32, logits [outputs, V] or states [outputs, W]; they do not
+        depend on the others by a single bit. A prompt's rows are committed, others are tentative
+        until `commit`. If this raises, nothing has changed.
         """
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         steps = [self._step_rows(rows) for rows in batch]
         audit = audit and any(rows.counted for rows in steps)
         reads: list[Reads] = []
-        ends = list(accumulate(part.count for part in batch))
-        self.maxima = np.empty((ends[-1], -(-self.vocabulary // LOGIT_BLOCK)), np.float32)
+        asked = sum(part.count for part in batch if part.states)
+        states = np.empty((asked, self.decoder.config.width), np.float32)
+        count = sum(part.count for part in batch) - asked
+        self.maxima = np.empty((count, -(-self.vocabulary // LOGIT_BLOCK)), np.float32)
         try:
             logits = self._native.step(
-                steps, self.trace, audit=audit, reads=reads, maxima=self.maxima
+                steps, self.trace, audit=audit, reads=reads, maxima=self.maxima, states=states
             )
         except BaseException:
             for rows in steps:
@@ -173,7 +176,13 @@ class Runner(ModelWithTechniques):
             part.sequence.reads.add(own)
             if part.prompt:
                 part.sequence.cache.commit(list(range(len(part.tokens))))
-        return [logits[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+        left = {False: logits, True: states}
+        found = []
+        for part in batch:
+            rest = left[part.states]
+            found.append(rest[: part.count])
+            left[part.states] = rest[part.count :]
+        return found
 
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
@@ -185,6 +194,7 @@ class Runner(ModelWithTechniques):
                 outputs=rows.outputs,
                 **how,
                 exact=not self.config.softmax.prefill,
+                states=rows.states,
                 counted=False,
                 watch=shown_to(rows.sequence.watch, cache.length + len(tokens)),
                 tiled=self.tiled,

@@ -133,6 +133,7 @@ class Engine:
             group=work.group,
             technique=self._technique(work.attention),
             adapter=self._maker.adapter(work.adapter),
+            reading=work.reading,
         )
         _check_known(work, request)
         if work.grammar is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.attention.rule import Guarantee
+from suffice.engine.reading import Reading
 from suffice.engine.thinking import Thinking
 from suffice.sampling_params import SamplingParams
 
@@ -41,6 +42,7 @@ class Work:
         grammar: What the samples' texts must follow.
         thinking: What precedes that, or is limited.
         progress: Whether deltas also say how far the prompt is.
+        reading: What is read off the prompt; then nothing is generated.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Work:
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     progress: bool = False
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class Delta:
     `logprobs` has, for each new token, the chosen one first and then the most likely ones. Likewise
     `prompt_logprobs` for each token of the prompt but the first; it comes with the first delta.
     `finish_reason` is "stop", "length", "abort" or, while it goes on, None. `final` comes with the
-    request's last delta. A delta with `progress` has nothing else, unless several were merged.
+    request's last delta, and with it `vector`, what was read off the prompt: little-endian float32.
+    A delta with `progress` has nothing else, unless several were merged.
     """
 
     id: str
@@ -160,6 +164,7 @@ class Delta:
     final: Final | None = None
     prompt_logprobs: Entries | None = None
     progress: Progress | None = None
+    vector: bytes | None = None
 
     @property
     def is_progress(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from suffice.cache import BLOCK, GROWTHS, Growth, next_capacity
+from suffice.decoder.pooling import Pooling
 from suffice.engine.protocol import Rows
 from suffice.engine.steps import UNIT
 from suffice.errors import InputError, OutOfMemory
@@ -148,6 +149,7 @@ class SimulatedRunner:
     prompts_by_technique = False
     vocabulary = VOCABULARY
     maxima = None
+    pooling = Pooling(1)
 
     def __init__(
         self,

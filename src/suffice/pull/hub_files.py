@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from suffice.errors import InputError, nearest, shown
 from suffice.pull.names import HubName
+from suffice.pull.parts import parts_of
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json")
 _EXTRAS = (".json", ".model", ".txt", ".jinja")  # configuration, tokenizer, chat template
-_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _PROJECTOR = "mmproj"  # of pictures, which is no language model
 _MOST_NAMED = 12  # files in an error
 
@@ -56,19 +56,18 @@ def chosen(name: HubName, files: Sequence[HubFile]) -> tuple[str, list[HubFile]]
         raise InputError(
             f"no GGUF file of '{name.repo}' is {shown(wanted)}.{near} It has {_listed(models)}"
         )
-    split = _SPLIT.search(found[0].path)
-    if split and int(split[1]) > 1:
-        raise InputError(
-            f"{shown(found[0].path)} of '{name.repo}' is one of {int(split[1])} parts of a split "
-            "GGUF file, which is not supported: take a file that is whole"
-        )
-    if len(found) > 1:
+    by_path = {each.path: each for each in models}
+    wholes = {parts_of(each.path): each for each in found}
+    if len(wholes) > 1:
         example = name.of(found[0].path)
         raise InputError(
-            f"'{name}' may be one of {len(found)} GGUF files: {_listed(found)}; "
+            f"'{name}' may be one of {len(wholes)} GGUF files: {_listed([*wholes.values()])}; "
             f"give one, such as {shown(example)}"
         )
-    return found[0].path, found
+    (parts,) = wholes
+    if missing := [part for part in parts if part not in by_path]:
+        raise InputError(f"'{name.repo}' lacks {shown(missing[0])}, a part of a split GGUF file")
+    return parts[0], [by_path[part] for part in parts]
 
 
 def _listed(files: Sequence[HubFile]) -> str:

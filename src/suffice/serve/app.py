@@ -19,70 +19,14 @@ from suffice import __version__
 from suffice.serve import plain
 from suffice.serve.errors import OLLAMA, Problem, path_of
 from suffice.serve.http.bodies import stopping
-from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, note, sent_key
 from suffice.serve.http.loading import LoadingStream
 from suffice.serve.http.models import Models
-from suffice.serve.interfaces import (
-    cards,
-    chat,
-    completion,
-    llama_cpp,
-    message_request,
-    messages,
-    ollama,
-    ollama_request,
-    response_request,
-    responses,
-    tokens,
-)
+from suffice.serve.interfaces import cards
 from suffice.serve.page import FILES, browser
+from suffice.serve.posted import POSTED, Route
 
-Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
 Handle = Callable[[Request], Awaitable[Response]]
-_POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
-    ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
-    ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
-    (
-        "/v1/responses",
-        responses.create,
-        response_request.Responses,
-        "Answer, by the Responses API.",
-    ),
-    ("/v1/messages", messages.create, message_request.Create, "Answer, by Anthropic's API."),
-    (
-        "/v1/messages/count_tokens",
-        messages.count,
-        message_request.Messages,
-        "Count a request's tokens, by Anthropic's API.",
-    ),
-    (
-        "/v1/chat/completions/input_tokens",
-        chat.count,
-        chat.Chat,
-        "Count the tokens of a conversation.",
-    ),
-    (
-        "/v1/responses/input_tokens",
-        responses.count,
-        response_request.Responses,
-        "Count a request's tokens, by the Responses API.",
-    ),
-    ("/api/chat", ollama.chat, ollama_request.Talk, "Answer, by Ollama's API."),
-    ("/api/generate", ollama.generate, ollama_request.Generate, "Continue, by Ollama's API."),
-    ("/api/show", ollama.show, ollama.Named, "Describe the model, by Ollama's API."),
-    ("/api/pull", ollama.pull, ollama.Named, "Say that the model is here, by Ollama's API."),
-    ("/completion", llama_cpp.complete, completion.Completion, "Continue, by llama.cpp's API."),
-    ("/infill", llama_cpp.infill, llama_cpp.Infill, "Fill in, by llama.cpp's API."),
-    (
-        "/apply-template",
-        llama_cpp.apply_template,
-        llama_cpp.Template,
-        "Show a conversation's text.",
-    ),
-    ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
-    ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
-)
 _CHANGES = (
     ("/models/load", cards.load, "Begin to load a model, by llama.cpp's API."),
     ("/models/unload", cards.unload, "Begin to unload a model, by llama.cpp's API."),
@@ -111,7 +55,7 @@ def build(models: Models) -> ASGIApp:
         redirect_slashes=False,
     )
     posts = {}
-    for path, route, kind, text in _POSTED:
+    for path, route, kind, text in POSTED:
         posts[path] = _handler(models, path, route)
         _describe(app, path, posts[path], kind, text)
     for path, change, text in _CHANGES:

@@ -21,7 +21,10 @@ from suffice.errors import InputError, brief, nearest, one_line
 from suffice.serve import batch_setting
 from suffice.serve.batch_setting import Setting
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+ENDPOINTS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/embeddings", "/v1/rerank", "/v1/score"),
+)
 _FIELDS = ("custom_id", "method", "url", "body")
 
 

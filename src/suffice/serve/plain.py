@@ -16,15 +16,10 @@ from suffice.serve.http.models import Models
 from suffice.serve.interfaces import cards, llama_cpp, ollama, responses
 
 _NOT_HERE = {
-    "/v1/embeddings": "embeddings",
-    "/v1/rerank": "reranking",
-    "/v1/score": "scores",
     "/v1/audio/transcriptions": "audio",
     "/v1/audio/speech": "audio",
     "/v1/images/generations": "images",
     "/v1/moderations": "moderation",
-    "/api/embed": "embeddings",
-    "/api/embeddings": "embeddings",
     "/api/create": "making of models",
     "/api/copy": "copies of models",
     "/api/push": "uploads",
@@ -115,6 +110,6 @@ def _add_others(app: FastAPI, models: Models) -> None:
 
 def _absent(what: str) -> Callable[[], Awaitable[Response]]:
     async def handle() -> Response:
-        raise Problem("not_supported", f"this server generates text; it has no {what}")
+        raise Problem("not_supported", f"this server has no {what}: it works on text")
 
     return handle

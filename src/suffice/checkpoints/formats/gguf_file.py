@@ -16,18 +16,20 @@ from suffice.checkpoints.formats.gguf_header import Entry, Header, read_header
 from suffice.checkpoints.formats.gguf_types import DECODED, KNOWN, TYPES
 from suffice.checkpoints.stored_file import FLOATS, Array, StoredFile, is_finite
 from suffice.errors import InputError, shown
+from suffice.pull.parts import parts_of
 
 _MOST_SIZE = 2**31 - 1  # of a dimension
 _BLOCK_VALUES = 1 << 20  # that the `gguf` package decodes at a time
 
 
 class TensorInfo(NamedTuple):
-    """A stored tensor: its shape [N, K], ggml type, and place in the file in bytes."""
+    """A stored tensor: its shape [N, K], ggml type, and place in bytes in a part of the file."""
 
     shape: tuple[int, ...]
     kind: int
     offset: int
     size: int
+    part: int = 0
 
     @property
     def type(self) -> str:
@@ -47,31 +49,47 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class GGUF:
-    """An opened file: metadata by key, and the table of tensors by name."""
+    """An opened file: metadata by key, and the table of tensors by name.
+
+    `parts` are the files that it is split into, the first with the metadata; or it alone.
+    """
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
-    file: StoredFile
+    parts: tuple[StoredFile, ...]
 
     @classmethod
     def open(cls, path: Path) -> GGUF:
-        """Read the metadata and the table of a file.
+        """Read the metadata and the table of a file; of a split one, all parts by the first.
 
         Raises:
-            InputError: Not a GGUF file, damaged, cut short, or with tensors of an unsupported type.
+            InputError: Not a GGUF file, damaged, cut short, with tensors of an unsupported type, or
+                a part that is not the first or whose others are missing.
         """
-        file = StoredFile(path)
-        header = read_header(file)
-        tensors = {name: _place(file, header, name) for name in header.table}
-        _check_apart(path, tensors)
-        return cls(path, header.metadata, tensors, file)
+        first = StoredFile(path)
+        header = read_header(first)
+        parts, headers = [first], [header]
+        for other in _other_parts(path, header.metadata):
+            parts.append(StoredFile(other))
+            headers.append(read_header(parts[-1]))
+            _check_part(other, headers[-1].metadata, len(parts) - 1, header.metadata)
+        tensors: dict[str, TensorInfo] = {}
+        for at, (file, own) in enumerate(zip(parts, headers, strict=True)):
+            placed = {name: _place(file, own, name)._replace(part=at) for name in own.table}
+            _check_apart(file.path, placed)
+            if twice := placed.keys() & tensors.keys():
+                raise InputError(f"{file.path}: '{shown(min(twice))}' is in an earlier part, too")
+            tensors |= placed
+        return cls(path, header.metadata, tensors, tuple(parts))
 
     def load(self, name: str) -> Array:
         """Read one tensor, decoded to float32 if it is stored in blocks."""
         info = self.tensors[name]
         if info.type in FLOATS:
-            return self.file.read_array(name, info.offset, info.shape, FLOATS[info.type])
+            return self.parts[info.part].read_array(
+                name, info.offset, info.shape, FLOATS[info.type]
+            )
         values = np.empty((info.rows, info.columns), np.float32)
         self.read_rows(name, 0, values)
         return values.reshape(info.shape)
@@ -85,7 +103,8 @@ class GGUF:
         """
         info = self.tensors[name]
         if info.kind in DECODED:
-            return self.file.read_rows(name, info.offset, info.type, first, out, paired, rotated)
+            file = self.parts[info.part]
+            return file.read_rows(name, info.offset, info.type, first, out, paired, rotated)
         step = max(1, _BLOCK_VALUES // info.columns)
         for row in range(0, len(out), step):
             part = out[row : row + step]
@@ -101,7 +120,8 @@ class GGUF:
         """
         info = self.tensors[name]
         shape = info.rows, info.columns
-        return self.file.read_panels(name, info.offset, info.type, shape, out, paired, rotated)
+        file = self.parts[info.part]
+        return file.read_panels(name, info.offset, info.type, shape, out, paired, rotated)
 
     def _by_package(self, name: str, first: int, count: int, paired: int, rotated: int) -> Any:
         """Decode some rows of places in a grid by the `gguf` package."""
@@ -115,7 +135,8 @@ class GGUF:
         else:
             start, end = first, last
         where = info.offset + start * row_bytes
-        stored = self.file.read_array(name, where, (end - start, row_bytes), np.dtype(np.uint8))
+        file, kind = self.parts[info.part], np.dtype(np.uint8)
+        stored = file.read_array(name, where, (end - start, row_bytes), kind)
         decoder = getattr(gguf.quants, info.type)
         decoder.init_grid()
         # Overflow gives infinities, which are refused. `gguf.dequantize` itself converts 16 rows
@@ -125,6 +146,42 @@ class GGUF:
         if paired:
             values = unpaired(values, paired, rotated)
         return values[first - start : last - start]
+
+
+def _other_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
+    """Return the other files of a file that says that it is split.
+
+    Raises:
+        InputError: It is not the first of them, or has no name from which theirs follow.
+    """
+    count = metadata.get("split.count") or 1
+    if count == 1:
+        return []
+    names = parts_of(path.name)
+    if len(names) != count:
+        raise InputError(
+            f"{path} is one of {count!s:.20} parts of a split GGUF file, whose names must end with "
+            f"-00001-of-{count!s:.20}.gguf, each with five digits"
+        )
+    if path.name != names[0]:
+        raise InputError(f"{path} is a part of a split GGUF file: give its first, {names[0]}")
+    return [path.with_name(name) for name in names[1:]]
+
+
+def _check_part(
+    path: Path, metadata: Mapping[str, Any], number: int, first: Mapping[str, Any]
+) -> None:
+    """Refuse a file that is not the part of this number, from 0 on, of a first one's.
+
+    Raises:
+        InputError: It is another one's, or whole.
+    """
+    found = metadata.get("split.no"), metadata.get("split.count")
+    if found != (number, first["split.count"]):
+        raise InputError(
+            f"{path} says that it is part {found[0]!s:.20} of {found[1]!s:.20}, counted from 0; "
+            f"it must be {number} of {first['split.count']}"
+        )
 
 
 def unpaired(values: Array, head: int, rotated: int) -> Array:

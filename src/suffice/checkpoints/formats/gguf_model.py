@@ -34,6 +34,7 @@ _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 _TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
+_EMBEDS = ("pooling_type",)  # see `checkpoints.pooled`
 _CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
 
 
@@ -53,8 +54,6 @@ def open_gguf(path: Path) -> Checkpoint:
         own = WITH_EXPERTS.get(name, own)
     if file.metadata.get(f"{name}.attention.sliding_window"):
         own = WITH_WINDOWS.get(name, own)
-    if file.metadata.get("split.count") not in (None, 0, 1):
-        raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
@@ -163,7 +162,9 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     keys = {
         key.removeprefix(prefix): value
         for key, value in file.metadata.items()
-        if key.startswith(prefix) and own.absent.get(key.removeprefix(prefix)) != value
+        if key.startswith(prefix)
+        and key.removeprefix(prefix) not in _EMBEDS
+        and own.absent.get(key.removeprefix(prefix)) != value
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}

@@ -30,6 +30,21 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: No such file, or not a JSON object.
     """
+    found: dict[str, Any] = _read(path, dict, "object")
+    return found
+
+
+def read_list(path: Path) -> list[Any]:
+    """Read a JSON list from a file.
+
+    Raises:
+        InputError: No such file, or not a JSON list.
+    """
+    found: list[Any] = _read(path, list, "list")
+    return found
+
+
+def _read(path: Path, kind: type, called: str) -> Any:
     try:
         size = path.stat().st_size
         value = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_JSON else None
@@ -41,8 +56,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid JSON: {error}") from None
     if size > _MOST_JSON:
         raise InputError(f"{path} has {size} bytes; at most {_MOST_JSON} can be")
-    if not isinstance(value, dict):
-        raise InputError(f"{path} must hold a JSON object, not a {type(value).__name__}")
+    if not isinstance(value, kind):
+        raise InputError(f"{path} must hold a JSON {called}, not a {type(value).__name__}")
     return value
 
 

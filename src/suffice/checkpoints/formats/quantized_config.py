@@ -23,7 +23,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
     **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
-    **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases"), (False, True)),
+    **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases", "paired"), (False, True)),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
@@ -32,6 +32,7 @@ _LATER = {
     "logit_cap": 0.0,
     "logit_scale": 1.0,
     "norm_biases": True,
+    "paired": False,
     "parallel": False,
     "query_growth": None,
     "residual_scale": 1.0,

@@ -8,6 +8,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
     text        the calibration text: name, sha256, windows, window
     unreached   of mixtures of experts: by layer, the experts that the text did not reach
     config      the fields of `DecoderConfig`
+    pooling     of a model whose files say how it embeds: the fields of `Pooling`
     tokenizer   special tokens, chat_template and end tokens
     matrices    for each: rows, columns, type; in codes also layout (the fields of `CodeLayout`),
                 rotation, most, share (of outliers, null without a codebook of inputs) and loss, the

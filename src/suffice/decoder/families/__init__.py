@@ -38,7 +38,6 @@ class Family:
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
     in_codes: Templates | None = None
-    paired: bool = False
 
 
 ARCHITECTURES: Table = Table(
@@ -99,9 +98,10 @@ def family_of(raw: Mapping[str, Any]) -> Family:
             f"config field 'architectures' = {brief(names)} must be a list of one name, "
             "such as ['LlamaForCausalLM']"
         )
-    if names[0] not in ARCHITECTURES.entries:
-        raise _unsupported(names[0])
-    family: Any = ARCHITECTURES.load(names[0])
+    name = _with_head(names[0])
+    if name not in ARCHITECTURES.entries:
+        raise _unsupported(name)
+    family: Any = ARCHITECTURES.load(name)
     assert isinstance(family, Family)
     given = raw.get("model_type", family.name)
     if given != family.name:
@@ -110,6 +110,13 @@ def family_of(raw: Mapping[str, Any]) -> Family:
             f"{brief(names)}, whose model_type is '{family.name}'"
         )
     return family
+
+
+def _with_head(name: str) -> str:
+    """Return the class with a head, given that or the one without, such as `MistralModel`."""
+    stem = name.removesuffix("Model")
+    classes = [f"{stem}{head}" for head in ("ForCausalLM", "LMHeadModel")]
+    return next((each for each in classes if each in ARCHITECTURES.entries), name)
 
 
 def _unsupported(name: str) -> InputError:

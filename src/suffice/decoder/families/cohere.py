@@ -59,6 +59,7 @@ def _config(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) -> Decod
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
         norm_biases=False,
+        paired=True,
         parallel=True,
         shared_norm=True,
         logit_scale=fields["logit_scale"],
@@ -82,5 +83,5 @@ def _read_cohere2(raw: dict[str, Any]) -> DecoderConfig:
     return _config(fields, layers)
 
 
-COHERE = Family("cohere", _read, _WEIGHTS, paired=True)
-COHERE2 = Family("cohere2", _read_cohere2, _WEIGHTS, paired=True)
+COHERE = Family("cohere", _read, _WEIGHTS)
+COHERE2 = Family("cohere2", _read_cohere2, _WEIGHTS)

@@ -52,6 +52,7 @@ def _config(fields: Mapping[str, Any], biases: frozenset[str]) -> DecoderConfig:
         layers=(LayerConfig(),) * fields["num_hidden_layers"],
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
+        paired=True,
         biases=biases,
     )
 
@@ -67,5 +68,5 @@ def _read_helium(raw: dict[str, Any]) -> DecoderConfig:
     return _config(fields, llama_biases(fields) - {"o"})
 
 
-ERNIE = Family("ernie4_5", _read, WEIGHTS, paired=True)
-HELIUM = Family("helium", _read_helium, WEIGHTS, paired=True)
+ERNIE = Family("ernie4_5", _read, WEIGHTS)
+HELIUM = Family("helium", _read_helium, WEIGHTS)

@@ -47,11 +47,12 @@ def _reader(placement: str, *nullable: str) -> Callable[[dict[str, Any]], Decode
             layers=(LayerConfig(),) * fields["num_hidden_layers"],
             activation=activation(fields, "hidden_act"),
             ropes=(read_rope(fields, partial=True),),
+            paired=True,
             biases=frozenset("qkv" if fields["attention_bias"] else ""),
         )
 
     return read
 
 
-GLM = Family("glm", _reader("pre", "head_dim"), _GLM_WEIGHTS, paired=True)
-GLM4 = Family("glm4", _reader("sandwich"), _GLM4_WEIGHTS, paired=True)
+GLM = Family("glm", _reader("pre", "head_dim"), _GLM_WEIGHTS)
+GLM4 = Family("glm4", _reader("sandwich"), _GLM4_WEIGHTS)

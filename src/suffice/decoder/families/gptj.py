@@ -62,8 +62,9 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         parallel=True,
         shared_norm=True,
         tied=fields["tie_word_embeddings"],
+        paired=True,
         biases=frozenset(("up", "down", "head")),
     )
 
 
-GPTJ = Family("gptj", _read, _WEIGHTS, surplus=_SURPLUS, base="transformer.", paired=True)
+GPTJ = Family("gptj", _read, _WEIGHTS, surplus=_SURPLUS, base="transformer.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from suffice.decoder.pooling import Pooling
 from suffice.engine.work import Delta
 from suffice.errors import nearest
 from suffice.paths import cache_dir
@@ -126,6 +127,11 @@ class Front:
         if (found := self.instance.facts) is None:
             raise Problem("loading", "the model is being loaded", wait=1.0)
         return found
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the model embeds; its matrices are the engine's."""
+        return Pooling.of(self.facts.pooling)
 
     async def start(self) -> None:
         """Start the engine and load the tokenizer, and return when both are there.

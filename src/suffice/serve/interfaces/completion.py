@@ -34,8 +34,12 @@ class Completion(Fields):
     structured_outputs: Structured | None = None
 
 
-def split(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
-    """Return the prompts of a request, each a text or tokens.
+def split(
+    prompt: str | list[int] | list[str] | list[list[int]],
+    param: str = "prompt",
+    most: int = MOST_PROMPTS,
+) -> list[str | list[int]]:
+    """Return the prompts of a request, each a text or tokens; `param` is their field.
 
     Raises:
         Problem: There are none, or too many.
@@ -47,9 +51,9 @@ def split(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | l
         found = [[each for each in prompt if isinstance(each, int)]]
     else:
         found = [each for each in prompt if not isinstance(each, int)]
-    if not 1 <= len(found) <= MOST_PROMPTS:
-        message = f"prompt: {len(found)} prompts given; 1 to {MOST_PROMPTS} are allowed"
-        raise Problem("invalid_value", message, param="prompt")
+    if not 1 <= len(found) <= most:
+        message = f"{param}: {len(found)} prompts given; 1 to {most} are allowed"
+        raise Problem("invalid_value", message, param=param)
     return found
 
 

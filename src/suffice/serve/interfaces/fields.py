@@ -54,12 +54,28 @@ class Extras(BaseModel):
     attention: str | None = Field(default=None, max_length=200)
 
 
-class Fields(BaseModel):
-    """The fields that all generating endpoints share."""
+class Shared(BaseModel):
+    """The fields that all requests to the engine share."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    request_id: str | None = Field(None, pattern=r"^[!-~]{1,128}$")
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    cache_prompt: bool = True
+    cache_salt: str | None = Field(None, max_length=256)
+    suffice: Extras = Field(default_factory=Extras)
+
+    @property
+    def least_tokens(self) -> int:
+        """The tokens that must be left in the context after the prompt."""
+        return 1
+
+
+class Fields(Shared):
+    """The fields that all generating endpoints share."""
+
     n: int | None = Field(None, ge=1, le=128)
     seed: int | None = None
     stop: str | Texts | None = None
@@ -81,14 +97,13 @@ class Fields(BaseModel):
     skip_special_tokens: bool | None = None
     allowed_token_ids: Tokens | None = None
     bad_words: Texts | None = None
-    priority: int = Field(0, ge=-(2**31), lt=2**31)
-    request_id: str | None = Field(None, pattern=r"^[!-~]{1,128}$")
     return_token_ids: bool | None = False
     return_progress: bool | None = False
-    truncate_prompt_tokens: int | None = Field(None, ge=-1)
-    cache_prompt: bool = True
-    cache_salt: str | None = Field(None, max_length=256)
-    suffice: Extras = Field(default_factory=Extras)
+
+    @property
+    def least_tokens(self) -> int:
+        """See `Shared`."""
+        return max(1, self.min_tokens or 0)
 
 
 SAMPLING = frozenset(

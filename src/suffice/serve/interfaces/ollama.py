@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from suffice.decoder.pooling import Pooling
 from suffice.dialects.reader import Part
 from suffice.engine.work import Delta
 from suffice.errors import InputError
@@ -24,7 +25,7 @@ from suffice.serve.interfaces.chat import prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import checked, read_object
 from suffice.serve.interfaces.logprobs import of_chat
-from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, named, seconds_of
+from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, keep, named
 from suffice.serve.processes.pending import Ticket
 
 VERSION = "0.15.0"  # of Ollama's API, as which clients know what they may send
@@ -72,8 +73,7 @@ async def generate(front: Front, request: Request, raw: bytes, key: str) -> Resp
 async def _answered(
     front: Front, request: Request, body: Talk | Generate, key: str, asks: bool
 ) -> Response:
-    if body.keep_alive is not None:
-        front.keep_seconds = seconds_of(body.keep_alive)
+    keep(front, body.keep_alive)
     if not asks:  # loads the model, which has been done, or unloads it
         shape = _Shape(named(front, body.model), talks=isinstance(body, Talk))
         reason = "unload" if front.keep_seconds == 0 else "load"
@@ -252,10 +252,12 @@ async def show(front: Front, request: Request, raw: bytes, key: str) -> Response
         raise Problem("load_failed", str(error)) from None
     source = text.tokenizer.chat_template
     template = source if isinstance(source, str) else (source or {}).get("default", "")
-    can = ["completion", *(["tools"] if template else [])]
+    facts = front.instance.facts
+    embeds = facts is not None and Pooling.of(facts.pooling).embeds
+    can = ["embedding"] if embeds else ["completion", *(["tools"] if template else [])]
     can += ["thinking"] if text.speech.thinks else []
     info: dict[str, Any] = {"general.architecture": "suffice"}
-    if (facts := front.instance.facts) is not None:
+    if facts is not None:
         info["suffice.context_length"] = facts.max_model_len
         info["suffice.vocab_size"] = facts.vocabulary
     own = {"modelfile": "", "parameters": "", "template": template, "details": _details()}

@@ -90,7 +90,17 @@ def named(front: Front, name: str) -> str:
     return front.check_model(name)
 
 
-def seconds_of(given: str | int | float) -> float:
+def keep(front: Front, given: str | int | float | None) -> None:
+    """Keep a model loaded for as long as a request says, if it does.
+
+    Raises:
+        Problem: That is no time.
+    """
+    if given is not None:
+        front.keep_seconds = _seconds_of(given)
+
+
+def _seconds_of(given: str | int | float) -> float:
     """Return a time such as 300, "5m" or "1h30m" in seconds; less than 0 is for ever.
 
     Raises:
@@ -120,7 +130,7 @@ def chat_of(front: Front, body: Talk | Generate) -> Chat:
         "logprobs": body.logprobs,
         "top_logprobs": body.top_logprobs,
         **_thinking(body.think),
-        **_options(front, body.options or {}),
+        **options_of(front, body.options or {}),
     }
     if isinstance(body, Talk):
         tools = [{"type": "function", **each} for each in body.tools or ()]
@@ -174,7 +184,7 @@ def _thinking(think: bool | str | None) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
-def _options(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as fields of a chat.
 
     Raises:

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from suffice.attention import ATTENTIONS
+from suffice.engine.reading import Reading
 from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
 from suffice.serve.http.chance import drawn
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.text import Room
-from suffice.serve.interfaces.fields import Fields, sampling
+from suffice.serve.interfaces.fields import Fields, Shared, sampling
 from suffice.serve.processes import wire
 
+Ask = tuple[list[int], Reading]  # a prompt, and what is read off it
 
-def room(front: Front, body: Fields, param: str) -> Room:
+
+def room(front: Front, body: Shared, param: str) -> Room:
     """Return how much text a request may have."""
     return Room(front.facts.max_model_len, param, apart=body.truncate_prompt_tokens is not None)
 
 
-def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[int]:
+def fitted(front: Front, prompt: list[int], body: Shared, param: str) -> list[int]:
     """Return a prompt, cut if asked for, that leaves room for what must be generated.
 
     Raises:
         Problem: It is empty or too long.
     """
-    most = front.facts.max_model_len - max(1, body.min_tokens or 0)
+    most = front.facts.max_model_len - body.least_tokens
     if most < 1:
         must = f"must be less than {front.facts.max_model_len}, the context"
-        raise Problem("invalid_value", f"min_tokens={body.min_tokens}: {must}", param="min_tokens")
+        raise Problem(
+            "invalid_value", f"min_tokens={body.least_tokens}: {must}", param="min_tokens"
+        )
     if (cut := body.truncate_prompt_tokens) is not None:
         if cut == 0:
             message = "truncate_prompt_tokens=0: must be at least 1, or -1 for as many as fit"
@@ -80,29 +88,46 @@ def works(
     params, job.copies = sampling(
         body, front.settings.default_sampling, max_tokens=max_tokens, seed=seed, **own
     )
+    progress = bool(body.stream and body.return_progress)
+    traits: dict[str, Any] = {"grammar": grammar, "thinking": thinking, "progress": progress}
+    return _works(front, job, prompts, body, params=params, keeps=keeps, **traits)
+
+
+def readings(
+    front: Front, job: Job, asks: Sequence[Ask], body: Shared, param: str
+) -> list[wire.Submit]:
+    """Return the engine's requests that read something off prompts, and generate nothing.
+
+    Raises:
+        Problem: A prompt is too long, or a technique is not allowed.
+    """
+    prompts = [fitted(front, prompt, body, param) for prompt, _ in asks]
+    pairs = zip(_works(front, job, prompts, body, params={}), asks, strict=True)
+    return [msgspec.structs.replace(work, reading=reading) for work, (_, reading) in pairs]
+
+
+def _works(
+    front: Front, job: Job, prompts: list[list[int]], body: Shared, **traits: Any
+) -> list[wire.Submit]:
     attention = _attention(front, body)
     many = len(prompts) > 1
     return [
         wire.Submit(
             id=f"{job.id}-{at}" if many else job.id,
             prompt=prompt,
-            params=params,
             priority=body.priority,
             key=job.key,
             attention=attention,
             adapter=body.model if body.model in front.settings.adapters else None,
             reuse=body.cache_prompt,
-            keeps=keeps,
             group=_group(front, job, body),
-            grammar=grammar,
-            thinking=thinking,
-            progress=bool(body.stream and body.return_progress),
+            **traits,
         )
         for at, prompt in enumerate(prompts)
     ]
 
 
-def _attention(front: Front, body: Fields) -> str:
+def _attention(front: Front, body: Shared) -> str:
     """Return the technique that a request asks for, as the engine calls it."""
     asked, own = body.suffice.attention, front.facts.attentions[0]
     if asked is None:
@@ -119,7 +144,7 @@ def _attention(front: Front, body: Fields) -> str:
     return found
 
 
-def _group(front: Front, job: Job, body: Fields) -> str:
+def _group(front: Front, job: Job, body: Shared) -> str:
     """Return whose kept keys and values a request may use: those of its API key and salt."""
     key = "" if front.settings.share_prefixes else job.key
     return f"{key}\n{body.cache_salt or ''}"

@@ -203,6 +203,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         grammar=None if message.grammar is None else compiled(message.grammar),
         thinking=message.thinking,
         progress=message.progress,
+        reading=message.reading,
     )
 
 

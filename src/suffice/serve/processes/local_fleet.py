@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from suffice.checkpoints.files import fingerprint, locate
+from suffice.checkpoints.files import fingerprint, locate, weight_files
 from suffice.decoder.shelf import has_huge_pages
 from suffice.errors import InputError, one_line
 from suffice.pull import resolve
@@ -138,7 +138,7 @@ class LocalFleet(Fleet):
 def files_of(path: Path) -> Files:
     """Return what tells that a model's files were replaced or written; nothing if they are gone."""
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = sorted(path.iterdir()) if path.is_dir() else weight_files(path)
         found = [(str(file), file.stat()) for file in files]
     except OSError:
         return ()

@@ -49,6 +49,7 @@ def opened(
         stamp=runner.stamp,
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
+        pooling=runner.pooling.plain,
     )
     return Opened(engine, facts, llm.maker.grammars.compiled)
 

@@ -240,6 +240,7 @@ def merged(first: Delta, then: Delta) -> Delta:
         then.final,
         then.prompt_logprobs if first.prompt_logprobs is None else first.prompt_logprobs,
         then.progress or first.progress,
+        then.vector,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from suffice.engine.reading import Reading
 from suffice.engine.thinking import Thinking
 from suffice.engine.work import Delta, Look
 from suffice.errors import InputError, OptionError, one_line
@@ -56,6 +57,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     grammar: str | None = None
     thinking: Thinking | None = None
     progress: bool = False
+    reading: Reading | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
@@ -84,6 +86,7 @@ class Facts(msgspec.Struct, tag="ready", frozen=True):
     stamp: str = ""
     weight_bytes: int = 0
     attentions: tuple[str, ...] = ("exact",)  # the first is the engine's own
+    pooling: dict[str, Any] = msgspec.field(default_factory=lambda: {"size": 1})  # `Pooling.plain`
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):

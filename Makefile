@@ -9,6 +9,7 @@
 #   make fuzz       run 10,000 damaged models: minutes
 #   make sanitize   run the tests of native code with sanitizers: minutes
 #   make emulate    run them for AVX-512 and VNNI, emulated by AVX2: minutes
+#   make clients    install programs of others, 0.7 GB, and try the server with them: minutes
 #   make arm     compile for ARM, and run the tests of native code there, emulated: tens of minutes
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
@@ -29,6 +30,7 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := build/clients
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
@@ -36,7 +38,7 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 # What Python compiles is kept: tests start processes that would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo smoke test check build wheel fuzz sanitize emulate arm bench clean
+.PHONY: demo smoke test check build wheel fuzz sanitize emulate arm clients bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'not measured'; then \
@@ -73,6 +75,9 @@ emulate: $(VENV)/tested
 arm: $(VENV)/tested
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/arm.sh
 
+clients: $(VENV)/tested $(CLIENTS)/installed
+	$(BIN)/python -m pytest -q tests/serve/test_other_clients.py
+
 wheel: $(VENV)/wheel-tools
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh
 
@@ -104,6 +109,13 @@ $(VENV)/torch: $(VENV)/built
 $(VENV)/tested: $(VENV)/torch
 	@echo "installing what the tests need"
 	@$(PIP) install --quiet --no-build-isolation --editable ".[$(EXTRAS)]"
+	@touch $@
+
+# They want other versions than the tests: they have an environment of their own.
+$(CLIENTS)/installed: tests/serve/clients/requirements.txt
+	@echo "installing programs of others into $(CLIENTS)"
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --quiet -r $<
 	@touch $@
 
 $(VENV)/wheel-tools: $(VENV)/build-tools

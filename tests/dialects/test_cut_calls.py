@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from suffice.dialects.dialect import Dialect
-from suffice.dialects.families import CALLS, THINKINGS
+from suffice.dialects.families import CALLS, HARMONY, THINKINGS
 from suffice.dialects.reader import Reader
 
 CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
@@ -73,6 +73,39 @@ def test_what_is_left(form: str, text: str, content: str, calls: list[tuple[str,
     other = reader_of(form, ["time", 't"'])
     pushed(other, text, cut=False)
     assert other.calls <= len(calls), "what ends by itself is no cut call"
+
+
+@pytest.mark.parametrize(
+    ("call", "content", "given"),
+    [
+        ('{"name": "time", "arguments": [1]}', '{"name": "time", "arguments": [1]}', []),
+        ('{"name": "time", "arguments": "now"}', '{"name": "time", "arguments": "now"}', []),
+        ('{"arguments": [1], "name": "time"}', '{"arguments": [1], "name": "time"}', []),
+        ('{"name": "time", "arguments": ""}', "", ["{}"]),
+        ('{"name": "time", "arguments": null, "requestor": "user"}', "", ["{}"]),
+        ('{"name": "time", "arguments": {"a": 1}, "index": 0, "done": true}', "", ['{"a": 1}']),
+        ('{"name": "time", "arguments": {}, "why": "Щ"}', '"why": "Щ"}', ["{}"]),
+        ('{"name": "none", "arguments": {}}', "", ["{}"]),
+    ],
+)
+def test_what_is_a_call(call: str, content: str, given: list[str]) -> None:
+    """Its arguments are an object; other keys after them say nothing; any name makes one."""
+    for end in ("", "</tool_call>"):
+        reader = reader_of("hermes", ["time"])
+        found, calls = pushed(reader, f"<tool_call>{call}{end}", cut=False)
+        assert (found, [each for _, each in calls]) == (content, given)
+        assert not reader.broken or content
+
+
+def test_a_message_to_a_tool_is_a_call_if_it_is_an_object() -> None:
+    head = "<|channel|>commentary to=functions.time <|constrain|>json<|message|>"
+    for body, given in (("{}", "{}"), ("", "{}"), (' {"a": 1}', ' {"a": 1}'), ("x = 1", None)):
+        reader = Reader(HARMONY, tools={"time": None})
+        parts = [part for each in head + body for part in reader.push(each)]
+        parts += reader.push("", last=True)
+        text = "".join(part.text for part in parts if part.kind != "call")
+        assert reader.calls == (given is not None) and text == (given or body)
+        assert {part.kind for part in parts} == ({"call", "arguments"} if given else {"thinking"})
 
 
 @pytest.mark.parametrize("form", WHOLE)

@@ -24,6 +24,28 @@ TEMPLATES: dict[str, tuple[str, str | None, str | None]] = {
         "qwen3",
         "deepseek_v31",
     ),
+    "DeepSeek-V3.2": (
+        "{% set dsml_token = '｜DSML｜' %}{{ tools }}<{{ dsml_token }}function_calls>"
+        "<{{ dsml_token }}invoke name= {{ '<think>' }}",
+        "qwen3",
+        "deepseek_v32",
+    ),
+    "DeepSeek-V4": (
+        "{% set dsml_token = '｜DSML｜' %}{{ tools }}<{{ dsml_token }}tool_calls> <think>",
+        "qwen3",
+        "deepseek_v4",
+    ),
+    "Hunyuan-A13B": (
+        '{{ tools }}<tool_calls>[{"name": "func_name1"}]</tool_calls> 以助手：开头 <think>',
+        "qwen3",
+        "hunyuan_a13b",
+    ),
+    "Hunyuan 3": ("{{ tools }}<tool_calls><tool_call>a<tool_sep><arg_key>", None, "hy_v3"),
+    "Ministral 3": (
+        "[THINK]{{ tools }}{{- '[TOOL_CALLS]' + tool.name + '[ARGS]' + arguments }}",
+        "mistral",
+        "mistral_v11",
+    ),
     "GLM-4.5": ("{{ tools }}<tool_call>a\n<arg_key> <think></think>", "qwen3", "glm45"),
     "Mistral": ("{{ tools }}[TOOL_CALLS] [THINK]", "mistral", "mistral"),
     "Kimi K2": ("{{ tools }}<|tool_call_begin|>", None, "kimi_k2"),

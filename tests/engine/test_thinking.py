@@ -45,7 +45,8 @@ ALL = set(range(VOCABULARY))
 def thought(begun: bool, then: Only | None, budget: int | None = None, **own: object) -> Thought:
     close = own.get("close", (CLOSE,))
     assert isinstance(close, tuple)
-    return Thought(Thinking(begun, OPEN, close, budget), then, frozenset({END}), decode)
+    facts = Thinking(begun, OPEN, close, budget, bool(own.get("within")))
+    return Thought(facts, then, frozenset({END}), decode)
 
 
 def test_a_grammar_begins_where_thinking_ends() -> None:
@@ -101,6 +102,18 @@ def test_a_mark_of_several_tokens() -> None:
         assert allowed(state) == {token}
         state.advance(token)
     assert allowed(state) == ALL
+
+
+def test_a_grammar_that_describes_the_thinking_sees_all_of_it() -> None:
+    then = Only()
+    state = thought(True, then, 3, close=(10, 11, 12), within=True)
+    for token in (32, 32, 32):
+        assert allowed(state) == {32}
+        state.advance(token)
+    for token in (10, 11, 12):
+        assert allowed(state) == {token}
+        state.advance(token)
+    assert allowed(state) == {32} and then.seen == [32, 32, 32, 10, 11, 12]
 
 
 def test_thinking_that_ends_in_time_is_left_alone() -> None:

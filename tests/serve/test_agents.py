@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,36 @@ def test_claude_code_over_twenty_turns(agent_server: Served) -> None:
     assert cached >= 0.95 * known, (cached, known)
 
 
+@pytest.mark.parametrize("where", [None, "system", "message", "request"])
+def test_marks_of_caches_keep_what_others_share_a_part_of(
+    where: str | None, tmp_path: Path
+) -> None:
+    """A second talk begins like the first, which goes on then: from its end, if that was marked."""
+    tiny.make(tmp_path, "llama", tokenizer=True, max_position_embeddings=16384)
+    mark = {"cache_control": {"type": "ephemeral"}}
+
+    def asked(talk: list[str]) -> dict[str, Any]:
+        texts: list[Any] = [{"type": "text", "text": text} for text in talk]
+        texts[-1] |= mark if where == "message" else {}
+        roles = ("user", "assistant")
+        said = [{"role": roles[at % 2], "content": [text]} for at, text in enumerate(texts)]
+        system = [{"type": "text", "text": SYSTEM, **(mark if where == "system" else {})}]
+        body = {"system": system, "messages": said, "max_tokens": 2, "temperature": 0}
+        return body | (mark if where == "request" else {})
+
+    first = ["Fix it. " * 30]
+    with real_engine(tmp_path) as server:
+        talks = (first, ["Test it."], [*first, "Done.", "Why?"])
+        found = [server.post("/v1/messages", asked(talk)).json()["usage"] for talk in talks]
+    begin, end = found[1]["cache_read_input_tokens"], found[0]["input_tokens"]
+    assert begin > 64 and 2 * begin > end, "the second takes what it has in common"
+    again = found[2]["cache_read_input_tokens"]
+    if where in ("message", "request"):
+        assert again >= end - 64
+    else:
+        assert begin <= again < end - 64
+
+
 def test_codex_over_twenty_turns(agent_server: Served) -> None:
     talk: list[Any] = [
         {
@@ -168,7 +199,8 @@ def test_calls_come_back_as_the_tools_they_are(
     )
     talk = [{"role": "user", "content": "Fix it."}]
     with served(folder, options={"says": said, "context": 4096}) as server:
-        body = {**codex(0, talk), "model": None, "max_output_tokens": len(said) // 10 + 1}
+        body = {**codex(0, talk), "model": None, "parallel_tool_calls": True}
+        body["max_output_tokens"] = len(said) // 10 + 1
         found = events(server.post("/v1/responses", body))
         whole = server.post("/v1/responses", {**body, "stream": False}).json()
     for items in (found[-1]["response"]["output"], whole["output"]):
@@ -201,6 +233,8 @@ def test_the_header_of_bills_is_no_part_of_the_prompt() -> None:
 def test_an_answers_parts_are_one_message() -> None:
     items = [
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}]},
         {"type": "message", "role": "assistant", "content": "I look."},
         {"type": "function_call", "call_id": "1", "name": "ls", "arguments": "{}"},
         {"type": "function_call", "call_id": "2", "name": "ls", "arguments": "{}"},
@@ -209,7 +243,7 @@ def test_an_answers_parts_are_one_message() -> None:
     ]
     chat, asked = chat_of_responses(Responses(input=items))
     said, result = chat.messages
-    assert (said["reasoning_content"], said["content"]) == ("Hm.", "I look.")
+    assert (said["reasoning_content"], said["content"]) == ("Hm.\nSo.", "I look.")
     assert [call["id"] for call in said["tool_calls"]] == ["1", "2"]
     assert result["content"] == "a" and asked.left_out == ["item web_search_call"]
     assert earlier({"type": "compaction"}) is None

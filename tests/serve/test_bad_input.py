@@ -21,6 +21,10 @@ from suffice.serve.posted import POSTED
 PLANNED = (501, 503, 504)  # what the server may answer, and is no error of its own
 EACH = int(os.environ.get("SUFFICE_TEST_BODIES", "40"))  # mutated bodies for each path
 TALK = [{"role": "user", "content": "hi"}]
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object"}, "strict": False},
+}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
@@ -28,8 +32,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "stop": ["a"],
         "logit_bias": {"1": 2.0},
         "response_format": {"type": "text"},
-        "tools": [],
+        "tools": [TOOL],
         "tool_choice": "none",
+        "parallel_tool_calls": False,
         "stream": True,
         "stream_options": {"include_usage": True},
         "logprobs": True,
@@ -42,7 +47,12 @@ BODIES: dict[str, dict[str, Any]] = {
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
         "max_output_tokens": 3,
         "text": {"format": {"type": "text"}},
+        "tools": [{"type": "function", **TOOL["function"]}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]},
+        "seed": 1,
+        "stop": ["a"],
         "stream": True,
+        "stream_options": {"include_obfuscation": False},
     },
     "/v1/messages": {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
@@ -50,6 +60,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "max_tokens": 3,
         "stop_sequences": ["a"],
         "tools": [],
+        "output_config": {"effort": "low"},
     },
     "/v1/messages/count_tokens": {"messages": TALK},
     "/tokenize": {"messages": TALK, "return_token_strs": True},
@@ -61,6 +72,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "a"}],
         "stream": False,
         "think": False,
+        "logprobs": True,
+        "top_logprobs": 1,
         "options": {"num_predict": 2, "temperature": 0.5},
     },
     "/api/generate": {"model": "scripted", "prompt": "a", "options": {"num_predict": 2}},

@@ -43,7 +43,7 @@ def test_without_a_limit_it_fills_the_context(server: Served) -> None:
     [(("length", None), "limit", ""), (("stop", "ab"), "word", "ab"), (("stop", 7), "eos", "")],
 )
 def test_why_it_ended(end: Any, kind: str, word: str, server: Served) -> None:
-    reply: Any = SimpleNamespace(end=end, model="m", job=Job("x", ""))
+    reply: Any = SimpleNamespace(only=SimpleNamespace(end=end), model="m", job=Job("x", ""))
     found = llama_cpp._end(reply)
     assert (found["stop_type"], found["stopping_word"]) == (kind, word)
 

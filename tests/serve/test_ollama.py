@@ -139,6 +139,22 @@ def test_forms(serving: Callable[..., Any]) -> None:
         assert other.post("/api/chat", body).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_log_probabilities(server: Served, path: str) -> None:
+    asked = {"messages": TALK} if path == "/api/chat" else {"prompt": "hi"}
+    body = {"model": "scripted", **asked, "options": {"num_predict": 5, "seed": 1}}
+    body |= {"logprobs": True, "top_logprobs": 2}
+    whole = server.post(path, {**body, "stream": False}).json()["logprobs"]
+    assert [len(each["top_logprobs"]) for each in whole] == [2] * 5
+    assert set(whole[0]) == {"token", "logprob", "bytes", "top_logprobs"}
+    streamed = [each for line in lines(server, path, body) for each in line.get("logprobs", ())]
+    assert streamed == whole
+    plain = server.post(path, {**body, "logprobs": False, "top_logprobs": 0, "stream": False})
+    assert "logprobs" not in plain.json()
+    refused = server.post(path, {**body, "logprobs": None})
+    assert "top_logprobs needs logprobs=true" in refused.json()["error"]
+
+
 def test_its_own_client(speaker: Served, request: pytest.FixtureRequest) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=speaker.url)

@@ -112,6 +112,7 @@ def test_tools_of_messages(real: Served) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "must be {'type': 'adaptive'}"),
         ({"thinking": {"type": "deep"}}, "must be {'type': 'adaptive'}, {'type': 'disabled'} or"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: must be"),
+        ({"output_config": {"effrt": "low"}}, "'output_config.effrt'. Did you mean"),
         ({"max_tokns": 1}, "Did you mean 'max_tokens'?"),
         (
             {
@@ -260,6 +261,25 @@ def test_bad_responses(server: Served, fields: dict[str, Any], param: str) -> No
     answer = server.post("/v1/responses", {"model": "scripted", "input": "a", **fields})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param
     assert answer.json()["error"]["code"] == "unsupported"
+
+
+def test_a_response_has_a_seed_and_stops(server: Served) -> None:
+    body: Any = {"model": "scripted", "input": "a", "max_output_tokens": 9, "store": False}
+    texts = [
+        server.post("/v1/responses", {**body, **more}).json()["output"][0]["content"][0]["text"]
+        for more in ({"seed": 1}, {"seed": 1}, {"seed": 2})
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    for stream in ({}, {"stream": True, "stream_options": {"include_obfuscation": True}}):
+        answer = server.post("/v1/responses", {**body, "seed": 1, "stop": ["x", "y"], **stream})
+        assert answer.status_code == 200
+    for bad, param in (
+        ({"stop": 1}, "stop"),
+        ({"stream_options": {"include_usage": True}, "stream": True}, "stream_options"),
+        ({"stream_options": {}}, "stream_options"),
+    ):
+        error = server.post("/v1/responses", {**body, **bad}).json()["error"]
+        assert error["param"] == param, error
 
 
 def test_what_a_response_may_include(server: Served) -> None:

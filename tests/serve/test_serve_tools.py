@@ -14,7 +14,6 @@ from serving import Served, events, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.dialects.families import CALLS
-from suffice.dialects.speech import Speech
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.serve.errors import Problem
@@ -71,12 +70,13 @@ def test_bad_tools(tools: list[Any], choice: Any, part: str) -> None:
     assert part in refused.value.message
 
 
-def test_no_other_tool_than_the_named_one_is_called(words: Path) -> None:
-    speech = Speech(load_tokenizer(words), calls="hermes")
+def test_no_other_tool_than_the_named_one_is_called() -> None:
     named = {"type": "function", "function": {"name": "time"}}
     tools = Tools([OTHER, TOOL], named, True)
-    assert tools.grammar(speech) == Tools([TOOL], named, True).grammar(speech)
-    assert tools.obliged == ["time"] and set(tools.schemas or ()) == {"time", "stop"}
+    held = tools.held(form=False)
+    assert held == Tools([TOOL], named, True).held(form=False)
+    assert held is not None and held.must and not held.several and set(held.schemas) == {"time"}
+    assert set(tools.schemas or ()) == {"time", "stop"}
 
 
 def test_a_required_call_that_is_cut_has_no_content(real: Served) -> None:
@@ -265,7 +265,12 @@ def test_a_bad_schema_of_a_tool_shows_no_grammar_of_the_server(real: Served) -> 
     assert error["message"] == "the grammar is bad: Invalid type: x"
 
 
-def test_a_call_and_a_form_contradict_each_other(real: Served) -> None:
-    fields = {"tools": [TOOL, OTHER], "tool_choice": "required"}
-    answer = real.chat(response_format={"type": "json_object"}, **fields)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"
+def test_a_call_that_must_be_made_leaves_no_text_to_have_a_form(real: Served) -> None:
+    fields: Any = {"tools": [TOOL], "tool_choice": "required", "seed": 2}
+    plain, formed = (
+        real.chat(**fields, **more).json()["choices"][0]["message"]
+        for more in ({}, {"response_format": {"type": "json_object"}})
+    )
+    assert formed["content"] is None
+    calls = [[call["function"] for call in each["tool_calls"]] for each in (plain, formed)]
+    assert calls[0] == calls[1]

@@ -13,8 +13,13 @@ import speaking
 from dialect_writers import TOOLS
 from serving import Served, events, served
 from serving import real as real_engine
+from suffice.dialects.dialect import Dialect
+from suffice.dialects.families import CALLS, THINKINGS
+from suffice.dialects.reader import Reader
+from suffice.engine.work import Delta, TokenLogprob
 from suffice.errors import InputError
 from suffice.serve.http.text import Text
+from suffice.serve.interfaces.sample import Sample
 from suffice.text.tokenizer import load_tokenizer
 
 SAID = 'Now.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ош"}}\n</tool_call>'
@@ -66,6 +71,47 @@ def test_thinking_in_a_chat(says: Callable[..., Any]) -> None:
         assert 0 < thought < usage["completion_tokens"]
     assert "reasoning" not in hidden["choices"][0]["message"]
     assert hidden["choices"][0]["message"]["content"] == "Now."
+
+
+@pytest.mark.parametrize(
+    ("end", "calls", "text"),
+    [
+        (("stop", "x"), ["weather"], ""),  # a text that the request gives
+        (("length", None), ["weather"], ""),
+        (("stop", 7), [], '{"name": "weather", "arguments":'),  # the model's own end
+    ],
+)
+def test_a_stop_within_a_call_cuts_it(end: Any, calls: list[str], text: str) -> None:
+    found = Sample(Reader(Dialect(calls=CALLS["hermes"]), tools=TOOLS))
+    parts = found.take(
+        Delta("a", 0, '<tool_call>{"name": "weather", "arguments":', (1,), None, *end)
+    )
+    assert [part.text for part in parts if part.kind == "call"] == calls
+    assert "".join(found.texts) == text and found.end == end
+
+
+def test_thinking_that_is_left_out_is_not_told_of(folder: Path, says: Callable[..., Any]) -> None:
+    with says("<think>Hm.</think>Yes.") as server:
+        for field in ("logprobs", "return_token_ids"):
+            refused = server.chat(include_reasoning=False, **{field: True})
+            assert refused.status_code == 400 and f"with {field} is not" in refused.text
+            assert refused.json()["error"]["param"] == "include_reasoning"
+            assert server.chat(max_tokens=2, **{field: True}).status_code == 200
+    sample = Sample(Reader(Dialect(THINKINGS["qwen3"]), opened=True), hidden=True, marks=(7, 8))
+    entry = [(TokenLogprob(token, -1.0, 1, "a"),) for token in range(9)]
+    for text, tokens, shown in (
+        ("Hm", (1, 2), ()),
+        ("</think>Y", (8, 3), (3,)),
+        ("es<think>", (4, 7), (4,)),
+        ("a</think>b", (5, 8, 6), (6,)),
+    ):
+        scores = tuple(entry[token] for token in tokens)
+        parts = sample.take(Delta("a", 0, text, tokens, scores))
+        assert all(part.kind == "text" for part in parts)
+        assert tuple(sample.new_tokens) == shown
+        assert [each[0].token for each in sample.new_entries] == list(shown)
+    assert sample.tokens == [3, 4, 6] and len(sample.entries) == 3
+    assert sample.thinking_tokens == 6
 
 
 def test_a_parser_by_name(says: Callable[..., Any]) -> None:
@@ -203,6 +249,18 @@ def test_tools_that_are_not_to_be_used(family: tuple[str, Served]) -> None:
     plain = server.chat(max_tokens=8, seed=1).json()
     assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
     assert "tool_calls" not in answer["choices"][0]["message"]
+
+
+def test_a_budget_of_messages_is_kept_where_it_can_be(family: tuple[str, Served]) -> None:
+    name, server = family
+    talk = [{"role": "user", "content": "hello"}]
+    thinking = {"type": "enabled", "budget_tokens": 2}
+    body = {"messages": talk, "max_tokens": 40, "thinking": thinking}
+    answer = server.post("/v1/messages", body)
+    assert answer.status_code == 200, answer.text
+    if name == "deepseek_r1":  # whose prompt begins to think
+        assert answer.json()["content"][0]["type"] == "thinking"
+        assert len(answer.json()["content"]) == 2, "the budget ends it"
 
 
 def test_a_form_begins_where_thinking_ends(family: tuple[str, Served]) -> None:

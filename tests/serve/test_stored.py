@@ -143,7 +143,7 @@ def test_the_items_of_an_answer(server: Served) -> None:
     assert [each["content"] for each in rest["data"]] == ["a"] and not rest["has_more"]
     ahead = server.client.get(path, params={"order": "asc"}).json()
     assert [each["content"] for each in ahead["data"]] == ["a", "b", "c"]
-    for bad in ({"limit": 0}, {"limit": "x"}, {"limit": 101}, {"order": "up"}):
+    for bad in ({"limit": 0}, {"limit": "x"}, {"limit": 101}, {"order": "up"}, {"after": "x"}):
         refused = server.client.get(path, params=bad)
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == next(iter(bad))

@@ -110,15 +110,37 @@ def minimax(calls: Sequence[Call]) -> str:
     return f"<minimax:tool_call>\n{''.join(parts)}</minimax:tool_call>" if parts else ""
 
 
+def dsml(section: str) -> Write:
+    def write(calls: Sequence[Call]) -> str:
+        parts = []
+        for name, given in calls:
+            values = "\n".join(
+                f'<｜DSML｜parameter name="{key}" string="{str(isinstance(value, str)).lower()}">'
+                f"{plain(value)}</｜DSML｜parameter>"
+                for key, value in given.items()
+            )
+            parts.append(f'<｜DSML｜invoke name="{name}">\n{values}\n</｜DSML｜invoke>\n')
+        return f"<｜DSML｜{section}>\n{''.join(parts)}</｜DSML｜{section}>" if parts else ""
+
+    return write
+
+
+def arguments(given: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>\n"
+        for key, value in given.items()
+    )
+
+
+def hunyuan(calls: Sequence[Call]) -> str:
+    parts = [
+        f"<tool_call>{name}<tool_sep>\n{arguments(given)}</tool_call>\n" for name, given in calls
+    ]
+    return f"<tool_calls>\n{''.join(parts)}</tool_calls>" if parts else ""
+
+
 def glm(calls: Sequence[Call]) -> str:
-    parts = []
-    for name, given in calls:
-        values = "".join(
-            f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>\n"
-            for key, value in given.items()
-        )
-        parts.append(f"<tool_call>{name}\n{values}</tool_call>")
-    return "\n".join(parts)
+    return "\n".join(f"<tool_call>{name}\n{arguments(given)}</tool_call>" for name, given in calls)
 
 
 def gemma_value(value: Any, quote: str) -> str:
@@ -180,9 +202,12 @@ WRITERS: dict[str, tuple[Write, bool]] = {
         True,
     ),
     "deepseek_v31": (deepseek("{name}<｜tool▁sep｜>{given}"), True),
+    "deepseek_v32": (dsml("function_calls"), True),
+    "deepseek_v4": (dsml("tool_calls"), True),
     "minimax_m2": (minimax, True),
     "seed_oss": (functions("<seed:tool_call>", "</seed:tool_call>"), True),
     "qwen3_coder": (functions("<tool_call>", "</tool_call>"), True),
+    "hy_v3": (hunyuan, True),
     "glm45": (glm, True),
     "mistral": (a_list("[TOOL_CALLS]"), True),
     "mistral_v11": (mistral_v11, True),
@@ -190,6 +215,7 @@ WRITERS: dict[str, tuple[Write, bool]] = {
     "command_r": (cohere("Action: ```json\n", "\n```"), True),
     "nemotron": (a_list("<TOOLCALL>", "</TOOLCALL>"), True),
     "phi4_mini": (a_list("<|tool_call|>", "<|/tool_call|>"), True),
+    "hunyuan_a13b": (a_list("<tool_calls>", "</tool_calls>"), True),
     "functools": (a_list("functools"), True),
     "granite_list": (a_list("<|tool_call|>"), True),
     "granite": (a_list("<tool_call>", "</tool_call>"), True),

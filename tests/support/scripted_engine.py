@@ -1,7 +1,8 @@
 """An engine without a model for tests of the server: tokens follow from prompt, seed and position.
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
-`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
+`max_waiting` requests, `context`, `says` (the text of every answer), `ends` (whether an answer
+ends where that text does), `hold` (a file: while it
 exists a sample gets no more tokens than it says; if it is empty, than `hold_after`, none unless
 given), `hang` (a file: the first engine with work that finds it removes it, and its step never
 ends), `fail` (a word: the engine refuses to start with it), `dies` (a file: the engine's process
@@ -60,14 +61,22 @@ def text_of(token: int) -> str:
 
 class Running:
     def __init__(
-        self, work: Work, on_delta: Callable[[Delta], None], context: int, says: str, reads: int
+        self,
+        work: Work,
+        on_delta: Callable[[Delta], None],
+        context: int,
+        says: str,
+        reads: int,
+        ends: bool,
     ) -> None:
         self.work, self.on_delta, self.says = work, on_delta, says
         self.reads, self.done = reads, 0
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
         most = LENGTH if work.params.max_tokens is None else work.params.max_tokens
-        self.limit = min(most, context - len(work.prompt))
+        whole = -(-len(says) // PIECE) if ends else context
+        self.limit = min(most, context - len(work.prompt), whole)
+        self.end = "stop" if self.limit == whole else "length"
         self.scores = None if any(work.known) else scores(work)
         self.cancelled = False
 
@@ -147,7 +156,7 @@ class Running:
                     self.text(token, len(self.tokens[at]) - 1),
                     (token,),
                     None if top is None else (entry,),
-                    "length" if ended else None,
+                    self.end if ended else None,
                     None,
                     self.final() if ended and at == live[-1] else None,
                     self.scores,
@@ -189,7 +198,7 @@ class ScriptedEngine:
         self.vocabulary = int(options.get("vocabulary", VOCABULARY))
         self.context = int(options.get("context", 512))
         self.says = str(options.get("says", ""))
-        self.reads = int(options.get("reads", 0))
+        self.reads, self.ends = int(options.get("reads", 0)), bool(options.get("ends"))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.hold_after = int(options.get("hold_after", 0))
         self.hang = Path(options["hang"]) if options.get("hang") else None
@@ -213,7 +222,8 @@ class ScriptedEngine:
             if self.log is not None:
                 with self.log.open("a") as file:
                     file.write(f"{'-'.join(map(str, work.prompt))}\n")
-            self.requests[work.id] = Running(work, on_delta, self.context, self.says, self.reads)
+            own = self.context, self.says, self.reads, self.ends
+            self.requests[work.id] = Running(work, on_delta, *own)
             self.asked.set()
 
     def cancel(self, id: str) -> bool:

@@ -90,6 +90,17 @@ def make(folder: Path, family: str, *, tokens: bool = True) -> Path:
     """
     given = FAMILIES[family]
     tiny.make(folder, "llama", vocab_size=400, max_position_embeddings=1024)
+    write_tokenizer(folder, given.special, given.plain if tokens else ())
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    settings_path = folder / "tokenizer_config.json"
+    settings = json.loads(settings_path.read_text())
+    settings["chat_template"] = given.template
+    settings_path.write_text(json.dumps(settings))
+    return folder
+
+
+def write_tokenizer(folder: Path, special: Sequence[str], plain: Sequence[str] = ()) -> None:
+    """Write the tiny tokenizer, with marks that are tokens."""
     tiny.write_tokenizer(folder)
     path = folder / "tokenizer.json"
     found = json.loads(path.read_text())
@@ -97,18 +108,11 @@ def make(folder: Path, family: str, *, tokens: bool = True) -> Path:
     ident = max(
         max(found["model"]["vocab"].values()), *(each["id"] for each in found["added_tokens"])
     )
-    plain = given.plain if tokens else ()
-    for marks, special in ((given.special, True), (plain, False)):
+    for marks, kept in ((special, True), (plain, False)):
         for mark in marks:
             assert mark not in ends
             ident += 1
             flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-            own = {"id": ident, "content": mark, "special": special, **flags}
+            own = {"id": ident, "content": mark, "special": kept, **flags}
             found["added_tokens"].append(own)
     path.write_text(json.dumps(found))
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    settings_path = folder / "tokenizer_config.json"
-    settings = json.loads(settings_path.read_text())
-    settings["chat_template"] = given.template
-    settings_path.write_text(json.dumps(settings))
-    return folder

@@ -10,7 +10,15 @@ from suffice.dialects.other_forms import Braced, Pythonic, Tagged
 from suffice.errors import unknown
 
 _LIST = Json(listed=True)
-_TOOL_NAME = Json(name="tool_name", arguments=("parameters",), listed=True)
+_TOOL_NAME = Json("tool_name", ("parameters",), listed=True, ident="tool_call_id")
+_DSML = Tagged(
+    name_end='">',
+    key='<｜DSML｜parameter name="',
+    key_end='"',
+    close="</｜DSML｜parameter>",
+    said=(' string="true">', ' string="false">'),
+    lines=False,
+)
 _FUNCTION = Tagged(name_end=">", key="<parameter=", key_end=">", close="</parameter>")
 
 THINKINGS = {
@@ -75,6 +83,22 @@ CALLS = {
             signs=("<｜tool▁call▁begin｜>",),
         ),
         Calls(
+            "deepseek_v32",
+            _DSML,
+            '<｜DSML｜invoke name="',
+            "</｜DSML｜invoke>",
+            ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            signs=("｜DSML｜", "function_calls>"),
+        ),
+        Calls(
+            "deepseek_v4",
+            _DSML,
+            '<｜DSML｜invoke name="',
+            "</｜DSML｜invoke>",
+            ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+            signs=("｜DSML｜",),
+        ),
+        Calls(
             "minimax_m2",
             Tagged(name_end='">', key='<parameter name="', key_end='">', close="</parameter>"),
             '<invoke name="',
@@ -97,6 +121,17 @@ CALLS = {
             "</function>",
             ("<tool_call>", "</tool_call>"),
             signs=("<function=", "<parameter="),
+        ),
+        Calls(
+            "hy_v3",
+            Tagged(
+                *("<tool_sep>", "<arg_key>", "</arg_key>", "</arg_value>", "<arg_value>"),
+                lines=False,
+            ),
+            "<tool_call>",
+            "</tool_call>",
+            ("<tool_calls>", "</tool_calls>"),
+            signs=("<tool_sep>",),
         ),
         Calls(
             "glm45",
@@ -139,6 +174,7 @@ CALLS = {
             "<|/tool_call|>",
             signs=("<|tool_call|>", "<|/tool|>"),
         ),
+        Calls("hunyuan_a13b", _LIST, "<tool_calls>", "</tool_calls>", signs=("<tool_calls>[",)),
         Calls("functools", _LIST, "functools", signs=("functools[",)),
         Calls("granite_list", _LIST, "<|tool_call|>", signs=("<|tool_call|>",)),
         Calls(
@@ -166,7 +202,7 @@ CALLS = {
         Calls("pythonic", Pythonic(), "<|python_tag|>", bare=True, signs=("[func_name1(",)),
         Calls(
             "llama3",
-            Json(),
+            Json(arguments=("parameters", "arguments")),
             "<|python_tag|>",
             bare=True,
             between=";",
@@ -184,13 +220,13 @@ HARMONY = Dialect(
 _HARMONY_NAMES = {"harmony", "gpt_oss", "openai_gptoss", "openai"}
 _RESPONSE = (
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    *("<response>", "</response>"),
+    *("<response>", "</response>", "<answer>", "</answer>", "助手："),
 )
 # vLLM's names for dialects that have another here.
 SAME = {
     **dict.fromkeys(("deepseek_v3_thinking", "glm45", "smollm3", "minimax_m2", "step3"), "qwen3"),
     **dict.fromkeys(("nemotron_v3", "holo2", "hunyuan_a13b", "ernie45", "kimi_k2"), "qwen3"),
-    "deepseek_v3": "qwen3",
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "deepseek_v4", "hy_v3"), "qwen3"),
     "minimax_m2_append_think": "deepseek_r1",
     "cohere_command3": "cohere",
     "llama3_json": "llama3",

@@ -12,6 +12,7 @@ from suffice.dialects.source import Source, json_value, marks_of, quoted_text
 
 _IDENTS = ("id", "type", "tool_call_id", "call_id")  # keys of a call that are no argument
 _IDENT = re.compile(r'"[\w\-.:]*"|\d+|null', re.ASCII)
+_PLAIN = re.compile(r'"[\w\-.: ]*"|-?[\d.]+|null|true|false', re.ASCII)
 
 
 @dataclass
@@ -26,11 +27,12 @@ class _Object:
 
 @dataclass(frozen=True)
 class Json:
-    """{"name": "f", "arguments": {...}}, or a list of such objects."""
+    """{"name": "f", "arguments": {...}}, or a list of such objects; `ident` may come first."""
 
     name: str = "name"
     arguments: tuple[str, ...] = ("arguments", "parameters")
     listed: bool = False
+    ident: str = ""
     marks: tuple[str, ...] = ()
 
     @property
@@ -97,11 +99,14 @@ class Json:
                 return (yield from self._arguments(source, sink, own))
             own.held = yield from _held(source, sink)
             return own.held is not None
-        if label not in _IDENTS:
+        # Of a call that has begun, other keys say nothing that a client could be told.
+        if label not in _IDENTS and not (own.begun and label and label.isascii()):
             return False
         parts: list[str] = []
         whole = yield from json_value(source, parts.append, sink.stops)
         value = "".join(parts)
+        if own.begun:
+            return whole and _PLAIN.fullmatch(value) is not None
         if label != "type":
             own.ident = _unquoted(value)
         return whole and _IDENT.fullmatch(value) is not None
@@ -216,14 +221,17 @@ def _unquoted(text: str) -> str:
 
 
 def _held(source: Source, sink: Sink) -> Generator[None, None, str | None]:
-    """Read whole arguments; None if they are not whole."""
+    """Read whole arguments; None if they are not whole, or no object."""
     parts: list[str] = []
     whole = yield from json_value(source, parts.append, sink.stops)
     return _object("".join(parts)) if whole else None
 
 
-def _object(text: str) -> str:
-    """Return arguments as a JSON object: some models write it as a text, or null for none."""
-    if text.startswith('"'):
-        return _unquoted(text)
-    return "{}" if text == "null" else text
+def _object(text: str) -> str | None:
+    """Return arguments as a JSON object; None if they are none.
+
+    Some models write it as a text, or null or no text for none.
+    """
+    own = _unquoted(text).strip()
+    own = "{}" if own in ("", "null") else own
+    return own if own.startswith("{") and own.endswith("}") else None

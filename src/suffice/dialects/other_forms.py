@@ -30,7 +30,8 @@ class Tagged:
     """A name, and each parameter between tags.
 
     A parameter whose schema is a text's is one, whatever it looks like; others are JSON if they can
-    be. `lines` says that a line break after a value's opening and before its closing is the tags'.
+    be. `said` is what follows a key and says that the value is a text, or another value. `lines`
+    says that a line break after a value's opening and before its closing is the tags'.
     """
 
     name_end: str
@@ -38,13 +39,14 @@ class Tagged:
     key_end: str
     close: str
     value: str = ""
+    said: tuple[str, str] = ("", "")
     lines: bool = True
     first: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """See `Form`."""
-        found = (self.key, self.key_end, self.value, self.close)
+        found = (self.name_end, self.key, self.key_end, self.value, self.close)
         return tuple(mark for mark in found if len(mark) > len('">') or not mark.isascii())
 
     def read(self, source: Source, sink: Sink) -> Read:
@@ -85,10 +87,16 @@ class Tagged:
         key = "".join(parts).strip()
         sink.add(f"{json.dumps(key, ensure_ascii=False)}: ")
         closes = (f"\n{self.close}", self.close) if self.lines else (self.close,)
+        kinds = kinds_of(schemas.get(key))
+        says_text, says_other = self.said
+        text = not kinds or kinds == {"string"}
+        if says_text and (yield from source.starts(says_text)):
+            text |= "string" in kinds
+        elif says_other and (yield from source.starts(says_other)):
+            text &= bool(kinds)
         if self.lines:
             yield from source.starts("\n")
-        kinds = kinds_of(schemas.get(key))
-        if not kinds or kinds == {"string"}:
+        if text:
             sink.add('"')
             add = _adding(sink)
             if not (yield from text_until(source, closes, add, sink.stops)):

@@ -54,13 +54,17 @@ class Reader:
         opened: bool = False,
         tools: Mapping[str, Any] | None = None,
         obliged: Sequence[str] = (),
+        held: bool = False,
+        several: bool = True,
     ) -> None:
         """Begin an answer.
 
         `dialect` is spelled as the model's texts are. `opened` says that the prompt has begun the
         thinking. `tools` are the schemas of parameters by name; without them there are no calls.
         `obliged` are tools, one of them called because a grammar makes sure: then nothing of the
-        answer is text, however it ends.
+        answer is text, however it ends. `held` says that a grammar holds calls to their tools,
+        which begins where thinking ends: within thinking there are none then. Unless there may be
+        `several`, all calls but the first are left out.
         """
         self.calls = 0
         self.broken = False
@@ -69,9 +73,12 @@ class Reader:
         self._dialect = dialect
         self._tools = tools
         self._obliged = tuple(obliged)
+        self._held = held or bool(obliged)
+        self._several = several
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
-        self._filled = False  # whether the call of a message has arguments
+        self._coming = ""  # the tool that a message is to, before its arguments
+        self._calls_now = self._filled = False  # whether a message is a call, and has arguments
         self._rest = ""  # what is neither thinking nor a call, if one must be made
         self._called = False  # whether a mark of calls was there
         thinking = dialect.thinking
@@ -125,6 +132,8 @@ class Reader:
 
     def _put(self, kind: Kind, text: str, call: int = 0, ident: str = "") -> None:
         """Add a part, or to the last one if it goes on."""
+        if call and not self._several:
+            return
         if kind != "call" and self._found:
             before = self._found[-1]
             if before.kind == kind and before.call == call:
@@ -195,7 +204,7 @@ class Reader:
             self._marked()
             if mark is None or mark == thinking.close or mark in self._dialect.dropped:
                 break
-            calls_here = calls is not None and mark == calls.begin and not self._obliged
+            calls_here = calls is not None and mark == calls.begin and not self._held
             if calls_here and (yield from self._call()):
                 break
             self._spaces, self._skips = spaces, False
@@ -283,6 +292,9 @@ class Reader:
         before, self._filled = self.calls, False
         body = self._body(words[0] if words else "final", to[1] if to else "")
         mark = yield from self._source.until(marks, body)
+        if self._coming:
+            self._begin(self._coming, "")
+            self._coming = ""
         if self.calls > before:
             self.broken = mark is None and self._source.cut
             if not self.broken and not self._filled:
@@ -292,7 +304,7 @@ class Reader:
     def _body(self, channel: str, to: str) -> Callable[[str], None]:
         """Return what takes a message's text."""
         if to and self._tools is not None:
-            self._begin(to.removeprefix("functions.") or to, "")
+            self._coming = to.removeprefix("functions.") or to
             return self._arguments
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
         self.thinks = kind == "thinking"
@@ -301,7 +313,20 @@ class Reader:
         return lambda text: self._put(kind, text)
 
     def _arguments(self, text: str) -> None:
-        self._filled |= bool(text)
+        """Take a part of a message to a tool; one that is no JSON object is no call."""
+        if self._coming:
+            text = self._spaces + text
+            if not text.strip():
+                self._spaces = text
+                return
+            name, self._coming, self._spaces = self._coming, "", ""
+            self._calls_now = text.lstrip().startswith("{")
+            if self._calls_now:
+                self._begin(name, "")
+        if not self._calls_now:
+            self._put("thinking", text)
+            return
+        self._filled = True
         self._put("arguments", text, self.calls - 1)
 
 

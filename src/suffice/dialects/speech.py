@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from suffice.dialects.dialect import Dialect, Spelling
 from suffice.dialects.families import GENERIC, chosen
-from suffice.dialects.grammar import CallGrammar
+from suffice.dialects.grammar import AnswerGrammar, Held
 from suffice.dialects.reader import Reader
 from suffice.errors import InputError
 
@@ -86,11 +86,24 @@ class Speech:
         return self._variant(calls=calls)[0].token_ids
 
     def reader(
-        self, *, opened: bool, tools: Mapping[str, Any] | None, obliged: Sequence[str] = ()
+        self,
+        *,
+        opened: bool,
+        tools: Mapping[str, Any] | None,
+        held: Held | None = None,
+        several: bool = True,
     ) -> Reader:
-        """Return the reader of an answer; see `Reader`."""
+        """Return the reader of an answer whose calls are held to `held`; see `Reader`."""
         _, dialect = self._variant(calls=tools is not None)
-        return Reader(dialect, opened=opened, tools=tools, obliged=obliged)
+        obliged = tuple(held.schemas) if held is not None and held.must else ()
+        return Reader(
+            dialect,
+            opened=opened,
+            tools=tools,
+            obliged=obliged,
+            held=held is not None,
+            several=several,
+        )
 
     def opened(self, prompt: str, last: str | None = None) -> bool:
         """Whether a prompt ends within thinking; `last` is the message that it goes on with."""
@@ -103,30 +116,28 @@ class Speech:
             return False
         return thinking.always or prompt.rstrip().endswith(thinking.open.strip())
 
-    def grammar(
-        self, tools: Mapping[str, Any], options: Mapping[str, Any], *, several: bool
-    ) -> str:
-        """Return the grammar of calls that must be made, as Lark; `options` are of its JSON."""
-        spelling, dialect = self._variant(calls=True)
-        return CallGrammar(dialect, spelling.token_ids, options).text(tools, several=several)
+    def grammar(self, held: Held | None, form: str | None, *, opened: bool) -> str | None:
+        """Return llguidance's grammar of a whole answer; None if nothing holds it.
 
-    def framed(self, grammar: str) -> str:
-        """Return the grammar of a whole answer whose text obeys a grammar of llguidance.
-
-        It differs with channels alone: other thinking precedes what a grammar sees (see `limits`).
+        `held` are the tools that calls are held to, and `form` is the grammar of an answer's text.
+        `opened` says that the prompt has begun the thinking. Thinking that tokens tell from the
+        answer is no part of the grammar: it precedes it (see `limits`).
         """
-        if not self.dialect.channels:
-            return grammar
-        spelling, dialect = self._variant(calls=False)
-        return CallGrammar(dialect, spelling.token_ids, {}).final(grammar)
+        if held is None and form is None:
+            return None
+        spelling, dialect = self._variant(calls=held is not None)
+        whole = self._whole.values()
+        writer = AnswerGrammar(dialect, spelling.token_ids, whole, opened=opened)
+        return writer.text(held, form)
 
     def limits(
-        self, *, opened: bool, budget: int | None
-    ) -> tuple[bool, int | None, tuple[int, ...]] | None:
-        """Return what precedes an answer that obeys a grammar, or whose thinking has a `budget`.
+        self, *, opened: bool, budget: int | None, grammar: bool
+    ) -> tuple[bool, int | None, tuple[int, ...], int | None, bool] | None:
+        """Return what must be known of thinking that has a `budget`, or comes before a grammar.
 
-        That is whether it has begun, the token that opens it (None: none does), and those that
-        close it. None if nothing does.
+        That is whether it has begun, the token that opens it (None: none does), those that close
+        it, the budget (None: it has none), and whether the grammar describes the thinking as well.
+        None if nothing must be known. `grammar` says that the answer obeys one.
 
         Raises:
             InputError: The model's thinking can have no budget.
@@ -136,9 +147,13 @@ class Speech:
                 "no token tells this model's thinking from its answer: no budget ends it"
             )
         thinking = self.dialect.thinking
-        if thinking is None:
+        if thinking is None or (budget is None and not grammar):
             return None
-        return opened, self._whole.get(thinking.open), self._encoded(thinking.close)
+        within = thinking.close not in self._whole
+        if within and budget is None:
+            return None
+        opening = self._whole.get(thinking.open)
+        return opened, opening, self._encoded(thinking.close), budget, within
 
     def can_limit(self, *, opened: bool) -> bool:
         """Whether a budget of thinking can be kept: it has begun, or a token begins it."""

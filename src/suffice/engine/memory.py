@@ -146,7 +146,9 @@ class Memory:
     def _reused(self, entry: Entry, rows: int, request: Request) -> RunnerSequence | None:
         """Take an entry's cache over, or copy its first rows; None if there is no memory."""
         free = not (entry.running or entry.wanted)
-        if free and 2 * rows >= entry.sequence.cache.length:
+        # A prompt ends with the marks of the turn that it begins, which those who go on have not.
+        stays = entry.kept > rows + self.retained.least
+        if free and not stays and 2 * rows >= entry.sequence.cache.length:
             sequence: RunnerSequence = self.retained.take(entry)
         else:
             self.retained.touch(entry)
@@ -256,7 +258,8 @@ class Memory:
         """Keep a sequence for others that begin alike, or free it."""
         if request.kept is None and self._shares(request):
             tokens = self._shared_tokens(request, sample, sequence)
-            self.retained.add(tokens, sequence, self._group(request))
+            kept = len(request.tokens) if request.keeps else 0
+            self.retained.add(tokens, sequence, self._group(request), kept=kept)
         else:
             self._runner.close(sequence)
 

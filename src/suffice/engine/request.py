@@ -234,6 +234,7 @@ class Request:
         priority: int = 0,
         key: str = "",
         reuse: bool = False,
+        keeps: bool = False,
         technique: int = 0,
         adapter: int = -1,
         group: str = "",
@@ -248,7 +249,7 @@ class Request:
         self.kept = kept
         self.priority = priority
         self.key = key
-        self.reuse = reuse
+        self.reuse, self.keeps = reuse, keeps
         self.technique = technique  # of attention, by the runner's number
         self.adapter = adapter  # by its index; -1: none
         self.group = group  # whose kept keys and values it may use

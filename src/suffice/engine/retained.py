@@ -22,7 +22,7 @@ class Entry:
 
     `tokens` are those whose rows may serve any request that begins alike. `running`: a request uses
     the cache, so that its rows may be copied but not taken over. `wanted`: a parked request will
-    take it over again.
+    take it over again. `kept` are tokens that shall stay: who shares fewer copies them.
     """
 
     tokens: Tokens
@@ -30,6 +30,7 @@ class Entry:
     group: str = ""
     running: bool = False
     wanted: bool = False
+    kept: int = 0
 
     @property
     def ready(self) -> int:
@@ -100,13 +101,19 @@ class Retained:
         return entry
 
     def add(
-        self, tokens: Tokens, sequence: Any, group: str = "", *, wanted: bool = False
+        self,
+        tokens: Tokens,
+        sequence: Any,
+        group: str = "",
+        *,
+        wanted: bool = False,
+        kept: int = 0,
     ) -> Entry | None:
         """Keep a cache that is free now; return None if it was closed instead."""
         if not self.enabled or (len(tokens) < self.least and not wanted):
             self._close(sequence)
             return None
-        entry = Entry(tokens, sequence, group, wanted=wanted)
+        entry = Entry(tokens, sequence, group, wanted=wanted, kept=kept)
         if (tree := self._trees.get(group)) is not None:
             for shorter in list(tree.beginnings(tokens)):
                 if not shorter.running and not shorter.wanted:

@@ -129,6 +129,7 @@ class Engine:
             priority=work.priority,
             key=work.key,
             reuse=work.reuse,
+            keeps=work.keeps,
             group=work.group,
             technique=self._technique(work.attention),
             adapter=self._maker.adapter(work.adapter),

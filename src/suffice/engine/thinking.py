@@ -24,12 +24,15 @@ class Thinking:
         open: The token that begins it; None if none does.
         close: The text that ends it, as tokens.
         budget: Tokens after which it is ended; None for no limit.
+        within: Whether the grammar that the answer obeys describes the thinking, too: where text
+            ends it, a token may hold both the end of that text and the answer's beginning.
     """
 
     begun: bool
     open: int | None
     close: tuple[int, ...]
     budget: int | None = None
+    within: bool = False
 
 
 class Thought:
@@ -65,7 +68,7 @@ class Thought:
         if self._forced:
             words[:] = 0
             _allow(words, self._forced[0])
-        elif self._thinks or self._then is None:
+        elif self._then is None or (self._thinks and not self._facts.within):
             words[:] = 0xFFFFFFFF
             if self._thinks:
                 for token in self._ends:
@@ -78,16 +81,14 @@ class Thought:
     def advance(self, token: int) -> None:
         """See `Constraint`."""
         first, self._first = self._first, False
-        if self._thinks:
+        thought = self._thinks
+        if thought:
             self._think(token)
-        elif first and token == self._facts.open:
-            self._thinks = True
+        elif token == self._facts.open and (first or self._then is None):  # it thinks (again)
+            thought = self._thinks = True
             self._limit()
-        elif self._then is not None:
+        if self._then is not None and (self._facts.within or not thought):
             self._then.advance(token)
-        elif token == self._facts.open:  # it thinks again
-            self._thinks = True
-            self._limit()
 
     def _think(self, token: int) -> None:
         if self._forced:

@@ -34,6 +34,8 @@ class Work:
         attention: The text of a technique that the engine allows; None is its own.
         adapter: The name of one of the engine's adapters; None is the model itself.
         reuse: Whether it may use, and leave, keys and values that requests share.
+        keeps: Whether keys and values of its prompt shall stay for those who go on from it: others
+            that share less of it get a copy.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them. The
             prompt's log probabilities were given with the first of them, and are not again.
@@ -52,6 +54,7 @@ class Work:
     attention: str | None = None
     adapter: str | None = None
     reuse: bool = True
+    keeps: bool = False
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None

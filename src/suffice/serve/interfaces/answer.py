@@ -199,7 +199,7 @@ class Reply:
                     if self._plain and self._quick:
                         parts.append(self._piece(sample, delta, index))
                     else:
-                        parts += self._full(frames, sample, delta, index, found)
+                        parts += self._full(frames, sample, index, found)
                     if delta.finish_reason is not None:
                         parts.append(self._last(frames, sample, delta, index))
                 sample.characters += len(delta.text)
@@ -223,7 +223,7 @@ class Reply:
         sample = self._sample(ticket, delta.sample)
         if not self._plain:
             parts = self.take(ticket, delta)
-            return progress + b"".join(self._full(self._frames, sample, delta, index, parts))
+            return progress + b"".join(self._full(self._frames, sample, index, parts))
         found = self._piece(sample, delta, index)
         sample.characters += len(delta.text)
         return progress + found
@@ -260,25 +260,9 @@ class Reply:
         return self._sample(ticket, delta.sample).take(delta)
 
     @property
-    def tokens(self) -> list[int]:
-        """The tokens of the one sample so far."""
-        return self._sample(self.job.tickets[0], 0).tokens
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The calls of the one sample so far."""
-        return self._sample(self.job.tickets[0], 0).calls
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The one sample as a chat's message."""
-        return self._sample(self.job.tickets[0], 0).message
-
-    @property
-    def end(self) -> tuple[str | None, int | str | None]:
-        """Why the one sample has ended, and by which stop."""
-        sample = self._sample(self.job.tickets[0], 0)
-        return sample.reason, sample.stop_reason
+    def only(self) -> Sample:
+        """The sample of a request that has one."""
+        return self._sample(self.job.tickets[0], 0)
 
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
@@ -315,19 +299,19 @@ class Reply:
         self,
         frames: Frames,
         sample: Sample,
-        delta: Delta,
         index: int,
         parts: Sequence[Part],
     ) -> list[bytes]:
         """Return the chunks of a delta with all that was asked for."""
         more = self._more()
         found = [self._choice(index, **self._content(part)) for part in parts]
-        if not found and ((delta.tokens and self.top is not None) or self.body.return_token_ids):
+        tokens = sample.new_tokens
+        if not found and ((tokens and self.top is not None) or self.body.return_token_ids):
             found.append(self._choice(index, **self._content(Part("text", ""))))
         if found:
-            found[0]["logprobs"] = self._logprobs(delta.logprobs or (), sample.characters)
+            found[0]["logprobs"] = self._logprobs(sample.new_entries, sample.characters)
             if self.body.return_token_ids:
-                found[0]["token_ids"] = list(delta.tokens)
+                found[0]["token_ids"] = list(tokens)
         return [frames.choice(each, more) for each in found]
 
     def _content(self, part: Part) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from suffice.dialects.grammar import Held
 from suffice.dialects.speech import Speech, switch
 from suffice.engine.thinking import Thinking
 from suffice.errors import InputError
@@ -58,40 +59,61 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     return await reply.response(request)
 
 
-async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
+async def prepared(
+    front: Front,
+    body: Chat,
+    key: str,
+    prefix: str,
+    *,
+    budget_if_possible: bool = False,
+    keeps: bool = False,
+) -> Reply:
     """Hand a chat request to the engine; its id begins with the prefix.
+
+    `budget_if_possible` drops a budget of thinking that cannot be kept; `keeps` is of `Work`.
 
     Raises:
         Problem: It cannot be answered.
     """
     model = front.check_model(body.model)
-    check_chat(body)
-    tools = _tools(body)
     speech = front.text.speech
+    check_chat(body)
+    check_hidden(body, speech)
+    tools = _tools(body)
     with front.job(prefix, key, body.request_id) as job:
         found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
-        grammar = None
-        if tools.obliged or body.response_format is not None or body.structured_outputs is not None:
-            grammar, job.mailbox.form = await front.text.elsewhere(
-                lambda: structure(body, tools.grammar(speech), speech)
+        bound = Structure()
+        asks = body.response_format is not None or body.structured_outputs is not None
+        if asks or tools.binding:
+            bound = await front.text.elsewhere(
+                lambda: structure(body, tools, speech, opened=found.thinking)
             )
-        if grammar is not None:
-            await check(grammar, front.text.elsewhere, str(job.mailbox.form))
+        if bound.grammar is not None:
+            job.mailbox.form = bound.param
+            await check(bound.grammar, front.text.elsewhere, bound.param)
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
         scores = body.prompt_logprobs
-        own: dict[str, Any] = {"grammar": grammar, "logprobs": top, "prompt_logprobs": scores}
+        own: dict[str, Any] = {"logprobs": top, "prompt_logprobs": scores}
+        own |= {"grammar": bound.grammar, "keeps": keeps}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
-        thinking = thinking_of(speech, body, opened=found.thinking, grammar=grammar)
+        if budget_if_possible and not speech.can_limit(opened=found.thinking):
+            body.thinking_token_budget = None
+        holds = bound.grammar is not None
+        thinking = thinking_of(speech, body, opened=found.thinking, grammar=holds)
         given = works(front, job, [prompt], body, max_tokens=most, thinking=thinking, **own)
         front.submit(job, given)
         reader = None
         if speech.thinks or tools.used:
             reader = functools.partial(
-                speech.reader, opened=found.thinking, tools=tools.schemas, obliged=tools.obliged
+                speech.reader,
+                opened=found.thinking,
+                tools=tools.schemas,
+                held=bound.held,
+                several=tools.parallel,
             )
         shown: dict[str, Any] = {"reader": reader, "hidden": not body.include_reasoning}
         shown |= {"marks": speech.marks_of_thinking(), "scores": scores}
@@ -156,44 +178,67 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
     return {**facts, **(body.chat_template_kwargs or {})}
 
 
-def thinking_of(
-    speech: Speech, body: Chat, *, opened: bool, grammar: str | None
-) -> Thinking | None:
+def thinking_of(speech: Speech, body: Chat, *, opened: bool, grammar: bool) -> Thinking | None:
     """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
     Raises:
         Problem: The model's thinking can have no budget.
     """
     budget = body.thinking_token_budget
-    if grammar is None and budget is None:
-        return None
     try:
-        found = speech.limits(opened=opened, budget=budget)
+        found = speech.limits(opened=opened, budget=budget, grammar=grammar)
     except InputError as error:
         raise Problem("unsupported", str(error), param="thinking_token_budget") from None
-    return None if found is None else Thinking(*found, budget)
+    return None if found is None else Thinking(*found)
 
 
-def structure(body: Chat, calls: str | None, speech: Speech) -> tuple[str | None, str | None]:
-    """Return the grammar that the answer must follow and the field that asks for it, if any.
+class Structure(NamedTuple):
+    """What an answer must follow.
 
-    `calls` is that of tool calls which must be made.
+    Attributes:
+        grammar: llguidance's, None if there is none.
+        param: The field that asks for it.
+        held: The tools that its calls are held to, None if any may be called.
+    """
+
+    grammar: str | None = None
+    param: str = ""
+    held: Held | None = None
+
+
+def structure(body: Chat, tools: Tools, speech: Speech, *, opened: bool) -> Structure:
+    """Return what the answer must follow; `opened` says that the prompt has begun its thinking.
 
     Raises:
-        Problem: It is bad, or there are two.
+        Problem: It is bad, or two fields contradict each other.
     """
-    found, param = of_format(body.response_format), "response_format"
+    form, param = of_format(body.response_format), "response_format"
     if body.structured_outputs is not None:
-        if found is not None:
+        if form is not None:
             message = "response_format and structured_outputs contradict each other: give one"
             raise Problem("invalid_schema", message, param="structured_outputs")
-        found, param = body.structured_outputs.text(), "structured_outputs"
-    if calls is not None:
-        if found is not None:
-            message = "tool_choice asks for a call and another field for a form: give one"
-            raise Problem("invalid_schema", message, param="tool_choice")
-        return calls, "tools"
-    return (None, None) if found is None else (speech.framed(found), param)
+        form, param = body.structured_outputs.text(), "structured_outputs"
+    held = tools.held(form=form is not None)
+    if held is not None and held.must:
+        form = None  # which is of a text: the answer has none
+    grammar = speech.grammar(held, form, opened=opened)
+    return Structure(grammar, param if held is None else "tools", held)
+
+
+def check_hidden(body: Chat, speech: Speech) -> None:
+    """Refuse to leave thinking out of what is told of tokens where no token ends it.
+
+    Raises:
+        Problem: It is asked for.
+    """
+    told = body.logprobs or body.return_token_ids
+    if told and not body.include_reasoning and speech.thinks and not speech.marks_of_thinking():
+        name = "logprobs" if body.logprobs else "return_token_ids"
+        message = (
+            f"include_reasoning=false with {name} is not supported here: no token tells this "
+            "model's thinking from its answer"
+        )
+        raise Problem("unsupported", message, param="include_reasoning")
 
 
 def check_chat(body: Chat) -> None:

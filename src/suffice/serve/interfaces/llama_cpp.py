@@ -80,7 +80,7 @@ async def _answered(front: Front, request: Request, given: dict[str, Any], key: 
         whole = await reply.gathered(request)
     finally:
         front.finish(reply.job)
-    text, tokens = whole["choices"][0]["text"], reply.tokens
+    text, tokens = whole["choices"][0]["text"], reply.only.tokens
     return JSONResponse({**_chunk(text, tokens, body), **_end(reply), "stop": True})
 
 
@@ -129,7 +129,7 @@ def _chunk(text: str, tokens: list[int], body: Any) -> dict[str, Any]:
 
 def _end(reply: Reply) -> dict[str, Any]:
     """Return what the last line says."""
-    (reason, stop), counts = reply.end, usage(reply.job)
+    (reason, stop), counts = reply.only.end, usage(reply.job)
     word = stop if isinstance(stop, str) else ""
     kind = "limit" if reason == "length" else "word" if word else "eos"
     return {
@@ -166,7 +166,7 @@ class _Parts:
             self._begun = True
             text = "".join(part.text for part in parts)
             yield event(_chunk(text, [], self._reply.body)) if text else b""
-        end = _chunk("", self._reply.tokens, self._reply.body)
+        end = _chunk("", self._reply.only.tokens, self._reply.body)
         yield event({**end, **_end(self._reply), "stop": True})
 
 

@@ -14,10 +14,18 @@ from suffice.serve.interfaces.fields import Extras, Objects, Texts, checked, jso
 
 _IGNORED = (
     *("metadata", "service_tier", "betas", "context_management", "return_progress"),
-    *("cache_control", "speed", "inference_geo"),
+    *("speed", "inference_geo"),
 )
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class OutputConfig(BaseModel):
+    """`output_config`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    effort: str | None = None
+    format: dict[str, Any] | None = None
 
 
 class Messages(BaseModel):
@@ -35,8 +43,9 @@ class Messages(BaseModel):
     stream: bool | None = False
     tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
+    output_config: OutputConfig = OutputConfig()
     thinking: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
     suffice: Extras = Extras()
 
 
@@ -104,8 +113,8 @@ def chat_of(body: Messages) -> Chat:
         "top_k": body.top_k,
         "stream": body.stream,
         "suffice": body.suffice.model_dump(),
-        "response_format": _format((body.output_config or {}).get("format")),
-        "reasoning_effort": (body.output_config or {}).get("effort"),
+        "response_format": _format(body.output_config.format),
+        "reasoning_effort": body.output_config.effort,
         **_thinking(body.thinking),
     }
     last = messages[-1]
@@ -121,6 +130,17 @@ def chat_of(body: Messages) -> Chat:
     return checked(fields, Chat)
 
 
+def marked(body: Messages) -> bool:
+    """Whether a mark says that what precedes it shall stay kept, in messages.
+
+    What precedes a mark in the system's text stays without it: all that begins so shares it.
+    """
+    contents = [message.get("content") for message in body.messages]
+    blocks = [block for each in contents if isinstance(each, list) for block in each]
+    marks = [block.get("cache_control") for block in blocks if isinstance(block, dict)]
+    return any(each is not None for each in (body.cache_control, *marks))
+
+
 def _lasting(system: str | list[dict[str, Any]]) -> Any:
     """Return the system's text without the block that Claude Code changes with every request.
 
@@ -131,11 +151,10 @@ def _lasting(system: str | list[dict[str, Any]]) -> Any:
     return [block for block in system if not str(block.get("text", "")).startswith(_BILLING)]
 
 
-def _format(given: Any) -> dict[str, Any] | None:
+def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if given is None:
         return None
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind != "json_schema" or not isinstance(given.get("schema"), (dict, bool)):
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), (dict, bool)):
         must = "must be {'type': 'json_schema', 'schema': {...}}"
         message = f"output_config.format: {must}, not {brief(given)}"
         raise Problem("invalid_schema", message, param="output_config")
@@ -158,7 +177,8 @@ def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:
         message = f"tools[{at}]: must have a name and an input_schema"
         raise Problem("unsupported", message, param="tools")
     own = {"name": tool.get("name"), "description": tool.get("description", "")}
-    return {"type": "function", "function": {**own, "parameters": tool["input_schema"]}}
+    own |= {"parameters": tool["input_schema"], "strict": tool.get("strict")}
+    return {"type": "function", "function": own}
 
 
 def _choice(given: Mapping[str, Any]) -> tuple[Any, bool]:

@@ -18,7 +18,14 @@ from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.arguments import arguments_of
 from suffice.serve.interfaces.chat import counted, prepared
 from suffice.serve.interfaces.costs import costs, usage
-from suffice.serve.interfaces.message_request import Create, Messages, chat_of, left_out, read
+from suffice.serve.interfaces.message_request import (
+    Create,
+    Messages,
+    chat_of,
+    left_out,
+    marked,
+    read,
+)
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -31,9 +38,9 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         body = read(raw, Create, allow_unknown=front.settings.allow_unknown_fields)
         chat = chat_of(body)
         with blamed(_NAMES, before=body.system is not None):
-            if not front.text.speech.can_limit(opened=False):
-                chat.thinking_token_budget = None  # Claude Code has one for every model
-            reply = await prepared(front, chat, key, "msg")
+            # Claude Code has a budget for every model.
+            own = {"budget_if_possible": True, "keeps": marked(body)}
+            reply = await prepared(front, chat, key, "msg", **own)
         if body.stream:
             parts = _Parts(reply, left_out(body))
             return EventStream(front, reply.job, parts.events(), b"", parts.quick)
@@ -122,7 +129,11 @@ class _Parts:
         async for parts in reply.parts():
             yield b"".join(self._of(parts)) or _named({"type": "ping"})
         yield b"".join(self._closed())
-        stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
+        stopped = {
+            "type": "message_delta",
+            "delta": _stopped(*reply.only.end),
+            "usage": _usage(reply),
+        }
         stopped |= costs(reply.job)
         yield _named(stopped) + _named({"type": "message_stop"})
 

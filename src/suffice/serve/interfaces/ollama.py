@@ -24,6 +24,7 @@ from suffice.serve.interfaces.arguments import arguments_of
 from suffice.serve.interfaces.chat import prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import checked, read_object
+from suffice.serve.interfaces.logprobs import of_chat
 from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, keep, named
 from suffice.serve.processes.pending import Ticket
 
@@ -120,7 +121,7 @@ class _Lines:
     def __init__(self, reply: Reply, shape: _Shape) -> None:
         self._reply, self._shape = reply, shape
         self._begun = False
-        self._shown = 0  # calls
+        self._shown = self._told = 0  # calls, and tokens whose log probabilities were told
 
     def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
         """Return the lines of a delta; None if none has begun."""
@@ -135,10 +136,18 @@ class _Lines:
             yield b"".join(map(_line, self._of(parts)))
         calls = self._calls(last=True)
         rest = _line(self._shape.line(calls=calls)) if calls else b""
-        yield rest + _line({**self._shape.line(), **self._end()})
+        yield rest + _line({**self._shape.line(), **self._end(), **self._logprobs()})
+
+    def _logprobs(self) -> dict[str, Any]:
+        """Return the field of log probabilities of tokens that were not told of, if asked for."""
+        top, entries = self._reply.top, self._reply.only.entries[self._told :]
+        self._told += len(entries)
+        if top is None or not entries:
+            return {}
+        return {"logprobs": of_chat(self._reply.front.text, entries, top)["content"]}
 
     def _of(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        found = []
+        found: list[dict[str, Any]] = []
         for part in parts:
             if part.kind == "text":
                 found.append(self._shape.line(part.text))
@@ -146,11 +155,13 @@ class _Lines:
                 found.append(self._shape.line(thinking=part.text))
             elif part.kind == "call" and (calls := self._calls(last=False)):
                 found.append(self._shape.line(calls=calls))
+        if found:
+            found[-1] |= self._logprobs()
         return found
 
     def _calls(self, *, last: bool) -> list[dict[str, Any]]:
         """Return calls that are whole and were not shown."""
-        known = self._reply.calls
+        known = self._reply.only.calls
         end = len(known) if last else len(known) - 1
         found = [_call(call) for call in known[self._shown : end]]
         self._shown = max(self._shown, end)
@@ -158,13 +169,14 @@ class _Lines:
 
     def whole(self) -> dict[str, Any]:
         """Return the whole answer as one line."""
-        message = self._reply.message
+        message = self._reply.only.message
         calls = [_call(call) for call in message.get("tool_calls", ())]
         thinking = message.get("reasoning_content", "")
-        return {**self._shape.line(message["content"] or "", thinking, calls), **self._end()}
+        line = self._shape.line(message["content"] or "", thinking, calls)
+        return {**line, **self._end(), **self._logprobs()}
 
     def _end(self) -> dict[str, Any]:
-        job, (reason, _) = self._reply.job, self._reply.end
+        job, reason = self._reply.job, self._reply.only.reason
         times, tokens = costs(job)["timings"], usage(job)
         prompt, decode = (int(_MS * times[name]) for name in ("prompt_ms", "predicted_ms"))
         return {

@@ -53,6 +53,8 @@ class Request(BaseModel):
     options: dict[str, Any] | None = None
     keep_alive: str | int | float | None = None
     think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     truncate: bool | None = None
     shift: bool | None = None
 
@@ -125,6 +127,8 @@ def chat_of(front: Front, body: Talk | Generate) -> Chat:
         "model": named(front, body.model),
         "stream": bool(body.stream),
         "response_format": _format(body.format),
+        "logprobs": body.logprobs,
+        "top_logprobs": body.top_logprobs,
         **_thinking(body.think),
         **options_of(front, body.options or {}),
     }

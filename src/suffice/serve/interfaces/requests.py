@@ -74,6 +74,7 @@ def works(
     max_tokens: int | None,
     grammar: str | None = None,
     thinking: Thinking | None = None,
+    keeps: bool = False,
     **own: Any,
 ) -> list[wire.Submit]:
     """Return the engine's requests, one for each prompt; set the job's copies.
@@ -89,7 +90,7 @@ def works(
     )
     progress = bool(body.stream and body.return_progress)
     traits: dict[str, Any] = {"grammar": grammar, "thinking": thinking, "progress": progress}
-    return _works(front, job, prompts, body, params=params, **traits)
+    return _works(front, job, prompts, body, params=params, keeps=keeps, **traits)
 
 
 def readings(

@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from suffice.errors import brief
 from suffice.serve.errors import Problem
 from suffice.serve.interfaces.chat import Chat
-from suffice.serve.interfaces.fields import Extras, Objects, checked, json_kind, read_object
+from suffice.serve.interfaces.fields import (
+    Extras,
+    Objects,
+    Texts,
+    checked,
+    json_kind,
+    read_object,
+)
 from suffice.serve.interfaces.response_tools import Asked, earlier
 
 _IGNORED = ("prompt_cache_options", "client_metadata", "return_progress")
@@ -41,6 +48,13 @@ _FORMS = (
 )
 
 
+class StreamOptions(BaseModel):
+    """`stream_options`: nothing is added to events that hides how long they are."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    include_obfuscation: bool = False
+
+
 class Responses(BaseModel):
     """The fields of a request."""
 
@@ -51,7 +65,10 @@ class Responses(BaseModel):
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_p: float | None = None
+    seed: int | None = None
+    stop: str | Texts | None = None
     stream: bool | None = False
+    stream_options: StreamOptions | None = None
     text: dict[str, Any] | None = None
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -120,23 +137,18 @@ def chat_of(body: Responses, before: Sequence[Any] = ()) -> tuple[Chat, Asked]:
         "model": body.model,
         "messages": messages,
         "max_tokens": body.max_output_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
+        **{name: getattr(body, name) for name in ("temperature", "top_p", "seed", "stop")},
         "stream": body.stream,
+        "stream_options": None if body.stream_options is None else {},
         "response_format": _format((body.text or {}).get("format")),
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": (body.reasoning or {}).get("effort"),
         "verbosity": (body.text or {}).get("verbosity"),
         "suffice": body.suffice.model_dump(),
     }
-    choice = body.tool_choice
-    if isinstance(choice, dict):
-        choice = {"type": "function", "function": {"name": choice.get("name")}}
     if asked.functions:
         fields["tools"] = asked.functions
-    elif choice == "auto" or (choice == "required" and body.tools):  # all are left out
-        choice = None
-    return checked({**fields, "tool_choice": choice}, Chat), asked
+    return checked({**fields, "tool_choice": asked.choice(body.tool_choice)}, Chat), asked
 
 
 def _add(messages: list[dict[str, Any]], own: dict[str, Any]) -> None:
@@ -150,7 +162,8 @@ def _add(messages: list[dict[str, Any]], own: dict[str, Any]) -> None:
             messages[-1] = {**last, "tool_calls": own["tool_calls"]}
             return
         if not last["content"] and "tool_calls" not in last:  # thinking alone
-            messages[-1] = {**last, **own}
+            thoughts = [each.get("reasoning_content") for each in (last, own)]
+            messages[-1] = {**last, **own, "reasoning_content": "\n".join(filter(None, thoughts))}
             return
     messages.append(own)
 

@@ -100,7 +100,7 @@ class Asked:
         if not isinstance(tool.get("name"), str):
             raise Problem("invalid_value", f"{where}: the tool has no name", param="tools")
         origin = Origin(tool["name"], namespace, kind == "custom")
-        own = {key: tool[key] for key in ("description", "parameters") if key in tool}
+        own = {key: tool[key] for key in ("description", "parameters", "strict") if key in tool}
         if origin.custom:
             own["parameters"] = _TEXT
         self.functions.append({"type": "function", "function": {"name": origin.function, **own}})
@@ -119,6 +119,28 @@ class Asked:
     def item(self, call: str, function: str, arguments: str, status: str) -> Entries:
         """Return the item of a call, as far as its arguments have come."""
         return self.origin(function).item(call, arguments, status)
+
+    def choice(self, given: Any) -> Any:
+        """Return a choice among these tools as a chat has it, without what is left out."""
+        if not isinstance(given, Mapping):
+            gone = given == "auto" or (given == "required" and self.left_out)
+            return None if gone and not self.functions else given
+        if given.get("type") != "allowed_tools":
+            return self._function(given)
+        tools, mode = given.get("tools"), given.get("mode")
+        kept = [
+            self._function(each)
+            for each in (tools if isinstance(tools, list) else ())
+            if not isinstance(each, Mapping) or each.get("type") in ("function", "custom")
+        ]
+        if tools and not kept and mode == "auto":  # none of these can be called here
+            return "none"
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": kept}}
+
+    @staticmethod
+    def _function(given: Any) -> Entries:
+        name = given.get("name") if isinstance(given, Mapping) else None
+        return {"type": "function", "function": {"name": name}}
 
     @property
     def metadata(self) -> dict[str, str]:

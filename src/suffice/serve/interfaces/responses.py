@@ -120,7 +120,7 @@ def listed(found: Stored, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the items that a kept answer was asked, a page of them.
 
     Raises:
-        Problem: `limit` or `order` has another form.
+        Problem: `limit` or `order` has another form, or `after` is no item's id.
     """
     limit, order = query.get("limit", "20"), query.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MOST_ITEMS):
@@ -131,7 +131,12 @@ def listed(found: Stored, query: Mapping[str, str]) -> dict[str, Any]:
         raise Problem("invalid_value", message, param="order")
     items = [{"id": item.get("id") or f"item_{at}", **item} for at, item in enumerate(found.items)]
     items = items if order == "asc" else items[::-1]
-    start = next((at + 1 for at, item in enumerate(items) if item["id"] == query.get("after")), 0)
+    after, start = query.get("after"), 0
+    if after is not None:
+        start = 1 + next((at for at, item in enumerate(items) if item["id"] == after), -1)
+        if not start:
+            message = f"after={after[:60]}: no item of this response has this id"
+            raise Problem("invalid_value", message, param="after")
     end = start + int(limit)
     data = items[start:end]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
@@ -140,7 +145,7 @@ def listed(found: Stored, query: Mapping[str, str]) -> dict[str, Any]:
 
 def _ended(reply: Reply, *, last: bool) -> str:
     """Return the status of an item that has ended: `max_tokens` cuts the last one."""
-    return "incomplete" if last and reply.end[0] == "length" else "completed"
+    return "incomplete" if last and reply.only.reason == "length" else "completed"
 
 
 def _part_of(part: Part, text: str) -> dict[str, Any]:
@@ -182,7 +187,7 @@ def _response(
     reply: Reply, body: Responses, asked: Asked, items: list[Any] | None
 ) -> dict[str, Any]:
     """Return the response's object; without items, it is in progress."""
-    cut = items is not None and reply.end[0] == "length"
+    cut = items is not None and reply.only.reason == "length"
     counts = None
     if items is not None:
         own = reply.usage()

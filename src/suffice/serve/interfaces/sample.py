@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from suffice.dialects.reader import Part, Reader
@@ -27,6 +28,8 @@ class Sample:
     calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entries: list[logprobs.Entry] = field(default_factory=list)
+    new_tokens: Sequence[int] = ()  # of the last delta
+    new_entries: Sequence[logprobs.Entry] = ()
     characters: int = 0
     thinking_tokens: int = 0
     finish_reason: str | None = None
@@ -38,39 +41,59 @@ class Sample:
         called = self.calls and self.reader is not None and not self.reader.broken
         return "tool_calls" if called and self.finish_reason == "stop" else self.finish_reason
 
+    @property
+    def end(self) -> tuple[str | None, int | str | None]:
+        """Why it has ended, and by which stop."""
+        return self.reason, self.stop_reason
+
     def take(self, delta: Delta) -> list[Part]:
         """Add a delta; return its parts. A call without an id gets one."""
-        self.tokens += delta.tokens
-        if delta.logprobs is not None:
-            self.entries += delta.logprobs
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        end = delta.finish_reason
+        if end is not None:
+            self.finish_reason, self.stop_reason = end, delta.stop_reason
         if self.reader is None:
+            self._add(delta, ())
             self.texts.append(delta.text)
             return [Part("text", delta.text)] if delta.text else []
-        end, thought = delta.finish_reason, self.reader.thinks
-        parts = self.reader.push(delta.text, last=end is not None, cut=end == "length")
-        self._count(delta, parts, thought)
+        thought = self.reader.thinks
+        cut = end == "length" or isinstance(delta.stop_reason, str)  # by a text of the request's
+        parts = self.reader.push(delta.text, last=end is not None, cut=cut)
+        thoughts = self._count(delta, parts, thought)
+        self._add(delta, thoughts if self.hidden else ())
         return [
             self._added(part) for part in parts if not (self.hidden and part.kind == "thinking")
         ]
 
-    def _count(self, delta: Delta, parts: Sequence[Part], thought: bool) -> None:
-        """Count the tokens of thinking, its marks included; `thought`: it went on before these.
+    def _add(self, delta: Delta, hidden: Sequence[bool]) -> None:
+        """Add the tokens of a delta and their log probabilities, but those that are `hidden`."""
+        self.new_tokens, self.new_entries = delta.tokens, delta.logprobs or ()
+        if any(hidden):
+            shown = [not each for each in hidden]
+            self.new_tokens = tuple(compress(self.new_tokens, shown))
+            self.new_entries = tuple(compress(self.new_entries, shown))
+        self.tokens += self.new_tokens
+        self.entries += self.new_entries
 
-        Where marks are no tokens, what comes with a mark counts by its share of the letters.
+    def _count(self, delta: Delta, parts: Sequence[Part], thought: bool) -> list[bool]:
+        """Count the tokens of thinking, its marks included, and return which these are.
+
+        `thought` says that it went on before these. Where marks are no tokens, what comes with a
+        mark counts by its share of the letters, and nothing is returned.
         """
         if self.marks is None:
             letters = sum(len(part.text) for part in parts if part.kind == "thinking")
             whole = thought and self.reader is not None and self.reader.thinks
             share = 1.0 if whole else min(1.0, letters / max(1, len(delta.text)))
             self.thinking_tokens += math.ceil(share * len(delta.tokens))
-            return
+            return []
         opening, closing = self.marks
+        found = []
         for token in delta.tokens:
             thought |= token == opening
-            self.thinking_tokens += thought
+            found.append(thought)
             thought &= token != closing
+        self.thinking_tokens += sum(found)
+        return found
 
     def _added(self, part: Part) -> Part:
         if part.kind == "text":

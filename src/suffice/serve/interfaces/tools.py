@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import NoneType
 from typing import Any
 
-from suffice.dialects.speech import Speech
+from suffice.dialects.grammar import Held
 from suffice.engine.structured import SPACES
 from suffice.errors import brief
 from suffice.serve.errors import Problem
@@ -17,7 +18,9 @@ class Tools:
     """A request's tools and how they may be used.
 
     Attributes:
-        choice: "none", "auto", "required", or the name of the one to call.
+        given: As the chat template is told of them: whether they are strict is no affair of it.
+        choice: "none", "auto" or "required".
+        allowed: The names of the tools that may be called.
     """
 
     def __init__(self, given: Sequence[dict[str, Any]], choice: Any, parallel: bool) -> None:
@@ -26,18 +29,20 @@ class Tools:
         Raises:
             Problem: They have another form.
         """
-        self.given = list(given)
         self.parallel = parallel
-        if len(self.given) > _MOST_TOOLS:
-            message = f"{len(self.given)} tools given; at most {_MOST_TOOLS} are allowed"
+        if len(given) > _MOST_TOOLS:
+            message = f"{len(given)} tools given; at most {_MOST_TOOLS} are allowed"
             raise Problem("invalid_value", message, param="tools")
         names = [self._name(at, tool) for at, tool in enumerate(given)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             message = f"tools: '{twice[:60]}' is there twice"
             raise Problem("invalid_value", message, param="tools")
         both = zip(names, given, strict=True)
-        self._functions = {name: tool["function"] for name, tool in both}
-        self.choice = self._choice(choice)
+        self._functions = {name: dict(tool["function"]) for name, tool in both}
+        self._strict = {name for name, each in self._functions.items() if each.pop("strict", None)}
+        own = zip(given, self._functions.values(), strict=True)
+        self.given = [{**tool, "function": function} for tool, function in own]
+        self.choice, self.allowed = self._choice(choice)
 
     @staticmethod
     def _name(at: int, tool: dict[str, Any]) -> str:
@@ -53,25 +58,51 @@ class Tools:
         if parameters is not None and not known:
             message = f"tools[{at}]: parameters must be the schema of an object"
             raise Problem("invalid_value", f"{message}, not {brief(parameters)}", param="tools")
+        if not isinstance(strict := function.get("strict"), (bool, NoneType)):
+            message = f"tools[{at}]: strict must be true or false, not {brief(strict)}"
+            raise Problem("invalid_value", message, param="tools")
         return name
 
-    def _choice(self, choice: Any) -> str:
+    def _choice(self, choice: Any) -> tuple[str, list[str]]:
+        """Return the choice in a word, and the names of the tools that it is among."""
+        every = list(self._functions)
         if choice is None:
-            return "auto" if self.given else "none"
+            return "auto" if self.given else "none", every
         if not self.given and (choice == "required" or isinstance(choice, dict)):
             own = "required" if choice == "required" else brief(choice)
             raise Problem("invalid_value", f"tool_choice={own} needs tools", param="tool_choice")
         if isinstance(choice, dict):
-            function = choice.get("function")
-            name = function.get("name") if isinstance(function, dict) else None
-            if isinstance(name, str) and name in self._functions:
-                return str(name)
+            found = self._narrowed(choice)
+            if found is not None:
+                return found
         elif choice in ("none", "auto", "required"):
-            return str(choice)
+            return str(choice), every
         message = "tool_choice: must be none, auto or required"
         if known := ", ".join(self._functions)[:200]:
-            message += f", or {{'type': 'function', 'function': {{'name': ...}}}} of {known}"
+            message += (
+                f", or {{'type': 'function', 'function': {{'name': ...}}}} of {known}, or "
+                "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto' or 'required', "
+                "'tools': [...]}} with such functions"
+            )
         raise Problem("invalid_value", message, param="tool_choice")
+
+    def _narrowed(self, choice: dict[str, Any]) -> tuple[str, list[str]] | None:
+        """Return what a choice says that names functions; None if it has another form."""
+        given = choice.get("allowed_tools")
+        if choice.get("type") != "allowed_tools":
+            name = self._named(choice)
+            return None if name is None else ("required", [name])
+        if not isinstance(given, dict) or given.get("mode") not in ("auto", "required"):
+            return None
+        several = given.get("tools")
+        names = [self._named(each) for each in several] if isinstance(several, list) else []
+        known = [name for name in names if name is not None]
+        return (given["mode"], known) if names and len(known) == len(names) else None
+
+    def _named(self, choice: Any) -> str | None:
+        function = choice.get("function") if isinstance(choice, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        return name if isinstance(name, str) and name in self._functions else None
 
     @property
     def used(self) -> bool:
@@ -84,22 +115,22 @@ class Tools:
         return self._schemas(self._functions) if self.used else None
 
     @property
-    def obliged(self) -> list[str]:
-        """The tools that the model must choose from; none if it need not call any."""
-        if self.choice in ("none", "auto"):
-            return []
-        return list(self._functions) if self.choice == "required" else [self.choice]
+    def binding(self) -> bool:
+        """Whether not every call may be made, by their choice or by a tool that is strict."""
+        narrowed = self.choice == "required" or len(self.allowed) < len(self._functions)
+        return self.used and (narrowed or not self._strict.isdisjoint(self.allowed))
 
-    def grammar(self, speech: Speech) -> str | None:
-        """Return the grammar of answers that must call; None if they need not."""
-        if not self.obliged:
+    def held(self, *, form: bool) -> Held | None:
+        """Return what calls are held to by a grammar; None if every call may be made.
+
+        `form` says that the answer's text obeys a grammar: then calls have to do so as well.
+        """
+        if not (self.binding or (self.used and form)):
             return None
-        from llguidance import LLMatcher
-
-        several = self.parallel and self.choice == "required"
-        text = speech.grammar(self._schemas(self.obliged), SPACES, several=several)
-        found: str = LLMatcher.grammar_from_lark(text)
-        return found
+        # Of a schema that nobody asked to be kept to, parts that are not supported are left out.
+        options = SPACES if self.binding else {**SPACES, "lenient": True}
+        several = self.parallel and not (self.choice == "required" and len(self.allowed) == 1)
+        return Held(self._schemas(self.allowed), self.choice == "required", several, options)
 
     def _schemas(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: self._functions[name].get("parameters") for name in names}

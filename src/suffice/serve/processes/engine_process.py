@@ -197,6 +197,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         attention=message.attention,
         adapter=message.adapter,
         reuse=message.reuse,
+        keeps=message.keeps,
         group=message.group,
         known=tuple(map(tuple, message.known)),
         grammar=None if message.grammar is None else compiled(message.grammar),

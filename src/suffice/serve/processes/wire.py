@@ -51,6 +51,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     attention: str | None = None
     adapter: str | None = None
     reuse: bool = True
+    keeps: bool = False
     group: str = ""
     known: list[list[int]] = []
     grammar: str | None = None

@@ -42,8 +42,19 @@ LONG, SHORT = 33, 1  # tokens of streamed answers
 def request(prompt: int, output: int, stream: bool) -> bytes:
     """Return a completion request of token ids, on a connection that stays open."""
     body: dict[str, Any] = {"prompt": [1000] * prompt, "max_tokens": output, "temperature": 0}
-    data = json.dumps(body | ({"stream": True} if stream else {})).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return _posted("/v1/completions", body | ({"stream": True} if stream else {}))
+
+
+def talk(output: int) -> bytes:
+    """Return a chat request for a stream whose model may think and call a tool."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    body = {"messages": [{"role": "user", "content": "Hello"}], "tools": [tool], "stream": True}
+    return _posted("/v1/chat/completions", {**body, "max_tokens": output, "temperature": 0})
+
+
+def _posted(path: str, body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -131,7 +142,7 @@ def cases_of(place: Place, pause: float, cases: dict[str, bytes], count: int) ->
 
     def command(own: Place) -> list[str]:
         module = [sys.executable, "-m", "benchmarks.serve.engines.instant"]
-        return [*module, str(own.gguf), str(own.port), str(pause)]
+        return [*module, str(own.gguf), str(own.port), str(pause), "0", "qwen3"]
 
     server = Server("instant", place, Kind("instant", command))
     try:
@@ -151,6 +162,8 @@ def run(place: Place, count: int, repeats: int) -> dict[str, Any]:
     paced = {
         "short_stream": request(16, SHORT, True),
         "long_stream": request(16, LONG, True),
+        "short_talk": talk(SHORT),
+        "long_talk": talk(LONG),
     }
     cases = at_once | paced
     rounds = [
@@ -168,8 +181,11 @@ def run(place: Place, count: int, repeats: int) -> dict[str, Any]:
         }
         for name in cases
     }
-    token = (found["long_stream"]["cpu"] - found["short_stream"]["cpu"]) / (LONG - SHORT)
-    return {"cases": found, "token": token, "router": router_costs(repeats)}
+    tokens = {
+        name: (found[f"long_{kind}"]["cpu"] - found[f"short_{kind}"]["cpu"]) / (LONG - SHORT)
+        for name, kind in (("token", "stream"), ("talk_token", "talk"))
+    }
+    return {"cases": found, **tokens, "router": router_costs(repeats)}
 
 
 def table(data: dict[str, Any]) -> str:
@@ -184,6 +200,7 @@ def table(data: dict[str, Any]) -> str:
         ["... requests/s answered, client and engine on the same cores", *_rate(short)],
         ["a stream of one token, us of CPU", us["short_stream"], ""],
         ["a streamed token, us of CPU", f"{1e6 * found['token']:.1f}", "50"],
+        ["... where the model may think and call tools", f"{1e6 * found['talk_token']:.1f}", "50"],
         ["the router, for each engine, us", f"{1e6 * router['instance']:.2f}", ""],
         ["the router, for each request under way, us", f"{1e6 * router['ticket']:.2f}", ""],
         ["the router, for each 64 tokens of a prompt, us", f"{1e6 * router['block']:.2f}", ""],

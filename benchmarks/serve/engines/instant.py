@@ -1,6 +1,6 @@
 """A server whose engine takes no time, so that the front's own work is what is measured.
 
-python -m benchmarks.serve.engines.instant MODEL PORT [PAUSE [FIRST]]
+python -m benchmarks.serve.engines.instant MODEL PORT [PAUSE [FIRST [THINKING]]]
 
 Answers come whole and at once, or a token at a time with PAUSE seconds between them: those of all
 requests together, or with FIRST each request's first token as long after it, whatever else runs.
@@ -130,7 +130,7 @@ def opened(
 
 
 def main(arguments: list[str]) -> int:
-    model, port, pause, first = (*arguments, "0", "0")[:4]
+    model, port, pause, first, thinking = (*arguments, "0", "0", "auto")[:5]
     settings = Settings(
         model=model,
         options={"model": model, "pause": float(pause), "first": float(first)},
@@ -139,6 +139,7 @@ def main(arguments: list[str]) -> int:
         page=False,
         access_log=False,
         engine="benchmarks.serve.engines.instant:opened",
+        reasoning_parser=thinking,
     )
     return serve([settings])
 

@@ -21,6 +21,8 @@ class Marks:
         self.texts = tuple(dict.fromkeys(filter(None, marks)))
         longest = sorted(self.texts, key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+        firsts = "".join(re.escape(each[0]) for each in self.texts)
+        self.firsts = re.compile(f"[{firsts}]" if firsts else r"(?!)")
         self._starts = {mark[:size] for mark in self.texts for size in range(1, len(mark))}
         self._longest = max(map(len, self.texts), default=0)
 
@@ -52,12 +54,15 @@ class Source:
         at: Where reading goes on.
         ended: Whether no more text will come.
         cut: Whether it ended because it had no more tokens.
+        passing: What finds a character with which a mark begins, and what takes a piece that has
+            none; None while a part of the text is held.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = self.cut = False
+        self.passing: tuple[re.Pattern[str], Callable[[str], None]] | None = None
         self._held: list[int] = []
         self._again = 0  # characters that are read again
 
@@ -137,7 +142,10 @@ class Source:
                 return found[0]
             if self.ended:
                 return None
+            if self.at == len(self.text) and not self._held:
+                self.passing = marks.firsts, sink
             yield
+            self.passing = None
 
 
 @functools.cache

@@ -35,6 +35,11 @@ def event(body: Any, name: str | None = None) -> bytes:
     return head + b"data: " + _encode(body) + b"\n\n"
 
 
+def reasoning(text: Any) -> dict[str, Any]:
+    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
 HOLE = msgspec.Raw(b"\0")  # no JSON has this byte
 
 
@@ -56,11 +61,17 @@ class Frames:
         text = {"delta": {"content": HOLE}} if chat else {"text": HOLE}
         choice = {"index": HOLE, **text, "logprobs": HOLE, "finish_reason": None}
         self._text = Prepared({**head, "choices": [choice]})
+        thought = {"index": HOLE, "delta": reasoning(HOLE), "logprobs": None, "finish_reason": None}
+        self._thought = Prepared({**head, "choices": [thought]})
         self._bare = _encode(head)[:-1]
 
     def text(self, index: int, text: str, logprobs: Any = None) -> bytes:
         """Return a chunk with some text and nothing else: the path of most tokens."""
         return self._text(index, text, logprobs)
+
+    def thought(self, index: int, text: str) -> bytes:
+        """Return a chat's chunk with some thinking and nothing else."""
+        return self._thought(index, text, text)
 
     def choice(self, choice: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> bytes:
         """Return a chunk with one choice, and further fields."""

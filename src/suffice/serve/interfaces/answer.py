@@ -16,11 +16,17 @@ from suffice.dialects.reader import Part, Reader
 from suffice.engine.work import Delta, Entries, Final, Progress
 from suffice.serve.errors import Problem, of_engine
 from suffice.serve.http.front import Front, Job
-from suffice.serve.http.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
+from suffice.serve.http.stream import (
+    KEEP_ALIVE,
+    EventStream,
+    Frames,
+    cancel_on_disconnect,
+    reasoning,
+)
 from suffice.serve.interfaces import logprobs
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import Fields
-from suffice.serve.interfaces.sample import Sample, reasoning
+from suffice.serve.interfaces.sample import Sample
 from suffice.serve.processes.pending import Ticket
 
 _CODES = {
@@ -223,6 +229,12 @@ class Reply:
         sample = self._sample(ticket, delta.sample)
         if not self._plain:
             parts = self.take(ticket, delta)
+            if self.top is None and len(parts) == 1 and self.chat:
+                ((kind, text, *_),) = parts
+                if kind == "text":
+                    return progress + self._frames.text(index, text)
+                if kind == "thinking":
+                    return progress + self._frames.thought(index, text)
             return progress + b"".join(self._full(self._frames, sample, index, parts))
         found = self._piece(sample, delta, index)
         sample.characters += len(delta.text)

@@ -11,6 +11,7 @@ from typing import Any
 from suffice.dialects.reader import Part, Reader
 from suffice.engine.work import Delta
 from suffice.serve.http.chance import drawn
+from suffice.serve.http.stream import reasoning
 from suffice.serve.interfaces import logprobs
 
 Call = dict[str, Any]
@@ -118,8 +119,3 @@ class Sample:
         if self.calls:
             found |= {"content": text.strip() or None, "tool_calls": self.calls}
         return found
-
-
-def reasoning(text: str) -> dict[str, str]:
-    """Return thinking under the names that clients know: DeepSeek's, and vLLM's newer one."""
-    return {"reasoning_content": text, "reasoning": text}

@@ -239,6 +239,21 @@ def test_a_stream_is_told_that_its_model_is_loaded(
                 assert "invalid" in rest[-1] and len(rest) == 1 + ("chat" not in path)
 
 
+def test_what_has_no_streams_waits_for_its_status(
+    several: Several, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "PATIENCE", 0.01)
+    late = tmp_path / "late"
+    late.write_text("")
+    with several("aa", "bb", own={"bb": {"late": str(late)}}) as server:
+        with ThreadPoolExecutor(1) as pool:
+            body = {"model": "bb", "input": "hello", "stream": True}
+            answer = pool.submit(server.post, "/v1/embeddings", body)
+            until(lambda: server.models.served[1].waiting)
+            late.unlink()
+        assert answer.result(30).status_code == 400
+
+
 def test_a_short_load_keeps_the_status_of_a_stream(several: Several) -> None:
     with several("aa", "bb") as server:
         assert ask(server, "bb", stream=True, n=-1).status_code == 400

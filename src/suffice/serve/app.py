@@ -56,7 +56,9 @@ def build(models: Models) -> ASGIApp:
     )
     posts = {}
     for path, route, kind, text in POSTED:
-        posts[path] = _handler(models, path, route)
+        # Streams with comments, which Ollama's have no place for.
+        streams = "stream" in kind.model_fields and not path.startswith(OLLAMA)
+        posts[path] = _handler(models, path, route, streams=streams)
         _describe(app, path, posts[path], kind, text)
     for path, change, text in _CHANGES:
         posts[path] = _changer(models, change)
@@ -170,9 +172,8 @@ class Posts:
             await _broken(request, error)(scope, receive, send)
 
 
-def _handler(models: Models, path: str, route: Route) -> Handle:
+def _handler(models: Models, path: str, route: Route, *, streams: bool) -> Handle:
     """Return what answers a request with a JSON body, which it reads itself."""
-    streams = not path.startswith(OLLAMA)  # with comments, which Ollama's have no place for
 
     async def handle(request: Request) -> Response:
         _check_form(request)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from suffice.dialects import families
-from suffice.dialects.families import CALLS, THINKINGS, chosen, recognized
+from suffice.dialects.families import CALLS, SAME, THINKINGS, chosen, forms_of, recognized
 from suffice.errors import InputError
+from suffice.serve.settings import Settings
 
 # Parts of published templates: how they write an answer with thinking and calls.
 TEMPLATES: dict[str, tuple[str, str | None, str | None]] = {
@@ -102,3 +103,24 @@ def test_names_force_a_form() -> None:
 def test_names_of_others_are_known_here() -> None:
     for name in families.SAME:
         assert families.SAME[name] in {**CALLS, **THINKINGS}
+
+
+def test_a_family_s_name_stands_for_both_forms() -> None:
+    assert forms_of("mistral") == ("mistral", "mistral")
+    assert forms_of("qwen3_coder") == ("auto", "qwen3_coder")
+    assert forms_of("deepseek_r1") == ("deepseek_r1", "auto")
+    assert forms_of("harmony") == ("harmony", "harmony") and forms_of("auto") == ("auto", "auto")
+    for name in {*THINKINGS, *CALLS, *SAME}:
+        thinking, calls = forms_of(name)
+        assert (thinking, calls) != ("auto", "auto")
+        chosen(None, None, thinking=thinking, calls=calls)
+    with pytest.raises(InputError, match=r"unknown dialect 'mistrall'\. Did you mean 'mistral'"):
+        forms_of("mistrall")
+
+
+def test_a_dialect_and_a_parser_contradict_each_other() -> None:
+    assert Settings("m", dialect="mistral").forms == ("mistral", "mistral")
+    with pytest.raises(InputError, match="--dialect mistral stands for --reasoning-parser and"):
+        Settings("m", dialect="mistral", tool_parser="hermes")
+    with pytest.raises(InputError, match="unknown tool-call parser 'herms'"):
+        Settings("m", tool_parser="herms")

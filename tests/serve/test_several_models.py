@@ -7,16 +7,15 @@ import json
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving import ENGINE, Served, events, served_models, until
+from serving import ENGINE, Served, events, killing, served_models, until
 from suffice.serve.http import loading
 from suffice.serve.http import models as models_module
 from suffice.serve.processes import instances
@@ -358,31 +357,6 @@ def test_a_model_whose_engine_cannot_be_kept_alive_leaves_alone(
         assert said(ask(server, "aa")) == "aa"
         dies.unlink()
         assert said(ask(server, "bb")) == "bb", "it is loaded again when it is asked for"
-
-
-@contextlib.contextmanager
-def killing(server: Served, seconds: float) -> Iterator[list[int]]:
-    """Kill an engine now and then, whatever it does."""
-    killed: list[int] = []
-    over = threading.Event()
-
-    def kill() -> None:
-        chance = random.Random(5)
-        while not over.wait(seconds * chance.random()):
-            for served in server.models.served:
-                life = served.front.instance.members[0]._current
-                if life is not None and life.process.pid not in killed:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(life.process.pid, signal.SIGKILL)
-                        killed.append(life.process.pid)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("kills", [False, True])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +93,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
     chosen = Settings(
         **{"model": "scripted", "engine": ENGINE, "port": 0, "access_log": False, **settings}
     )
-    text = Text(load_tokenizer(folder), chosen.reasoning_parser, chosen.tool_parser)
+    text = Text(load_tokenizer(folder), *chosen.forms)
     with served_models([chosen], text) as server:
         yield server
 
@@ -152,3 +155,28 @@ def real(
         api_keys=api_keys,
         heartbeat_seconds=1.2,
     )
+
+
+@contextlib.contextmanager
+def killing(server: Served, seconds: float) -> Iterator[list[int]]:
+    """Kill an engine now and then, whatever it does."""
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        chance = random.Random(5)
+        while not over.wait(seconds * chance.random()):
+            for served in server.models.served:
+                life = served.front.instance.members[0]._current
+                if life is not None and life.process.pid not in killed:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(life.process.pid, signal.SIGKILL)
+                        killed.append(life.process.pid)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()

@@ -97,7 +97,6 @@ def settings(flags: ServerFlags, model: ModelFlags, names: tuple[str, ...] = ())
     Raises:
         InputError: A bad value, or contradictory options.
     """
-    from suffice.dialects.speech import check
     from suffice.pull import resolve
 
     own = dict(flags.own)
@@ -105,7 +104,6 @@ def settings(flags: ServerFlags, model: ModelFlags, names: tuple[str, ...] = ())
     config = model.config()  # refuses bad options
     for text in flags.limits.allow_attention:
         config.with_attention(text)
-    check(*(own.get(f"{each}_parser", "auto") for each in ("reasoning", "tool")))
     flags.check_tls()
     path = resolve(model.model)
     own["api_keys"] = flags.keys()

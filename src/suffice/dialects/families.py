@@ -267,6 +267,23 @@ def calls_of(asked: str) -> Calls:
     return CALLS[name]
 
 
+def forms_of(asked: str) -> tuple[str, str]:
+    """Return the names of a dialect's forms of thinking and of calls: "auto" where it has none.
+
+    Raises:
+        InputError: No form has this name.
+    """
+    if asked == "auto" or asked in _HARMONY_NAMES:
+        return asked, asked
+    thinking, calls = (
+        asked if asked in known or SAME.get(asked) in known else "auto"
+        for known in (THINKINGS, CALLS)
+    )
+    if thinking == calls == "auto":
+        raise unknown("dialect", asked, sorted({*THINKINGS, *CALLS, *SAME, "harmony"}))
+    return thinking, calls
+
+
 def recognized(template: str | None, with_tools: str | None = None) -> Dialect:
     """Return the dialect of a chat template.
 

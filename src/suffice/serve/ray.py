@@ -102,7 +102,8 @@ class FrontReplica:
         model = resolve(settings.model)
         sampling = sampling_defaults(generation, model)
         settings = dataclasses.replace(settings, default_sampling=sampling)
-        text = Text(load_tokenizer(settings.options.get("tokenizer") or model))
+        tokenizer = load_tokenizer(settings.options.get("tokenizer") or model)
+        text = Text(tokenizer, *settings.forms)
         self._models = Models([settings], text, joined(engines))
         await self._models.start()
 

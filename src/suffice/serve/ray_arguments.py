@@ -14,7 +14,6 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from suffice.dialects.speech import check
 from suffice.engine.options import EngineOptions, options
 from suffice.errors import InputError, OptionError, brief, one_line, unknown
 from suffice.flags import offered
@@ -121,7 +120,6 @@ def _settings(
     config = Config.built(EngineOptions(**engine))  # refuses bad options
     for text in limits.allow_attention:
         config.with_attention(text)
-    check(settings.reasoning_parser, settings.tool_parser)
     return dataclasses.replace(
         settings,
         options={**engine, "threads": cluster.threads},  # not checked here: nodes may have more

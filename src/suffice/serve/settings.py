@@ -94,8 +94,8 @@ class Settings:
         metrics_prefix: Of the metrics' names.
         store: Whether answers of the Responses API are kept.
         page: Whether there is a page for browsers at `/`, with a live view.
-        reasoning_parser, tool_parser: How the model writes thinking and calls of tools; "auto" asks
-            its chat template.
+        dialect, reasoning_parser, tool_parser: How the model writes both, thinking, and calls of
+            tools; "auto" asks its chat template. See `forms`.
     """
 
     model: str
@@ -201,6 +201,12 @@ class Settings:
     metrics_prefix: str = _server(
         "suffice", "--metrics-prefix", "Prefix of the metrics' names, such as suffice or vllm."
     )
+    dialect: str = _server(
+        "auto",
+        "--dialect",
+        "How the model writes thinking and calls of tools: both by the name of a family; auto: by "
+        "its chat template.",
+    )
     tool_parser: str = _server(
         "auto",
         "--tool-call-parser",
@@ -229,6 +235,7 @@ class Settings:
     def __post_init__(self) -> None:
         _check(self)
         self._check_texts()
+        _ = self.forms  # refuses unknown ones
 
     def _check_texts(self) -> None:
         if not self.host:
@@ -258,6 +265,27 @@ class Settings:
     def _refuse(self, name: str, must: str, value: Any = None) -> NoReturn:
         given = getattr(self, name) if value is None else value
         raise OptionError(named(Settings, name), given, must)
+
+    @cached_property
+    def forms(self) -> tuple[str, str]:
+        """The forms of thinking and of calls that are asked for, "auto" where none is.
+
+        Raises:
+            InputError: One is unknown, or asked for twice.
+        """
+        from suffice.dialects.families import forms_of
+        from suffice.dialects.speech import check
+
+        given = self.reasoning_parser, self.tool_parser
+        if self.dialect != "auto":
+            if given != ("auto", "auto"):
+                raise InputError(
+                    f"--dialect {self.dialect} stands for --reasoning-parser and "
+                    "--tool-call-parser: give it or these"
+                )
+            given = forms_of(self.dialect)
+        check(*given)
+        return given
 
     @cached_property
     def names(self) -> tuple[str, ...]:

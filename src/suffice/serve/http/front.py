@@ -118,7 +118,7 @@ class Front:
             options = self.settings.options
             source = options.get("tokenizer") or resolve(str(options.get("model")))
             tokenizer = await asyncio.to_thread(load_tokenizer, source)
-            self._text = Text(tokenizer, self.settings.reasoning_parser, self.settings.tool_parser)
+            self._text = Text(tokenizer, *self.settings.forms)
         return self._text
 
     @property

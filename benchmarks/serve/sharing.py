@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ class Engines:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options, self._weights = options, Weights()
-        self._starter = ThreadPoolExecutor(1)
         self._facts: wire.Facts | None = None
         self._failed: Exception | None = None
         self.lives: list[Life] = []
@@ -57,7 +55,7 @@ class Engines:
         """Start an engine; return the seconds from its process's start until it takes requests."""
         began = time.perf_counter()
         start = wire.Start(ENGINE, {**self._options, "threads": 1})
-        life = await launched(self._starter, self._take, start, self._weights)
+        life = await launched(self._take, start, self._weights)
         self.lives.append(life)
         await self._weights.load(life)
         if not await life.settled():
@@ -73,7 +71,6 @@ class Engines:
         for life in self.lives:
             await life.end()
         self._weights.close()
-        self._starter.shutdown()
 
     def _take(self, life: Life, message: wire.Up) -> None:
         if isinstance(message, wire.Facts):

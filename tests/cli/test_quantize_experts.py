@@ -108,7 +108,7 @@ def test_experts_that_the_text_does_not_reach_are_named(
     save_file(stored, model / "model.safetensors", metadata={"format": "pt"})
     reached = []
 
-    def noted(logits: torch.Tensor, experts: object) -> torch.Tensor:
+    def noted(logits: torch.Tensor, experts: object, bias: object) -> torch.Tensor:
         weights = route(logits, experts)  # type: ignore[arg-type]
         reached.append((weights != 0).any(0))
         return weights
@@ -201,7 +201,7 @@ def test_levels_that_experts_share_are_kept() -> None:
         ({"inner": 40}, "a multiple of 16"),
         ({"scale": float("nan")}, "'scale' = nan"),
         ({"shared": -1}, "'shared' = -1"),
-        ({"gated_share": 1}, "gated_share is no truth value"),
+        ({"gated_share": 1}, "gated_share and biased are truth values"),
         ({"more": 1}, "experts have other fields"),
     ],
 )

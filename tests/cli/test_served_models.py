@@ -59,6 +59,11 @@ def test_models_are_given_by_flags_by_place_or_as_a_folder(
     cli("serve", "-m", one, "--models-dir", str(folder))
     assert [each.names for each in given[1:]] == [("big",), ("small",)]
     given.clear()
+    other_folder = folder / "empty"
+    (other_folder / "more.gguf").write_bytes(b"GGUF")
+    cli("serve", "--models-dir", str(folder), "--models-dir", str(other_folder))
+    assert [each.names for each in given] == [("big",), ("small",), ("more",)]
+    given.clear()
     cli("serve", "-m", other, "--alias", "mine")
     assert [each.names for each in given] == [("mine",)]
 

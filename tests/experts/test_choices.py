@@ -72,7 +72,7 @@ def test_native_choices_are_those_of_the_reference(
     left_out, shares = [0], [0.0]
     plain = torch_decoder.route
 
-    def route(logits: torch.Tensor, experts: Any) -> torch.Tensor:
+    def route(logits: torch.Tensor, experts: Any, bias: Any) -> torch.Tensor:
         weights = plain(logits, experts)
         kept = torch.from_numpy(np.stack([choice.kept(row) for row in weights.numpy()]))
         dropped = weights.where(~kept, 0.0)

@@ -12,9 +12,10 @@ import pytest
 
 import tiny
 from nursery import Nursery
-from serving import SUPPORT, Served, served
-from suffice.serve.http import front
-from suffice.serve.processes import life, pulse
+from serving import ENGINE, SUPPORT, Served, served, served_models
+from suffice.serve.http import front, models
+from suffice.serve.processes import instances, life, pulse
+from suffice.serve.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -101,3 +102,30 @@ def logged() -> Iterator[list[str]]:
     yield found
     for logger in loggers:
         logger.removeHandler(handler)
+
+
+@pytest.fixture
+def several(
+    words: Path, engine_path: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., contextlib.AbstractContextManager[Served]]:
+    """Serve models of scripted engines that say their names; `own` are options by model."""
+    monkeypatch.setattr(models, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+
+    def make(
+        *names: str, own: dict[str, dict[str, Any]] | None = None, **settings: Any
+    ) -> contextlib.AbstractContextManager[Served]:
+        given = [
+            Settings(
+                model=name,
+                options={"model": str(words), "says": 60 * f"{name} ", **(own or {}).get(name, {})},
+                engine=ENGINE,
+                port=0,
+                access_log=False,
+                **settings,
+            )
+            for name in names
+        ]
+        return served_models(given)
+
+    return make

@@ -15,41 +15,12 @@ from typing import Any
 
 import pytest
 
-from serving import ENGINE, Served, events, killing, served_models, until
+from serving import Served, events, killing, until
 from suffice.serve.http import loading
 from suffice.serve.http import models as models_module
-from suffice.serve.processes import instances
-from suffice.serve.settings import Settings
 
 CHAT = "/v1/chat/completions"
 Several = Callable[..., contextlib.AbstractContextManager[Served]]
-
-
-@pytest.fixture
-def several(
-    words: Path, engine_path: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Several:
-    """Serve models of scripted engines that say their names; `own` are options by model."""
-    monkeypatch.setattr(models_module, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
-
-    def make(
-        *names: str, own: dict[str, dict[str, Any]] | None = None, **settings: Any
-    ) -> contextlib.AbstractContextManager[Served]:
-        given = [
-            Settings(
-                model=name,
-                options={"model": str(words), "says": 60 * f"{name} ", **(own or {}).get(name, {})},
-                engine=ENGINE,
-                port=0,
-                access_log=False,
-                **settings,
-            )
-            for name in names
-        ]
-        return served_models(given)
-
-    return make
 
 
 def ask(server: Served, model: str | None, **fields: Any) -> Any:
@@ -327,6 +298,27 @@ def test_ollamas_api_knows_what_is_loaded(several: Several) -> None:
         left = server.post("/api/generate", {"model": "bb", "keep_alive": 0}).json()
         assert left["done_reason"] == "unload"
         until(lambda: set(ps()) == {"aa"})
+
+
+def test_what_needs_no_engine_loads_none(several: Several) -> None:
+    with several("aa", "bb") as server:
+        props = server.client.get("/props", params={"model": "bb"}).json()
+        assert (
+            props["model_alias"] == "bb" and props["default_generation_settings"]["n_ctx"] is None
+        )
+        assert server.post("/api/show", {"name": "bb"}).status_code == 200
+        for path in (CHAT, "/models/load"):
+            answer = server.post(path, {"model": "bb:latest", "messages": []})
+            assert answer.status_code in (400, 404), "Ollama's paths alone know such names"
+        assert set(states(server).values()) == {"unloaded"}
+        forever = server.post("/api/generate", {"model": "bb", "keep_alive": "87600000h"})
+        assert forever.status_code == 200
+        (loaded,) = server.client.get("/api/ps").json()["models"]
+        assert loaded["expires_at"].startswith("9999")
+        body = {"model": "bb", "messages": [{"role": "user", "content": "hello"}]}
+        assert server.post("/apply-template", body).status_code == 200
+    with several("aa", keep_alive=60) as server:
+        assert ask(server, "other").status_code == 404 and states(server) == {"aa": "unloaded"}
 
 
 def test_each_model_has_its_numbers(several: Several) -> None:

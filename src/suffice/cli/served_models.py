@@ -25,10 +25,11 @@ class ServedModels:
         "is loaded when a request asks for it.",
         panel="Model",
     )
-    models_dir: Path | None = flag(
+    models_dir: list[Path] | None = flag(
         None,
         "--models-dir",
-        "A folder whose models are served: its .gguf files, and its folders with a config.json.",
+        "A folder whose models are served: its .gguf files, and its folders with a config.json; "
+        "may be repeated.",
         panel="Model",
     )
 
@@ -52,8 +53,8 @@ class ServedModels:
             )
         chosen = [(each, ()) for each in given or self.model or ()]
         found: list[tuple[str, tuple[str, ...]]] = [*chosen]
-        if self.models_dir is not None:
-            found += [(str(path), (name,)) for name, path in models_in(self.models_dir).items()]
+        for folder in self.models_dir or ():
+            found += [(str(path), (name,)) for name, path in models_in(folder).items()]
         return found or [(DEFAULT_MODEL, ())]
 
 

@@ -39,6 +39,7 @@ class _Asked(msgspec.Struct):
     """What of a body tells how to wait for its model."""
 
     model: Any = None
+    name: Any = None  # as older clients of Ollama have it
     stream: Any = None
 
 
@@ -180,8 +181,10 @@ def _handler(models: Models, path: str, route: Route, *, streams: bool) -> Handl
         if models.draining:
             raise stopping()
         raw, key = await request.body(), sent_key(request)
-        asked = _asked(raw) if len(models.served) > 1 else _Asked()
-        served = models.find(asked.model)
+        asked = _asked(raw) if models.lazy else _Asked()
+        of_ollama = path.startswith(OLLAMA)
+        name = asked.name if of_ollama and asked.model is None else asked.model
+        served = models.find(name, tagged=of_ollama)
         if path in _OF_FILES:
             return await route(served.front, request, raw, key)
         if asked.stream is True and streams and served.state != "loaded":

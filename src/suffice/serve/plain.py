@@ -89,7 +89,7 @@ def _add_others(app: FastAPI, models: Models) -> None:
 
     @app.get("/props", summary="What clients of llama.cpp ask before they begin.")
     async def props(model: str | None = None) -> Response:
-        return llama_cpp.props(models.find(model).front)
+        return await llama_cpp.props(models.find(model).front)
 
     @app.get("/slots", summary="The places in which samples decode.")
     async def slots(model: str | None = None) -> Response:

@@ -13,7 +13,7 @@ from typing import Any
 
 from suffice.decoder.pooling import Pooling
 from suffice.engine.work import Delta
-from suffice.errors import nearest
+from suffice.errors import InputError, nearest
 from suffice.paths import cache_dir
 from suffice.pull import resolve
 from suffice.serve.errors import Problem
@@ -120,6 +120,17 @@ class Front:
             tokenizer = await asyncio.to_thread(load_tokenizer, source)
             self._text = Text(tokenizer, *self.settings.forms)
         return self._text
+
+    async def shown_text(self) -> Text:
+        """Return the tokenizer and the template for a request that needs no engine.
+
+        Raises:
+            Problem: They cannot be used.
+        """
+        try:
+            return await self.read_text()
+        except InputError as error:
+            raise Problem("load_failed", str(error)) from None
 
     @property
     def facts(self) -> wire.Facts:

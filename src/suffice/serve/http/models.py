@@ -138,22 +138,22 @@ class Models:
 
     # -- Which model ---------------------------------------------------------------------------
 
-    def find(self, name: Any) -> Served:
+    def find(self, name: Any, *, tagged: bool = False) -> Served:
         """Return the model that a request names; None is the first.
 
-        With `--any-model` this is the first for every name.
+        With `--any-model` this is the first for every name that is not known. `tagged`: a name may
+        end with `:latest`.
 
         Raises:
             Problem: There is none of this name.
         """
-        if name is None or len(self.served) == 1:
+        if not isinstance(name, str) or not self.lazy:
             return self.served[0]  # whose front checks the name
-        if isinstance(name, str):
-            found = self._named.get(name) or self._named.get(name.removesuffix(LATEST))
-            if found is not None:
-                return found
-        if self.settings.any_model or not isinstance(name, str):
-            return self.served[0]
+        found = self._named.get(name)
+        if found is None and tagged:
+            found = self._named.get(name.removesuffix(LATEST))
+        if found is not None or self.settings.any_model:
+            return found or self.served[0]
         near = nearest(name[:200], list(self._named))
         first = ", ".join(each.names[0] for each in self.served[:20])
         message = f"the model '{name[:60]}' is not served here.{near} Served: {first}"
@@ -234,6 +234,7 @@ class Models:
                         await self._make_room(served)
                         await self._load(served)
                 except Problem as problem:
+                    LOG.error("%s: %s", served.names[0], problem.message)
                     served.fault = problem.message
                     served.refuse(problem)
             del self._queue[0]

@@ -41,6 +41,7 @@ class Template(BaseModel):
     """A conversation."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    model: str | None = None
     messages: Objects
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -184,11 +185,16 @@ async def apply_template(front: Front, request: Request, raw: bytes, key: str) -
     return JSONResponse({"prompt": text})
 
 
-def props(front: Front) -> Response:
-    """Return what clients ask before they begin."""
-    source = front.text.tokenizer.chat_template
+async def props(front: Front) -> Response:
+    """Return what clients ask before they begin; the context of a model that is loaded.
+
+    Raises:
+        Problem: The tokenizer cannot be used.
+    """
+    source = (await front.shown_text()).tokenizer.chat_template
     template = source if isinstance(source, str) else (source or {}).get("default", "")
-    context: Mapping[str, Any] = {"n_ctx": front.facts.max_model_len}
+    facts = front.instance.facts
+    context: Mapping[str, Any] = {"n_ctx": None if facts is None else facts.max_model_len}
     return JSONResponse(
         {
             "default_generation_settings": context,

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from suffice.decoder.pooling import Pooling
 from suffice.dialects.reader import Part
 from suffice.engine.work import Delta
-from suffice.errors import InputError
 from suffice.serve.errors import Problem, blamed
 from suffice.serve.http.front import Front
 from suffice.serve.http.models import Models
@@ -246,10 +245,7 @@ async def show(front: Front, request: Request, raw: bytes, key: str) -> Response
         Problem: It is not served here.
     """
     named(front, _asked(raw))
-    try:
-        text = await front.read_text()
-    except InputError as error:
-        raise Problem("load_failed", str(error)) from None
+    text = await front.shown_text()
     source = text.tokenizer.chat_template
     template = source if isinstance(source, str) else (source or {}).get("default", "")
     facts = front.instance.facts

@@ -16,6 +16,7 @@ from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Objects, checked
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")  # of a time
+_CENTURY = 100 * 366 * 86_400.0  # seconds
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Options, and the fields of a chat that they are.
 _SAME = {
@@ -107,14 +108,19 @@ def _seconds_of(given: str | int | float) -> float:
         Problem: It is none.
     """
     if not isinstance(given, str):
-        return float(given)
+        return _kept(float(given))
     sign, text = (-1, given[1:]) if given.startswith("-") else (1, given)
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return sign * float(text)
+        return _kept(sign * float(text))
     if not text or _PART.sub("", text):
         message = f"keep_alive={brief(given)}: must be seconds, or a time such as 5m"
         raise Problem("invalid_value", message, param="keep_alive")
-    return sign * sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return _kept(sign * sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+
+
+def _kept(seconds: float) -> float:
+    """Return a time for which a model is kept; what is longer than a century is for ever."""
+    return seconds if seconds < _CENTURY else -1.0
 
 
 def chat_of(front: Front, body: Talk | Generate) -> Chat:

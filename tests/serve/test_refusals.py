@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from serving import Served, real
+from suffice.serve.errors import Problem
 from suffice.serve.http.talk import talk_of
+from suffice.serve.interfaces.names import settle
+from suffice.serve.posted import POSTED
 
 TALK = [{"role": "user", "content": "a"}]
 
@@ -311,3 +314,14 @@ def test_a_developer_is_the_system_where_the_template_has_none() -> None:
     assert talk_of(said, "{{ message['role'] }}") == [{"role": "system", "content": "a"}]
     assert talk_of(said, named) == said
     assert said == [{"role": "developer", "content": "a"}]
+
+
+def test_no_field_of_another_kind_of_request_is_dropped() -> None:
+    """Whatever is a field somewhere is one, is settled, or is refused, at every path."""
+    names = {"embed_dtype", "endianness", "max_tokens_per_doc", "n_cmpl", "repetition_detection"}
+    names |= {"messages", "instructions", "temperature", "logit_bias", "tools", "use_activation"}
+    for path, _, kind, _ in POSTED:
+        for name in names - set(kind.model_fields):
+            with pytest.raises(Problem) as refused:
+                settle({name: [1]}, kind.model_fields, allow_unknown=True)
+            assert refused.value.param == name, path

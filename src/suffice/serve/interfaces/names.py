@@ -59,6 +59,13 @@ _ELSEWHERE: Mapping[str, str | None] = {
             *("reasoning_format", "add_special_tokens", "thinking", "echo", "moderation"),
             *("kv_transfer_params", "vllm_xargs", "parse_tool_calls", "post_sampling_probs"),
             *("response_fields", "return_tokens_as_token_ids", "spaces_between_special_tokens"),
+            *("n_cmpl", "adaptive_target", "repetition_detection", "data_parallel_rank"),
+            "reasoning_budget_tokens",
+            # Of requests that embed, rank or decide, or of others at their paths.
+            *("embed_dtype", "embd_normalize", "endianness", "use_activation", "softmax"),
+            *("truncation_side", "max_tokens_per_doc", "queries", "data_1", "data_2"),
+            *("additional_data", "messages", "chat_template_kwargs", "add_generation_prompt"),
+            *("instructions", "temperature", "logit_bias", "tools", "previous_response_id"),
         )
     ),
 }

@@ -103,6 +103,7 @@ void bind_model(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_rule(nb::module_& module);
 void bind_sampling(nb::module_& module);
+void bind_states(nb::module_& m, nb::class_<KVCache>& cache);
 void bind_policy(nb::class_<KVCache>& cache);
 void bind_attention(nb::module_& module, nb::class_<KVCache>& cache);
 

@@ -11,24 +11,7 @@ namespace {
 void add_layer(PyModel& self, bool parallel) {
   require(self.spec.layers.empty() || !self.spec.layers.back().blocks.empty(),
           "the layer before this one has no block");
-  self.spec.layers.push_back({.blocks = {}, .parallel = parallel});
-}
-
-// Appends a block to the last layer, with the norms around it.
-template <class Part>
-void add_block(PyModel& self, const Parts& parts, Part part) {
-  require(!self.spec.layers.empty(), "a block belongs to a layer");
-  Layer& layer = self.spec.layers.back();
-  constexpr bool attends = std::is_same_v<Part, AttentionBlock>;
-  require(attends == layer.blocks.empty(), "a layer's first block, and no other, is its attention");
-  Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
-  const size_t width = self.spec.width;
-  self.set(block.before, parts, "before", width);
-  self.set(block.after, parts, "after", width);
-  self.set(block.whole, parts, "whole", width);
-  require(!layer.parallel || !(block.after.weight || block.whole.weight),
-          "parallel blocks have norms before them only");
-  layer.blocks.push_back(std::move(block));
+  self.spec.layers.push_back({.blocks = {}, .cached = -1, .parallel = parallel});
 }
 
 void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms,
@@ -40,6 +23,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   self.set(block.k, parts, "k", keys, spec.width);
   self.set(block.v, parts, "v", keys, spec.width);
   self.set(block.o, parts, "o", spec.width, queries);
+  self.set(block.gate, parts, "attn_gate", queries, spec.width, false);
   self.set(block.q_norm, parts, "q_norm", whole_norms ? queries : spec.head_size);
   self.set(block.k_norm, parts, "k_norm", whole_norms ? keys : spec.head_size);
   require(!whole_norms || (block.q_norm.weight && block.k_norm.weight),
@@ -55,10 +39,11 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   block.k_own = !same_inputs(block.q, block.k);
   block.v_own = !same_inputs(block.q, block.v);
   add_block(self, parts, block);
+  self.spec.layers.back().cached = self.spec.cached_layers++;
 }
 
 void check_activation(int activation) {
-  require(activation >= kSilu && activation <= kSquaredRelu, "no such activation");
+  require(activation >= kSilu && activation <= kLogistic, "no such activation");
 }
 
 // The matrices gate, up and down of names with a prefix.
@@ -128,6 +113,7 @@ void bind_blocks(nb::class_<PyModel>& model) {
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
            "activation"_a, "steps"_a, "chosen"_a, "scale"_a);
+  bind_states(model);
 }
 
 }  // namespace suffice::bind

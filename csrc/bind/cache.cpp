@@ -127,7 +127,8 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
-                bool boxes, bool masses, bool bases, std::shared_ptr<KeyRoundings> rounding) {
+                bool boxes, bool masses, bool bases, std::shared_ptr<KeyRoundings> rounding,
+                const std::vector<StateShape>& states) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
   require(size > 0 && size % kPanel == 0 && size <= kMaxSize,
           "the head size must be a multiple of 16 up to " + std::to_string(kMaxSize) + ", not " +
@@ -137,7 +138,7 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
           "the key rounding must have the cache's layers, heads and size, and bases, or storage "
           "kmeans4 or planes");
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
-                     Extras{sketch, boxes, masses, bases}, rounding);
+                     Extras{sketch, boxes, masses, bases}, rounding, states);
 }
 
 void make_roundings(KeyRoundings* self, ConstFloats scales, ConstFloats means, ConstFloats passed,
@@ -180,10 +181,11 @@ void bind_cache(nb::module_& m) {
   nb::class_<KVCache> cache(m, "KVCache");
   bind_policy(cache);
   bind_attention(m, cache);
+  bind_states(m, cache);
   cache
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
            "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false, "bases"_a = false,
-           "rounding"_a.none() = nb::none())
+           "rounding"_a.none() = nb::none(), "states"_a = std::vector<StateShape>())
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)

@@ -33,8 +33,8 @@ void finish(PyModel& self, const Parts& parts) {
   if (parts.contains("positions"))
     spec.positions =
         self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
-  require(!spec.layers.empty() && !spec.layers.back().blocks.empty(),
-          "a model needs at least one layer, and a layer a block");
+  require(spec.cached_layers > 0 && !spec.layers.back().blocks.empty(),
+          "a model needs at least one layer with attention, and a layer a block");
   self.model = std::make_unique<Model>(spec);
 }
 
@@ -56,8 +56,10 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
   require(technique >= 0 && technique < static_cast<int>(spec.rules.size()),
           "there is no technique " + std::to_string(technique));
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
-  require(cache.layers() == static_cast<int>(spec.layers.size()) &&
-              cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
+  const LayerStates* const states = cache.layer_states();
+  require(cache.layers() == spec.cached_layers && cache.heads() == spec.kv_heads &&
+              cache.size() == spec.head_size &&
+              (states ? states->shapes() == spec.states : spec.states.empty()),
           "the cache was made for another model");
   check_tokens(cache, length, count);
   require(exact || !spec.needs_sketch(technique) || cache.extras().sketch,
@@ -90,7 +92,14 @@ std::vector<int> rows_of(const ConstInts& given, size_t rows, const char* name) 
 }
 
 // How a request takes part in a step; bits of `kinds`.
-enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4, kTiled = 8, kOutside = 16 };
+enum Kind : int {
+  kExact = 1,
+  kCounted = 2,
+  kWatched = 4,
+  kTiled = 8,
+  kOutside = 16,
+  kSettled = 32
+};
 
 StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
                        int kind, int technique, int adapter) {
@@ -108,7 +117,8 @@ StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int fi
           .counted = (kind & kCounted) != 0,
           .watched = (kind & kWatched) != 0,
           .tiled = (kind & kTiled) != 0,
-          .outside = (kind & kOutside) != 0};
+          .outside = (kind & kOutside) != 0,
+          .settled = (kind & kSettled) != 0};
 }
 
 // Softmaxes, and sums over them of `missing` and `shift`.
@@ -205,6 +215,10 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
     step.requests.push_back(request_of(spec, caches[i], lengths.data()[i],
                                        static_cast<int>(first_row), count, kinds.data()[i],
                                        techniques.data()[i], adapters.data()[i]));
+    const LayerStates* const states = caches[i]->layer_states();
+    require(
+        !states || (i > 0 && caches[i] == caches[i - 1]) || states->length() == lengths.data()[i],
+        "a cache's states are of other tokens than its rows");
     first_row += count;
     if (step.requests.back().watched) step.watched_rows += count;
   }
@@ -219,7 +233,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.states =
       data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
   require(step.states || step.state_rows.empty(), "state_rows need states");
-  const size_t layers = spec.layers.size();
+  const size_t layers = spec.cached_layers;
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
   step.audit =
@@ -228,7 +242,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
                                  [](const StepRequest& request) { return request.outside; });
   require(!asked || outside, "a request's attention is outside, and there is none");
   if (asked) step.outside = outside_of(*outside, spec, rows);
-  Counts found = counts_into(reads, spec.layers.size(), spec.kv_heads);
+  Counts found = counts_into(reads, spec.cached_layers, spec.kv_heads);
   std::vector<RequestReads> by_request;
   {
     nb::gil_scoped_release release;
@@ -276,8 +290,8 @@ std::map<std::string, double> take_part_seconds(PyModel& self) {
 void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   require(self.model != nullptr, "the model is not complete");
   for (const std::vector<AttentionRule>& own : rules) {
-    require(own.size() == self.spec.layers.size() * self.spec.kv_heads,
-            "one rule for each layer and key/value head");
+    require(own.size() == static_cast<size_t>(self.spec.cached_layers) * self.spec.kv_heads,
+            "one rule for each layer with attention and key/value head");
     for (const AttentionRule& rule : own) check_rule(rule, self.spec.heads / self.spec.kv_heads);
   }
   require(!rules.empty(), "at least one technique");

@@ -79,7 +79,25 @@ struct PyModel {
   }
 };
 
+// Appends a block to the last layer, with the norms around it.
+template <class Part>
+void add_block(PyModel& self, const Parts& parts, Part part) {
+  require(!self.spec.layers.empty(), "a block belongs to a layer");
+  Layer& layer = self.spec.layers.back();
+  constexpr bool attends = std::is_same_v<Part, AttentionBlock>;
+  require(!attends || layer.blocks.empty(), "attention is a layer's first block");
+  Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
+  const size_t width = self.spec.width;
+  self.set(block.before, parts, "before", width);
+  self.set(block.after, parts, "after", width);
+  self.set(block.whole, parts, "whole", width);
+  require(!layer.parallel || !(block.after.weight || block.whole.weight),
+          "parallel blocks have norms before them only");
+  layer.blocks.push_back(std::move(block));
+}
+
 // Adds the methods that add layers and their blocks.
 void bind_blocks(nb::class_<PyModel>& model);
+void bind_states(nb::class_<PyModel>& model);
 
 }  // namespace suffice::bind

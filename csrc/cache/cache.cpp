@@ -67,7 +67,8 @@ KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* scales,
 
 KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
                  std::shared_ptr<Arena> arena, Extras extras,
-                 std::shared_ptr<const KeyRoundings> rounding)
+                 std::shared_ptr<const KeyRoundings> rounding,
+                 const std::vector<StateShape>& states)
     : layers_(layers),
       heads_(heads),
       size_(size),
@@ -83,7 +84,8 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       removed_(layers),
       eligible_(layers),
       states_(static_cast<size_t>(layers) * heads),
-      sums_(states_.size()) {}
+      sums_(states_.size()),
+      layer_states_(states.empty() ? nullptr : std::make_unique<LayerStates>(states, arena_)) {}
 
 KVCache::~KVCache() { release(); }
 
@@ -93,6 +95,7 @@ void KVCache::release() {
     memory_[layer] = nullptr;
     rows_[layer] = removed_[layer] = sketched_[layer] = boxed_[layer] = 0;
   }
+  if (layer_states_) layer_states_->release();
 }
 
 int KVCache::capacity() const {
@@ -172,6 +175,10 @@ KVHead KVCache::head(int layer, int head) const {
 }
 
 size_t KVCache::bytes() const {
+  return rows_bytes() + (layer_states_ ? layer_states_->bytes() : 0);
+}
+
+size_t KVCache::rows_bytes() const {
   size_t bytes = 0;
   for (int layer = 0; layer < layers_; layer++)
     if (memory_[layer]) bytes += layout(rows_[layer]).total;
@@ -261,6 +268,7 @@ std::unique_ptr<KVCache> KVCache::copy(int keep, int capacity) const {
   other->sums_ = sums_;
   for (size_t i = 0; i < sums_.size(); i++)
     other->sums_[i].committed.truncate(keep - removed_[i / heads_]);
+  if (layer_states_) other->layer_states_ = layer_states_->copy(keep);
   other->eligible_ = eligible_;
   other->removed_ = removed_;
   if (capacity == 0) return other;

@@ -12,6 +12,7 @@
 #include "attention/aet_state.h"
 #include "attention/value_sum.h"
 #include "cache/kv_head.h"
+#include "cache/layer_states.h"
 
 namespace suffice {
 
@@ -80,7 +81,8 @@ class KVCache {
  public:
   KVCache(int layers, int heads, int size, Type key_type, Type value_type,
           std::shared_ptr<Arena> arena, Extras extras = {},
-          std::shared_ptr<const KeyRoundings> rounding = nullptr);
+          std::shared_ptr<const KeyRoundings> rounding = nullptr,
+          const std::vector<StateShape>& states = {});
   ~KVCache();
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
@@ -92,7 +94,7 @@ class KVCache {
   int removed(int layer) const { return removed_[layer]; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
-  size_t bytes() const;       // mapped
+  size_t bytes() const;       // mapped, states included
   int64_t key_bytes() const;  // of one row in one layer and head, its scale included
   int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
@@ -137,6 +139,8 @@ class KVCache {
   void move_row(int from, int to);  // in all layers and heads
   // Heads lose all state of answers, so that a later one begins as after a prompt alone.
   void forget_answers();
+  // The states that layers keep along with keys and values; null: they keep none.
+  LayerStates* layer_states() const { return layer_states_.get(); }
   // A copy of the rows of `keep` tokens, with memory for `capacity` tokens.
   std::unique_ptr<KVCache> copy(int keep, int capacity) const;
 
@@ -175,6 +179,7 @@ class KVCache {
   Layout layout(int rows) const;
   KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
   void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
+  size_t rows_bytes() const;  // mapped for keys and values
   bool keeps_errors(Type type) const { return extras_.bases || type == Type::planes; }
   bool grows_in_place(int capacity, int keep) const;
   void extend(int capacity);
@@ -195,6 +200,7 @@ class KVCache {
   std::vector<Eligible> eligible_;     // [layers]
   std::vector<HeadState> states_;      // [layers][heads]
   std::vector<ValueSums> sums_;        // [layers][heads]
+  std::unique_ptr<LayerStates> layer_states_;
 };
 
 // Copies a row of one head to a row of another of the same types.

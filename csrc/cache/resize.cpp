@@ -59,10 +59,11 @@ void KVCache::spread(int layer, const Layout& from, const Layout& to, int keep) 
 }
 
 void KVCache::resize(int capacity, int keep) {
+  if (layer_states_) layer_states_->reserve();
   size_t needed = 0;
   for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
   if (grows_in_place(capacity, keep)) {
-    arena_->require(needed, bytes());
+    arena_->require(needed, rows_bytes());
     extend(capacity);
     team()->run([&](int thread) {
       const Share own = share(layers_, thread, team()->size());
@@ -83,7 +84,7 @@ void KVCache::replace(int capacity, int keep, size_t needed) {
   size_t copied = 0;
   for (int layer = 0; layer < layers_ && keep > 0; layer++)
     copied = std::max(copied, layout(rows_[layer]).total);
-  arena_->require(needed + copied, bytes());
+  arena_->require(needed + copied, rows_bytes());
   std::vector<std::byte*> fresh;
   try {
     for (int layer = 0; layer < layers_; layer++)

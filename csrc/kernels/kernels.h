@@ -6,6 +6,7 @@
 
 #include "attention/attention_parts.h"
 #include "attention/scores_ahead.h"
+#include "kernels/recurrence.h"
 #include "kernels/tile.h"
 #include "linear/linear.h"
 #include "linear/rounding.h"
@@ -242,6 +243,17 @@ struct PointwiseKernels {
   size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, Products of, int32_t* sum);
 };
 
+// States that layers keep along with keys and values.
+struct StateKernels {
+  // Applies rows to the panels of a head's matrix.
+  void (*advance)(const StatePart&);
+
+  // to[c] = activation(bias[c] + sum_t weights[t][c] inputs[t][c]) of the channels [first, last) of
+  // `channels`; below 0 there is no activation. bias null: none.
+  void (*convolve)(const float* const* inputs, int taps, const float* weights, const float* bias,
+                   int channels, int first, int last, int activation, float* to);
+};
+
 // The kernels of one instruction set.
 struct Kernels {
   const char* name;
@@ -251,6 +263,7 @@ struct Kernels {
   const SearchKernels& search;
   const RowKernels& rows;
   const PointwiseKernels& pointwise;
+  const StateKernels& states;
 };
 
 // kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
@@ -261,6 +274,7 @@ enum Activation : int {
   kRelu = 3,
   kClampedSwish = 4,
   kSquaredRelu = 5,
+  kLogistic = 6,
 };
 
 // What one thread scores at a time for another: see attention/scores_ahead.h.

@@ -39,6 +39,7 @@ SUFFICE_INLINE vf sigmoid(vf x) {
 
 SUFFICE_INLINE vf activation_of(int activation, vf x) {
   if (activation == kSilu) return x * sigmoid(x);
+  if (activation == kLogistic) return sigmoid(x);
   if (activation == kRelu) return max(x, vf{});
   if (activation == kSquaredRelu) return max(x, vf{}) * max(x, vf{});
   if (activation == kGeluTanh) {  // 0.5 x (1 + tanh u) = x sigmoid(2 u)

@@ -56,6 +56,7 @@ extern const AttentionKernels attention;
 extern const SearchKernels search;
 extern const RowKernels rows;
 extern const PointwiseKernels pointwise;
+extern const StateKernels states;
 
 // codes_few_narrow.cpp, codes_few_wide.cpp: products of fewer rows than linear_codes_found.inl
 // takes, with codes of at most kNarrow bits, and of more.

@@ -207,27 +207,54 @@ struct AttentionWork {
 }  // namespace
 
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to) {
-  for (const Linear* w : {&block.q, &block.o}) to.inputs.reserve(*w);
+  for (const Linear* w : {&block.q, &block.gate, &block.o})
+    if (w->data) to.inputs.reserve(*w);
   to.second_inputs.reserve(block.k);
   to.third_inputs.reserve(block.v);
 }
 
+namespace {
+
+// Multiplies the outputs of heads by the logistic of the gates' products.
+void gate(const AttentionBlock& block, Worker& worker) {
+  StepBuffers& shared = worker.shared;
+  const int stride = shared.query_width;
+  const auto apply = [&](int first, int last) {
+    const Timed timed = worker.time(Part::activations);
+    for (int row = 0; row < worker.rows; row++) {
+      const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
+      float* const gates = shared.gates.data() + start;
+      kernels().pointwise.activate(kLogistic, gates, shared.attended.data() + start,
+                                   (last - first) * kPanel);
+    }
+  };
+  worker.multiply_all(block.gate, worker.normal.data(), shared.width, shared.gates.data(), stride,
+                      apply);
+}
+
+}  // namespace
+
 void run(const AttentionBlock& block, int layer, Worker& worker) {
   StepBuffers& shared = worker.shared;
-  const AttentionWork work(block, layer, worker);
-  if (worker.thread == 0) shared.plan(worker.spec, worker.step, layer, worker.team.size());
+  const int cached = worker.spec.layers[layer].cached;
+  const AttentionWork work(block, cached, worker);
+  if (worker.thread == 0) shared.plan(worker.spec, worker.step, block, cached, worker.team.size());
   work.project();
   worker.wait();
   if (worker.step.queries && worker.thread == 0) work.hand_out();
   {
     const Timed timed = worker.time(Part::attention);
     if (worker.thread == 0 && worker.step.outside.attend)
-      shared.attend_outside(worker.spec, worker.step, layer);
+      shared.attend_outside(worker.spec, worker.step, block, cached);
     shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
   }
   worker.wait();
-  worker.multiply_all(block.o, shared.attended.data(), shared.query_width, shared.output.data(),
-                      shared.width);
+  if (block.gate.data) {
+    gate(block, worker);
+    worker.wait();
+  }
+  const float* const outputs = block.gate.data ? shared.gates.data() : shared.attended.data();
+  worker.multiply_all(block.o, outputs, shared.query_width, shared.output.data(), shared.width);
   worker.wait();
 }
 

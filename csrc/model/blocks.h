@@ -25,12 +25,65 @@ struct AttentionBlock {
   int sinks = 0;             // with a window: the first keys, visible as well
   // A logit of each query head that takes part in its softmax without a value; null: none.
   const float* spare = nullptr;
-  int rope = -1;                      // index into ModelSpec::ropes; -1: positions do not matter
+  Matrix gate;    // outputs are multiplied by the logistic of its products; data null: they stay
+  int rope = -1;  // index into ModelSpec::ropes; -1: positions do not matter
   bool k_own = false, v_own = false;  // takes inputs otherwise than q
 
   template <class F>
   void each_matrix(F f) const {
-    for (const Linear* w : {&q, &k, &v, &o}) f(*w);
+    for (const Linear* w : {&q, &k, &v, &gate, &o})
+      if (w->data) f(*w);
+  }
+};
+
+// A causal convolution of each channel over its last `taps` inputs.
+struct Convolution {
+  const float* weights = nullptr;  // [taps][channels], those of the newest input last
+  const float* bias = nullptr;     // null: none
+  int channels = 0, taps = 0;
+  int activation = -1;  // -1: none
+};
+
+// out(c * convolution(b * x)), where `mixed` gives b, c and x.
+struct ConvolutionBlock {
+  Matrix mixed, out;
+  Convolution convolution;
+  int state = 0;  // index into a request's states
+
+  template <class F>
+  void each_matrix(F f) const {
+    for (const Linear* w : {&mixed, &out}) f(*w);
+  }
+};
+
+// A linear recurrence (kernels/recurrence.h) for each head. `mixed` gives the inputs of a
+// convolution, which gives queries, keys and values.
+struct RecurrentBlock {
+  // Of all channels, or apart of those of the queries, of the keys and of the values.
+  Matrix mixed, queries, keys, values;
+  Matrix gate, strength, decay, out;  // strength.data null: without the delta rule
+  Convolution convolution;
+  int heads = 0, key_heads = 0, key_size = 0, value_size = 0;
+  int queries_at = 0, keys_at = 0, values_at = 0;  // channels
+  // With s = softplus(decay + step_bias), a decay is e^(-rate s). Without the delta rule values are
+  // multiplied by s. [heads], or [heads][key_size] if `by_entry`.
+  const float *rates = nullptr, *step_bias = nullptr;
+  bool by_entry = false;
+  float most_strength = 1;       // of the delta rule
+  const float* skips = nullptr;  // [heads]: of a value, added to its output; null: none
+  Norm norm;                     // of `norm_size` outputs at a time; without weight: none
+  int norm_size = 0;
+  float norm_eps = 0;
+  bool shared_norm = false;  // one weight [norm_size] for all
+  bool gates_first = false;  // before the norm
+  int gate_activation = kSilu;
+  int state = 0;  // index into a request's states
+
+  int value_width() const { return heads * value_size; }
+  template <class F>
+  void each_matrix(F f) const {
+    for (const Linear* w : {&mixed, &queries, &keys, &values, &gate, &strength, &decay, &out})
+      if (w->data) f(*w);
   }
 };
 
@@ -94,16 +147,20 @@ struct Block {
   Norm before;  // of the block's input
   Norm after;   // of its output, before that is added
   Norm whole;   // of the stream, once it is added
-  std::variant<AttentionBlock, DenseMlp, ExpertMlp> part;
+  std::variant<AttentionBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp> part;
 };
 
 struct Layer {
-  std::vector<Block> blocks;  // the first is its attention
-  bool parallel = false;      // all blocks read what the layer began with
+  std::vector<Block> blocks;
+  int cached = -1;        // its place among layers with attention; -1: it has none
+  bool parallel = false;  // all blocks read what the layer began with
   bool skipped = false;
 
-  AttentionBlock& attention() { return std::get<AttentionBlock>(blocks.front().part); }
-  const AttentionBlock& attention() const { return std::get<AttentionBlock>(blocks.front().part); }
+  // Its attention, null: it has none.
+  AttentionBlock* attention() {
+    return blocks.empty() ? nullptr : std::get_if<AttentionBlock>(&blocks.front().part);
+  }
+  const AttentionBlock* attention() const { return const_cast<Layer*>(this)->attention(); }
 
   template <class F>
   void each_matrix(F f) const {

@@ -40,8 +40,10 @@ struct ModelSpec {
   int position_rows = 0;
   Norm final_norm;
   std::vector<Layer> layers;
+  int cached_layers = 0;           // those with attention
+  std::vector<StateShape> states;  // of the layers that keep one
   Adapters adapters;
-  // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
+  // Of each technique that requests may name: [cached layers][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
   const float* query_scales = nullptr;  // of queries by their position; null: 1
@@ -49,8 +51,9 @@ struct ModelSpec {
 
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {
-    return std::any_of(layers.begin(), layers.end(),
-                       [](const Layer& layer) { return layer.attention().whole_norms; });
+    return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) {
+      return layer.attention() && layer.attention()->whole_norms;
+    });
   }
 
   // Whether a technique needs sketches of the keys.
@@ -80,16 +83,17 @@ struct StepRequest {
   bool watched = false;  // its queries are handed out
   bool tiled = false;    // it is a tile of a prompt, which may leave something unread
   bool outside = false;  // Outside::attend computes its attention; then it is not exact
+  bool settled = false;  // its rows are a prompt's, in order, and all will be committed
 };
 
 // Attention that is computed outside of the core, for all rows of the requests that ask for it.
 struct Outside {
   static constexpr int kSeen = 4, kCounts = 4;
-  std::function<void(int layer)> attend;  // called by one thread; the layer's keys are stored
-  float* queries = nullptr;               // [rows][heads][size]: filled before the call
-  int32_t* visible = nullptr;             // [rows][kSeen], filled: the fields of `Visible`
-  const float* outputs = nullptr;         // [rows][heads][size]: read after it
-  const int64_t* reads = nullptr;         // [rows][kv_heads][kCounts]: the first fields of `Reads`
+  std::function<void(int cached)> attend;  // called by one thread; the layer's keys are stored
+  float* queries = nullptr;                // [rows][heads][size]: filled before the call
+  int32_t* visible = nullptr;              // [rows][kSeen], filled: the fields of `Visible`
+  const float* outputs = nullptr;          // [rows][heads][size]: read after it
+  const int64_t* reads = nullptr;          // [rows][kv_heads][kCounts]: the first fields of `Reads`
 };
 
 struct Step {
@@ -103,8 +107,8 @@ struct Step {
   std::vector<int> state_rows;    // rows whose last states are wanted
   float* states = nullptr;        // [state_rows][width]: after the final norm
   Outside outside;                // if any request is
-  float* audit = nullptr;         // [5][layers][rows][heads], unless null: see `Audit`
-  // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.
+  float* audit = nullptr;         // [5][cached layers][rows][heads], unless null: see `Audit`
+  // [cached layers][watched rows][heads * head_size], unless null: the queries of watched requests.
   float* queries = nullptr;
   int watched_rows = 0;
 

@@ -5,9 +5,20 @@
 
 namespace suffice {
 
-enum class Part : int { other, norms, inputs, products, activations, heads, attention, waiting };
-constexpr const char* kPartNames[] = {"other",       "norms", "inputs",    "products",
-                                      "activations", "heads", "attention", "waiting"};
+enum class Part : int {
+  other,
+  norms,
+  inputs,
+  products,
+  activations,
+  heads,
+  attention,
+  recurrences,
+  waiting
+};
+constexpr const char* kPartNames[] = {"other",     "norms",       "inputs",
+                                      "products",  "activations", "heads",
+                                      "attention", "recurrences", "waiting"};
 constexpr int kParts = sizeof(kPartNames) / sizeof(kPartNames[0]);
 
 // Stands still unless `on`: a step that nobody times reads no clock.

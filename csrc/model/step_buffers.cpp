@@ -24,10 +24,11 @@ Bounds bounds_in(const AttentionBlock& block, int index, const StepRequest& requ
 
 }  // namespace
 
-void RowBuffers::prepare(int rows, int width, int stride) {
+void RowBuffers::prepare(int rows, int width, int stride, int value_width) {
   // Zero, because matmuls read inputs up to a multiple of 8 columns.
   residual.assign(static_cast<size_t>(rows) * width, 0.0f);
   normal.assign(residual.size(), 0.0f);
+  gated.assign(static_cast<size_t>(rows) * value_width, 0.0f);
   for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
 }
 
@@ -55,14 +56,15 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);
-  reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, ReadSums{});
+  prepare_states(spec, step);
+  reads.assign(spec.cached_layers * step.requests.size() * spec.kv_heads, ReadSums{});
   tile_reads.assign(step.requests.size(), ReadSums{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   group_by_adapter(step);
   const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
   split = thread_count > 1 && many;
   if (split) {
-    threads[0].rows.prepare(rows, width, input_stride());
+    threads[0].rows.prepare(rows, width, input_stride(), value_width);
     threads[0].rows.prepare(adapted, spec.adapters);
     threads[0].rows.reserve(spec);
   }
@@ -71,7 +73,8 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
     for (const Block& block : layer.blocks)
       if (const auto* part = std::get_if<ExpertMlp>(&block.part))
         routes.reserve(*part, rows, width);
-  for (const Layer& layer : spec.layers) window_of(layer.attention().window);
+  for (const Layer& layer : spec.layers)
+    if (layer.attention()) window_of(layer.attention()->window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }
 
@@ -93,7 +96,36 @@ void StepBuffers::group_by_adapter(const Step& step) {
   }
 }
 
-int StepBuffers::input_stride() const { return std::max({width, query_width, inner_width}); }
+void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
+  mixed_width = value_width = 0;
+  bool gated = false;
+  const auto widen = [](int& to, int width) { to = std::max(to, round_up(width, kPanel)); };
+  for (const Layer& layer : spec.layers)
+    for (const Block& block : layer.blocks) {
+      if (const auto* part = std::get_if<AttentionBlock>(&block.part))
+        gated = gated || part->gate.data;
+      if (const auto* part = std::get_if<ConvolutionBlock>(&block.part)) {
+        widen(mixed_width, part->mixed.rows);
+        widen(value_width, part->convolution.channels);
+      } else if (const auto* recurrent = std::get_if<RecurrentBlock>(&block.part)) {
+        widen(mixed_width, recurrent->mixed.rows);
+        widen(mixed_width, recurrent->decay.rows);
+        widen(value_width, recurrent->value_width());
+        gated = true;
+      }
+    }
+  const size_t count = rows;
+  mixed.assign(count * mixed_width, 0.0f);
+  recurred.assign(count * value_width, 0.0f);
+  strengths.assign(mixed.size(), 0.0f);
+  decays.assign(mixed.size(), 0.0f);
+  gates.assign(gated ? count * std::max(query_width, value_width) : 0, 0.0f);
+  state_rows = spec.states.empty() ? std::vector<StateRows>() : rows_of_states(step);
+}
+
+int StepBuffers::input_stride() const {
+  return std::max({width, query_width, inner_width, value_width});
+}
 
 StepBuffers::Window& StepBuffers::window_of(int window) {
   for (Window& known : windows_)
@@ -122,14 +154,14 @@ void StepBuffers::lay_out(const ModelSpec& spec, const Step& step, Window& windo
 
 Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, int row,
                             int kv_head) const {
-  const size_t part = spec.layers.size() * rows * spec.heads;
+  const size_t part = static_cast<size_t>(spec.cached_layers) * rows * spec.heads;
   const size_t start = (static_cast<size_t>(layer) * rows + row) * spec.heads;
   float* const first = step.audit + start + kv_head * (spec.heads / spec.kv_heads);
   return audit_at(first, part, spec.heads);
 }
 
-void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int thread_count) {
-  const AttentionBlock& block = spec.layers[layer].attention();
+void StepBuffers::plan(const ModelSpec& spec, const Step& step, const AttentionBlock& block,
+                       int layer, int thread_count) {
   std::vector<Traversal>& traversals = window_of(block.window).traversals;
   size_t index = 0;
   for (const StepRequest& request : step.requests) {
@@ -163,9 +195,10 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
   attention.plan(traversals, thread_count);
 }
 
-void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, int layer) {
+void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step,
+                                 const AttentionBlock& block, int layer) {
   const Outside& outside = step.outside;
-  const int window = spec.layers[layer].attention().window;
+  const int window = block.window;
   const std::vector<Traversal>& traversals = window_of(window).traversals;
   const auto each = [&](auto f) {  // f(row, the row within its request, the first traversal)
     for (size_t i = 0; i < step.requests.size(); i++)

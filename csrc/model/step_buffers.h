@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "model/part_clock.h"
 #include "model/routing.h"
+#include "model/state_rows.h"
 
 namespace suffice {
 
@@ -17,9 +18,11 @@ struct RowBuffers {
   std::vector<float> residual, normal;  // [rows][width]
   InputBuffers inputs, second_inputs, third_inputs;
   LowRankInputs low_rank, second_low_rank, third_low_rank;  // of the step's adapters
+  std::vector<float> gated;  // [rows][value_width], outputs of recurrences
 
   // `stride`: that of the widest inputs of a matrix.
-  void prepare(int rows, int width, int stride);
+  // `value_width`: that of the outputs of recurrences.
+  void prepare(int rows, int width, int stride, int value_width);
   void prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters);
   // Allocates the inputs of all matrices.
   void reserve(const ModelSpec& spec);
@@ -27,6 +30,8 @@ struct RowBuffers {
 
 // Allocate the inputs of a block's matrices.
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
+void reserve_inputs(const ConvolutionBlock& block, RowBuffers& to);
+void reserve_inputs(const RecurrentBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
 void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
 
@@ -48,6 +53,7 @@ struct alignas(64) ThreadBuffers {
   LowRankScratch low_rank_scratch;
   PartClock clock;
   ExpertBuffers experts;
+  RecurrenceBuffers recurrence;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
@@ -73,11 +79,16 @@ class StepBuffers {
  public:
   int rows = 0;
   int width = 0, query_width = 0, key_width = 0, inner_width = 0;  // strides, whole panels
+  int mixed_width = 0, value_width = 0;                            // of blocks with states
   std::vector<float> queries, attended;                            // [rows][query_width]
+  std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates
+  std::vector<float> mixed, recurred;      // [rows][mixed_width], [rows][value_width]
+  std::vector<float> strengths, decays;    // [rows][mixed_width]
+  std::vector<StateRows> state_rows;       // of each request
   std::vector<float> keys;                 // [rows][key_width], where norms are over all heads
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
-  std::vector<ReadSums> reads;             // [layers][requests][kv_heads]
+  std::vector<ReadSums> reads;             // [cached layers][requests][kv_heads]
   std::vector<ReadSums> tile_reads;        // [requests]: of tiles of prompts
   std::vector<ThreadBuffers> threads;
   std::vector<AdapterRows> adapted;  // of the adapters that the step's requests name
@@ -90,10 +101,12 @@ class StepBuffers {
   // Called by one thread, before the others start.
   void prepare(const ModelSpec& spec, const Step& step, int threads);
   int input_stride() const;  // that of the widest inputs of a matrix
-  // Plans the attention of a layer, by one thread.
-  void plan(const ModelSpec& spec, const Step& step, int layer, int threads);
+  // Plans the attention of a block, that of the layer `cached` of caches, by one thread.
+  void plan(const ModelSpec& spec, const Step& step, const AttentionBlock& block, int cached,
+            int threads);
   // Has the attention of requests that are `outside` computed, by one thread.
-  void attend_outside(const ModelSpec& spec, const Step& step, int layer);
+  void attend_outside(const ModelSpec& spec, const Step& step, const AttentionBlock& block,
+                      int cached);
 
  private:
   // One traversal per request and key/value head. Layers of the same window share it except for the
@@ -103,6 +116,7 @@ class StepBuffers {
     std::vector<Traversal> traversals;
   };
   void group_by_adapter(const Step& step);
+  void prepare_states(const ModelSpec& spec, const Step& step);
   Window& window_of(int window);
   void lay_out(const ModelSpec& spec, const Step& step, Window& window);
   Audit audit_of(const ModelSpec& spec, const Step& step, int layer, int row, int kv_head) const;

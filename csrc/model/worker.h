@@ -38,7 +38,7 @@ struct Worker {
         residual(prepared.residual),
         normal(prepared.normal) {
     if (!shared.split) {
-      prepared.prepare(rows, shared.width, shared.input_stride());
+      prepared.prepare(rows, shared.width, shared.input_stride(), shared.value_width);
       prepared.prepare(shared.adapted, spec.adapters);
     }
     buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);
@@ -117,13 +117,20 @@ struct Worker {
     adapted.add(shared.adapted, w, first, last, y, stride, buffers.low_rank_scratch);
   }
 
-  // Multiplies all rows of the step, as `multiply` does.
-  void multiply_all(const Matrix& w, const float* values, int values_stride, float* y, int stride) {
+  // Multiplies all rows of the step, as `multiply` does; then calls f(first, last) for panels that
+  // are done.
+  template <class F>
+  void multiply_all(const Matrix& w, const float* values, int values_stride, float* y, int stride,
+                    F f) {
     adapt(prepared.low_rank, w, values, values_stride);
     const Inputs x = inputs(values, values_stride, w, rows, items_of(w, team.size()));
     take_panels(w, [&](int first, int last) {
       multiply_panels(w, first, last, x, prepared.low_rank, y, stride);
+      f(first, last);
     });
+  }
+  void multiply_all(const Matrix& w, const float* values, int values_stride, float* y, int stride) {
+    multiply_all(w, values, values_stride, y, stride, [](int, int) {});
   }
 
   // y = norm(x) of a row; a norm without weight copies.
@@ -157,6 +164,8 @@ struct Worker {
 // Run a block of a layer on the worker's `normal`, and return once every thread has left its part
 // of the output in the shared `output`.
 void run(const AttentionBlock& block, int layer, Worker& worker);
+void run(const ConvolutionBlock& block, int layer, Worker& worker);
+void run(const RecurrentBlock& block, int layer, Worker& worker);
 void run(const DenseMlp& block, int layer, Worker& worker);
 void run(const ExpertMlp& block, int layer, Worker& worker);
 

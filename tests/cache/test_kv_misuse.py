@@ -1,4 +1,4 @@
-"""What a KV cache refuses, and that nothing has changed then."""
+"""What a KV cache refuses, tentative.py among it, and that nothing has changed then."""
 
 from __future__ import annotations
 

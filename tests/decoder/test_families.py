@@ -22,7 +22,7 @@ from hf_configs import (
     facts_of_theirs,
 )
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.families import family_of, granite, llama
+from suffice.decoder.families import bamba, family_of, granite, llama
 from suffice.decoder.fields import _ONLY
 from suffice.decoder.ignored import SILENT
 from suffice.errors import InputError
@@ -39,6 +39,7 @@ EXTRA = {
     "head_dim",  # of Qwen2
     "rotary_emb_base",
     "rotary_pct",
+    "full_attention_interval",  # of Qwen3-Next
 }
 WRITTEN = {
     f"{path.stem}: {name}": raw
@@ -117,8 +118,8 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", sorted(set(CLASSES) - {"Glm4MoeForCausalLM"})
-)  # heads of 42
+    "architecture", sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM"})
+)  # no attention; heads of 42
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
     if architecture == "OPTForCausalLM":  # its own default, 50272 tokens and 12 layers
@@ -185,6 +186,10 @@ for own in ("missing", "null"):  # fails there
 CASES.remove(("HunYuanMoEV1ForCausalLM", "num_experts", "missing"))  # fails in the model
 for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model
     CASES.remove(("GraniteMoeForCausalLM", own, "null"))
+for own in ("missing", "null"):  # no attention
+    CASES.remove(("BambaForCausalLM", "attn_layer_indices", own))
+for own in bamba.MAMBA_DEFAULTS:  # fails in the model
+    CASES.remove(("BambaForCausalLM", own, "null"))
 for own in ("GlmForCausalLM", "Qwen2MoeForCausalLM"):  # fails in the model
     CASES.remove((own, "num_key_value_heads", "null"))
 
@@ -205,7 +210,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
     """Compare what is read of a configuration whose field is missing or null."""
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
-        *("FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
+        *("BambaForCausalLM", "FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
         *("Glm4MoeForCausalLM", "SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
     )
     fitting = {} if own else FITTING

@@ -88,16 +88,20 @@ def works(llm: LLM, seed: int) -> list[Work]:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("variant", "options"),
     [
-        {},
-        {"speculative_config": "ngram"},
-        {"attention": "aet:keys=0.7,values=0.1,globals=16"},
-        {"policy": "h2o:ratio=0.4"},
+        ("llama", {}),
+        ("llama", {"speculative_config": "ngram"}),
+        ("llama", {"attention": "aet:keys=0.7,values=0.1,globals=16"}),
+        ("llama", {"policy": "h2o:ratio=0.4"}),
+        *((variant, {"speculative_config": "ngram"}) for variant in tiny.STATEFUL),
     ],
     ids=str,
 )
-def test_every_text_is_that_of_a_request_alone(folder: Path, options: dict[str, Any]) -> None:
+def test_every_text_is_that_of_a_request_alone(
+    variant: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tiny.make(tmp_path, variant, tokenizer=True, max_position_embeddings=512)
     alone = load(folder, **options)
     asked = works(alone, 7)
     probe = alone.runner.open("probe", 512)

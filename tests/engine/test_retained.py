@@ -24,6 +24,9 @@ class Held:
         self.cache = self
         self.length = self.bytes = length
 
+    def reachable(self, rows: int) -> int:
+        return min(rows, self.length)
+
 
 def store(limit: int | None = None, least: int = 1) -> tuple[Retained, list[Any]]:
     closed: list[Any] = []
@@ -133,10 +136,10 @@ def test_a_running_request_gives_what_it_has_run_and_says_what_comes() -> None:
     held = Held(2)
     entry = kept.add_running((1, 2, 3, 4), held)
     assert kept.find((1, 2, 3, 9))[1] == 2
-    assert kept.coming((1, 2, 3, 9)) == 3
+    assert kept.coming((1, 2, 3, 9))[1] == 3
     held.length = 4
     assert kept.find((1, 2, 3, 9))[1] == 3
-    assert kept.coming((1, 2, 3, 9)) == 0
+    assert kept.coming((1, 2, 3, 9)) == (None, 0)
     assert not kept.drop_oldest(), "it is in use"
     assert kept.take(entry) is held and closed == []
     assert kept.find((1, 2, 3, 9))[0] is None

@@ -63,6 +63,8 @@ SETTINGS = [
     *((name, "llama", dtype) for name in STORED_WITH for dtype in STORED),
     *((name, "llama", dtype) for name, dtype in zip(cycle(STORED_IN_TURN), STORED, strict=False)),
     ("tiers", "gemma3", "planes"),
+    *((name, variant, "float32") for variant in tiny.STATEFUL for name in ("exact", "drafts")),
+    *((name, "qwen3.5", "float32") for name in ("certified", "streaming", "h2o", "coded")),
 ]
 # What is drawn depends on how many drafts were sampled, hence on the memory that was spare.
 GREEDY_ONLY = ("own drafts",)
@@ -115,7 +117,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 def calibrated(runner: Runner) -> Calibration:
     model = runner.decoder.config
-    layers = tuple(LayerInputs(1.0, -20.0) for _ in model.layers)
+    layers = tuple(LayerInputs(1.0, -20.0) for _ in model.cached)
     return Calibration("none", "tiny", "", model.heads, layers, {}, {})
 
 

@@ -20,6 +20,7 @@ from suffice.attention.planes import GREATEST, UPPER, Planes
 from suffice.cache import GROWTHS, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.decoder.key_rounding import KeyRounding, factors
+from suffice.decoder.native_states import state_shapes
 from suffice.decoder.weights import DecoderWeights
 from suffice.native import core
 from suffice.quant import hadamard
@@ -101,7 +102,8 @@ def empty_cache(
 def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -> KVCache:
     config = decoder.config
     options.setdefault("rounding", None)  # another model's would not suit
-    return empty_cache(len(config.layers), config.kv_heads, config.head_size, dtype, **options)
+    options.setdefault("states", state_shapes(config.states))
+    return empty_cache(len(config.cached), config.kv_heads, config.head_size, dtype, **options)
 
 
 def cache_of(

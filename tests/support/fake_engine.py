@@ -63,14 +63,26 @@ class FakeCache:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.bytes = 0  # one for each row
+        self.stateful = False
+        self.states = {0}  # lengths to which it can be cut back if it is stateful
 
     @property
     def length(self) -> int:
         return len(self.tokens)
 
+    def reachable(self, rows: int) -> int:
+        lengths = {*self.states, self.length} if self.stateful else {min(rows, self.length)}
+        return max(length for length in lengths if length <= rows)
+
+    def keep_state(self) -> None:
+        assert self.stateful
+        self.states.add(self.length)
+
     def truncate(self, rows: int) -> None:
         assert rows <= len(self.tokens)
+        assert self.reachable(rows) == rows
         del self.tokens[rows:]
+        self.states = {length for length in self.states if length <= rows}
 
 
 class FakeSequence:
@@ -255,10 +267,12 @@ class FakeRunner:
     ) -> FakeSequence:
         assert sequence in self.open_sequences and not sequence.tentative
         kept = sequence.cache.length if rows is None else rows
-        assert kept <= sequence.cache.length
+        assert kept == sequence.cache.reachable(kept)
         copy = FakeSequence(sequence.name, sequence.limit)
         self._take(copy, kept + (spare or 0))
         copy.cache.tokens = sequence.cache.tokens[:kept]
+        copy.cache.stateful = sequence.cache.stateful
+        copy.cache.states = {length for length in sequence.cache.states if length <= kept}
         self.open_sequences.append(copy)
         return copy
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from suffice.decoder.families import (
     arcee,
+    bamba,
     cohere,
     ernie,
     exaone4,
@@ -19,6 +20,7 @@ from suffice.decoder.families import (
     gptj,
     granite,
     hunyuan,
+    lfm,
     llama,
     mistral,
     mixtral,
@@ -28,6 +30,7 @@ from suffice.decoder.families import (
     phi,
     qwen,
     qwen_moe,
+    qwen_next,
     seed_oss,
     smollm,
     stablelm,
@@ -35,6 +38,11 @@ from suffice.decoder.families import (
 )
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "BambaForCausalLM": bamba.DEFAULTS,
+    "Lfm2ForCausalLM": lfm.DEFAULTS,
+    "Qwen3NextForCausalLM": qwen_next.NEXT_DEFAULTS,
+    "Qwen3_5ForCausalLM": qwen_next.DENSE_DEFAULTS,
+    "Qwen3_5MoeForCausalLM": qwen_next.MOE_DEFAULTS,
     "Glm4MoeForCausalLM": glm_moe.DEFAULTS,
     "FalconForCausalLM": falcon.DEFAULTS,
     "GPT2LMHeadModel": gpt2.DEFAULTS,
@@ -78,6 +86,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Starcoder2ForCausalLM": starcoder.DEFAULTS,
 }
 ONLY = {
+    "BambaForCausalLM": bamba.MAMBA_ONLY,
     "Glm4MoeForCausalLM": glm_moe.ONLY,
     "HunYuanMoEV1ForCausalLM": hunyuan.MOE_ONLY,
     "FalconForCausalLM": falcon.ONLY,
@@ -96,6 +105,10 @@ ONLY = {
     "Starcoder2ForCausalLM": starcoder.ONLY,
 }
 SILENT_OF = {
+    "BambaForCausalLM": bamba.SILENT,
+    "Lfm2ForCausalLM": lfm.SILENT,
+    "Qwen3NextForCausalLM": qwen_moe.SILENT,
+    "Qwen3_5MoeForCausalLM": qwen_moe.SILENT,
     "Glm4MoeForCausalLM": glm_moe.SILENT,
     "FalconForCausalLM": falcon.SILENT,
     "GPT2LMHeadModel": gpt2.SILENT,

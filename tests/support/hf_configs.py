@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from suffice.decoder.config import DecoderConfig, Rope
@@ -15,6 +16,7 @@ from suffice.decoder.rope import frequencies
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
     "ArceeForCausalLM": ("arcee", "Arcee"),
+    "BambaForCausalLM": ("bamba", "Bamba"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "CohereForCausalLM": ("cohere", "Cohere"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
@@ -35,6 +37,7 @@ CLASSES = {
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
+    "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
     "MinistralForCausalLM": ("ministral", "Ministral"),
@@ -51,6 +54,9 @@ CLASSES = {
     "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
     "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
+    "Qwen3NextForCausalLM": ("qwen3_next", "Qwen3Next"),
+    "Qwen3_5ForCausalLM": ("qwen3_5", "Qwen3_5Text"),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe", "Qwen3_5MoeText"),
     "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "StableLmForCausalLM": ("stablelm", "StableLm"),
@@ -90,7 +96,11 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     clamped = architecture == "GptOssForCausalLM"
-    act = config.hidden_activation if gemma else _first(config, "hidden_act", "activation")
+    act = (
+        config.hidden_activation
+        if gemma
+        else _first(config, "hidden_act", "activation", otherwise="silu")
+    )
     falcon = architecture == "FalconForCausalLM"
     return {
         "vocab": config.vocab_size,
@@ -98,7 +108,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", None) or heads,
         "head_size": size,
-        "mlp_width": _first(config, "intermediate_size", "ffn_hidden_size"),
+        "mlp_width": _mlp_width(config, architecture),
         "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
         "scale": getattr(
@@ -109,6 +119,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "trained": config.max_position_embeddings,
         "tied": config.tie_word_embeddings,
         "windows": _windows(config),
+        "states": _keep_states(config),
         "turns": _turns(config, architecture),
         "rotates": _rotates(config),
         "parallel": getattr(config, "use_parallel_residual", architecture in PARALLEL),
@@ -145,6 +156,7 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         "GraniteMoeForCausalLM",
         "HunYuanMoEV1ForCausalLM",
         "MixtralForCausalLM",
+        "Qwen3_5MoeForCausalLM",
     )
     given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
     return (
@@ -167,6 +179,24 @@ def _shared(config: Any, architecture: str) -> int:
     if hasattr(config, "n_shared_experts"):
         return int(config.n_shared_experts * config.moe_intermediate_size)
     return int(getattr(config, "shared_expert_intermediate_size", 0))
+
+
+def _mlp_width(config: Any, architecture: str) -> int | None:
+    if architecture == "Lfm2ForCausalLM":
+        from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
+
+        with torch.device("meta"):
+            return int(Lfm2MLP(config).w1.out_features)
+    if not hasattr(config, "intermediate_size") and hasattr(config, "moe_intermediate_size"):
+        return int(config.shared_expert_intermediate_size)  # no layer is dense
+    found: int | None = _first(config, "intermediate_size", "ffn_hidden_size")
+    return found
+
+
+def _keep_states(config: Any) -> list[bool]:
+    count = config.num_hidden_layers
+    kinds = _first(config, "layer_types", "layers_block_type") or ["full_attention"] * count
+    return [kind in ("conv", "linear_attention", "mamba") for kind in kinds]
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -230,7 +260,9 @@ def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
     """Return the frequencies and the factor of each rotation, of the models' own modules."""
     module, _ = CLASSES[architecture]
     models = import_module(f"transformers.models.{module}.modeling_{module}")
-    made = getattr(models, f"{architecture.partition('For')[0]}RotaryEmbedding")(config)
+    name = architecture.partition("For")[0]
+    text = f"{name}TextRotaryEmbedding"  # of models that have other parts
+    made = getattr(models, text if hasattr(models, text) else f"{name}RotaryEmbedding")(config)
     if not hasattr(made, "sliding_attention_inv_freq"):
         return [(made.inv_freq.tolist(), float(made.attention_scaling))]
     return [
@@ -276,6 +308,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "norm_eps": config.norm_eps,
         "scale": config.attention_scale,
         "windows": [layer.window for layer in config.layers],
+        "states": [layer.mixer == "state" for layer in config.layers],
         "turns": [
             _turns_of_ours(config, rope) for at, rope in enumerate(config.ropes) if at in used
         ],

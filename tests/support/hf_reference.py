@@ -8,6 +8,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -21,7 +22,7 @@ def _model_type(folder: Path) -> str:
 
 
 def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
-    """Load a checkpoint in transformers; float64 computes the norms in float64 as well."""
+    """Load a checkpoint in transformers; with float64 it computes all in float64."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
@@ -36,12 +37,18 @@ def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
 
 
 def exact(model: Any) -> Any:
-    """Return a model that has not run yet in float64, its norms as well."""
+    """Return a model in float64, and in float64 where it asks for float32."""
     model = model.double()
-    for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            module.forward = partial(_exact_norm, module)
+    model.forward = partial(_in_double, model.forward)
     return model
+
+
+def _in_double(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    with (
+        mock.patch.object(torch, "float32", torch.float64),
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+    ):
+        return forward(*args, **kwargs)
 
 
 def as_cache(cache: Any) -> dict[str, Any]:
@@ -84,10 +91,3 @@ def stepwise_logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
         cache = cache_of(output)
         rows.append(output.logits[0, -1])
     return torch.stack(rows)
-
-
-def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
-    gemma = type(module).__name__.startswith("Gemma")
-    eps = module.eps if hasattr(module, "eps") else module.variance_epsilon
-    weight = module.weight + 1 if gemma else module.weight
-    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)

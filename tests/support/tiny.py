@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tiny_tokenizer import write_tokenizer as write_tokenizer
+from tiny_variants import STATEFUL as STATEFUL
 from tiny_variants import VARIANTS as VARIANTS
 from tiny_variants import VOCABULARY as VOCABULARY
 
@@ -54,9 +55,7 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(
-                _random(
-                    name, parameter, generator, centred=family.startswith(("Gemma", "Nemotron"))
-                )
+                _random(name, parameter, generator, centred=family.startswith(_CENTRED))
             )
     with torch.no_grad():
         for name, buffer in model.named_buffers():
@@ -65,7 +64,13 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
     model.save_pretrained(folder)
 
 
-_CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
+_CLASSES = {
+    "Gemma3Text": "Gemma3ForCausalLM",
+    "GPT2": "GPT2LMHeadModel",
+    "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
+    "Qwen3_5Text": "Qwen3_5ForCausalLM",
+}
+_CENTRED = ("Gemma", "Nemotron", "Qwen3Next", "Qwen3_5")  # weights of norms that are added to 1
 _SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj")
 _SHARP += ("query_key_value", "c_attn", "lm_head")
 

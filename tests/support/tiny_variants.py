@@ -123,6 +123,26 @@ _GRANITE = {
     "residual_multiplier": 0.4,
     "attention_multiplier": 0.11,
 }
+_DELTA = {  # layers with states by the delta rule
+    "num_hidden_layers": 4,
+    "full_attention_interval": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_NEXT_EXPERTS = {
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_head": 16,
+    "mamba_d_state": 32,
+}
 
 # variant: (transformers' family, its configuration)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -180,6 +200,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 mscale_all_dim=1.0,
             ),
         },
+    ),
+    "bamba": ("Bamba", {**_NO_HEAD_DIM, **_MAMBA, "attn_layer_indices": [1]}),
+    "lfm2": ("Lfm2", {**_NO_HEAD_DIM, "full_attn_idxs": [1], "block_multiple_of": 32}),
+    "qwen3-next": ("Qwen3Next", {**_SIZES, **_DELTA, **_NEXT_EXPERTS, "mlp_only_layers": [1]}),
+    "qwen3.5": ("Qwen3_5Text", {**_SIZES, **_DELTA, "head_dim": 32}),
+    "qwen3.5-moe": (
+        "Qwen3_5MoeText",
+        {**_SIZES, **_DELTA, **_NEXT_EXPERTS, "intermediate_size": None},
     ),
     "mistral": ("Mistral", {**_SIZES, "sliding_window": 8}),
     "mistral-full": ("Mistral", {**_SIZES, "sliding_window": None}),
@@ -327,3 +355,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "stablelm-parallel": ("StableLm", {**_NO_HEAD_DIM, "use_parallel_residual": True}),
 }
+
+# those whose layers keep states, of every kind
+STATEFUL = ("bamba", "lfm2", "qwen3-next", "qwen3.5")

@@ -1,4 +1,4 @@
-// Kernels on plain rows of floats, and the machine's limits.
+// Kernels on plain rows of floats and on layers' states, and the machine's limits.
 #include "kernels/set.h"
 
 namespace suffice::SUFFICE_ISA {
@@ -7,6 +7,7 @@ namespace {
 // clang-format off: each file uses those before it
 #include "kernels/outliers.inl"
 #include "kernels/pointwise.inl"
+#include "kernels/recurrence.inl"
 #include "kernels/roofline.inl"
 // clang-format on
 }  // namespace
@@ -20,6 +21,11 @@ constexpr PointwiseKernels pointwise{
     .replace_by_levels = replace_by_levels,
     .read_memory = read_memory,
     .multiply_cached = multiply_cached,
+};
+
+constexpr StateKernels states{
+    .advance = advance,
+    .convolve = convolve,
 };
 
 }  // namespace suffice::SUFFICE_ISA

@@ -18,6 +18,7 @@ extern const AttentionKernels attention;
 extern const SearchKernels search;
 extern const RowKernels rows;
 extern const PointwiseKernels pointwise;
+extern const StateKernels states;
 
 #pragma GCC visibility pop
 
@@ -28,6 +29,7 @@ constexpr Kernels table{SUFFICE_NAME_OF(SUFFICE_ISA),
                         attention,
                         search,
                         rows,
-                        pointwise};
+                        pointwise,
+                        states};
 
 }  // namespace suffice::SUFFICE_ISA

@@ -9,13 +9,18 @@ while a layer holds `held(layer)` rows. Keys are stored rotated to their positio
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 import numpy as np
 
 from suffice.cache import BLOCK, KV_DTYPES, Growth, next_capacity
+from suffice.cache.tentative import Tentative
 from suffice.errors import InputError, OutOfMemory, unknown
 from suffice.native import core
 
 MAX_TENTATIVE = 32
+LEAST_COPIES = 4  # of states, that a cache may keep
 
 
 class KVCache:
@@ -25,6 +30,8 @@ class KVCache:
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
     largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
     `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `decoder.key_rounding`.
+    `states`: the sizes of what other layers keep; a cache with states can be cut back only to
+    lengths that are `reachable`.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -46,6 +53,7 @@ class KVCache:
         masses: bool = False,
         bases: bool = False,
         rounding: core.KeyRoundings | None = None,
+        states: Sequence[core.StateShape] = (),
     ) -> None:
         for dtype in (key_dtype, value_dtype):
             if dtype not in KV_DTYPES:
@@ -64,13 +72,14 @@ class KVCache:
             masses,
             bases,
             rounding,
+            list(states),
         )
+        self.stateful = bool(states)
         self.growth = growth
         self.limit = limit
         self.tight = False  # grows by whole blocks that are needed, whatever the policy says
         self.length = 0
-        self.tentative = 0
-        self._visible: list[int] = []
+        self._tree = Tentative()
         self._final = 0  # no truncation to fewer tokens than this: some of their rows are gone
 
     @property
@@ -81,6 +90,11 @@ class KVCache:
     def held(self, layer: int) -> int:
         """Return how many rows of the committed tokens a layer holds."""
         return self.length - int(self.native.removed(layer))
+
+    @property
+    def tentative(self) -> int:
+        """Number of tentative rows."""
+        return len(self._tree)
 
     @property
     def layers(self) -> int:
@@ -104,9 +118,9 @@ class KVCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows that the layers hold, including sketches, bases, boxes and masses."""
+        """Bytes of rows and states, including sketches, bases, boxes and masses."""
         rows = sum(self.held(layer) for layer in range(self.layers))
-        return rows * self.row_bytes // self.layers
+        return rows * self.row_bytes // self.layers + int(self.native.state_bytes)
 
     @property
     def spare(self) -> int:
@@ -137,6 +151,21 @@ class KVCache:
             self.native.resize(capacity, self.length + self.tentative)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
+
+    def keep_state(self) -> None:
+        """Keep a copy of the states as they are, so that `truncate` can return to this length.
+
+        All copies together take about as much memory as the rows, or are at most LEAST_COPIES.
+        Nothing is kept where there is no memory for it.
+        """
+        if self.stateful and not self.tentative:
+            most = max(self.held_bytes // max(int(self.native.state_bytes), 1), LEAST_COPIES)
+            with contextlib.suppress(core.OutOfMemory):
+                self.native.keep_states(most)
+
+    def reachable(self, rows: int) -> int:
+        """Return the greatest length of at most `rows` tokens to which it can be truncated."""
+        return int(self.native.reachable(rows)) if self.stateful else min(rows, self.length)
 
     def _next_capacity(self, needed: int, capacity: int) -> int:
         whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
@@ -230,22 +259,11 @@ class KVCache:
             InputError: More drafts than spare rows, or a parent that does not come before its
                 child.
         """
-        _require_whole("parents", parents)
-        room = min(self.spare, most - self.tentative)
-        if len(parents) > room:
-            raise InputError(f"{len(parents)} drafts do not fit: {room} rows are spare")
-        for i, parent in enumerate(parents):
-            if not -1 <= parent < self.tentative + i:
-                raise InputError(f"draft {i}: parent {parent} must be a tentative row before it")
-        for parent in parents:
-            own = 1 << len(self._visible)
-            self._visible.append(own | (self._visible[parent] if parent >= 0 else 0))
-        self.tentative += len(parents)
-        return self._visible[-len(parents) :] if parents else []
+        return self._tree.add(parents, min(self.spare, most - self.tentative))
 
     def visible(self) -> list[int]:
         """Return, per tentative row, the bit mask of the tentative rows that it sees."""
-        return list(self._visible)
+        return list(self._tree.visible)
 
     def commit(self, path: list[int]) -> None:
         """Keep the tentative rows of `path`, in its order, and drop the others.
@@ -254,33 +272,20 @@ class KVCache:
             InputError: A row that is not tentative, or does not continue its predecessor in the
                 path (for the first: the committed rows).
         """
-        _require_whole("path", path)
-        if not all(a < b for a, b in zip([-1, *path], [*path, self.tentative], strict=True)):
-            raise InputError(
-                f"path {path} must be ascending tentative rows (there are {self.tentative})"
-            )
-        before = 0
-        for row in path:
-            if self._visible[row] != before | 1 << row:
-                raise InputError(
-                    f"path {path}: tentative row {row} does not continue the row before it"
-                )
-            before = self._visible[row]
+        self._tree.check(path)
         for target, source in enumerate(path):
             if source != target:
                 self.native.move_row(self.length + source, self.length + target)
         if path:
             self.native.settle(path[-1])
+            if self.stateful:
+                self.native.commit_states(path)
         self.length += len(path)
-        self._forget(self.tentative)
+        self.rollback()
 
     def rollback(self) -> None:
         """Drop all tentative rows."""
-        self._forget(self.tentative)
-
-    def _forget(self, rows: int) -> None:
-        self.tentative -= rows
-        del self._visible[self.tentative :]
+        self._tree = Tentative()
 
     def truncate(self, rows: int) -> None:
         """Keep the first `rows` committed rows and drop the rest.
@@ -292,6 +297,8 @@ class KVCache:
         self.rollback()
         if rows < self.length:
             self.native.forget_rows(rows)
+            if self.stateful:
+                self.native.rewind_states(rows)
         self.length = rows
         self._final = min(self._final, rows)
 
@@ -304,6 +311,11 @@ class KVCache:
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
+        if self.reachable(rows) != rows:
+            raise InputError(
+                f"cannot truncate to {rows} tokens: of the states before that, those after "
+                f"{self.reachable(rows)} tokens were kept"
+            )
 
     def evict(self, layer: int, rows: np.ndarray) -> None:
         """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.
@@ -313,7 +325,7 @@ class KVCache:
         """
         self._require_no_drafts()
         try:
-            self.native.evict(layer, _whole(rows), self.length)
+            self.native.evict(layer, np.ascontiguousarray(rows, np.int32), self.length)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
         self._final = self.length
@@ -332,7 +344,7 @@ class KVCache:
 
         `order` [G, n] has the most important block first; newer blocks are read before all of them.
         """
-        self.native.set_order(layer, _whole(order))
+        self.native.set_order(layer, np.ascontiguousarray(order, np.int32))
 
     def keep_heavy(self) -> None:
         """Evict the row of least mass per head, among `sinks` and the row that leaves `recent`."""
@@ -375,7 +387,7 @@ class KVCache:
             other.native = self.native.copy(kept, capacity)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
-        other.tentative, other._visible = 0, []
+        other.rollback()
         other.truncate(kept)
         return other
 
@@ -384,14 +396,5 @@ class KVCache:
         self.native.forget_answers()
 
 
-def _require_whole(name: str, rows: list[int]) -> None:
-    if not isinstance(rows, list) or not set(map(type, rows)) <= {int}:
-        raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
-
-
 def _floats(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows, np.float32)
-
-
-def _whole(rows: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(rows, np.int32)

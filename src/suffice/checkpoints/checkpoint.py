@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from suffice.checkpoints.stacks import EVERY, members, stack_source
 from suffice.checkpoints.storage import StoredMatrix, commonest
 from suffice.checkpoints.stored_file import Array
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.families import Family
+from suffice.decoder.families import Change, Family
 from suffice.decoder.name_maps import Templates
 from suffice.decoder.names import is_linear, is_norm, shapes
 from suffice.errors import InputError, shown
@@ -31,7 +31,8 @@ from suffice.errors import InputError, shown
 class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
-    `norm_offset` is added to the weights of norms. `spare_head` is a stored head that a tied
+    `norm_offset` is added to the weights of norms, and `changes` make vectors, by the last part of
+    their names, from what is stored. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
     describe the tokenizer too; None in other formats. `headless`: the files have no head, and the
     embedding stands for it, which only gives embeddings a sense.
@@ -42,6 +43,7 @@ class Checkpoint:
     names: Mapping[str, str]
     source: Source
     norm_offset: float = 0.0
+    changes: Mapping[str, Change] = field(default_factory=dict)
     spare_head: str | None = None
     metadata: Mapping[str, Any] | None = None
     headless: bool = False
@@ -83,8 +85,9 @@ class Checkpoint:
         stored_shapes = self.source.shapes()
         for name, stored in self.names.items():
             shift = self.norm_offset if is_norm(name) else 0.0
-            dtype = "float32" if shift else self.source.dtype(stored)
-            weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift)
+            change = self.changes.get(name.rpartition(".")[2])
+            dtype = "float32" if shift or change else self.source.dtype(stored)
+            weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift, change)
             if name == "embed" and self.spare_head is not None:
                 self._check_spare_head(weight, self.spare_head)
             yield name, weight
@@ -116,11 +119,13 @@ def assemble(
     source: Source,
     weights: Templates | None = None,
     norm_offset: float | None = None,
+    changes: Mapping[str, Change] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Match a source's weights with a configuration.
 
-    `weights` and `norm_offset` replace those of the family. `metadata` are a GGUF file's.
+    `weights`, `norm_offset` and `changes` replace those of the family. `metadata` are those of a
+    GGUF file.
 
     Raises:
         InputError: Weights are missing, left over, of another shape or of an unsupported type.
@@ -158,4 +163,5 @@ def assemble(
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
     names |= called
     offset = family.norm_offset if norm_offset is None else norm_offset
-    return Checkpoint(path, config, names, source, offset, spare_head, metadata, headless)
+    changes = family.changes if changes is None else changes
+    return Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)

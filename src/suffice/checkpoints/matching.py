@@ -120,7 +120,7 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
         before = list(others)[: list(others).index(name)]
         rows, total = others[name], sum(others.values())
         first = sum(others[other] for other in before)
-        run, step = rows, total
+        run, step, order = rows, total, tuple[int, ...]()
         if cut.alternating:
             first, run, step = len(before), 1, len(others)
         elif cut.by_head:
@@ -129,7 +129,9 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
         elif cut.by_expert and len(others) > 1:
             experts = config.experts.count if config.experts else 1
             first, run, step = first // experts, rows // experts, total // experts
-        found[name] = View(full, wanted[name], first, run, step, cut.transposed)
+        elif cut.rows is not None:
+            order = cut.rows(config, cut.part)
+        found[name] = View(full, wanted[name], first, run, step, cut.transposed, order)
     return found
 
 
@@ -146,8 +148,8 @@ def paired_views(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, V
     wanted, found = shapes(config), {}
     for name, full in names.items():
         if name.removesuffix(".bias").rpartition(".")[2] in ("q", "k", "q_norm", "k_norm"):
-            rows = wanted[name][0]
-            found[name] = View(full, wanted[name], 0, rows, rows, transposed=False, order=order)
+            group = len(order)
+            found[name] = View(full, wanted[name], 0, group, group, transposed=False, order=order)
     return found
 
 

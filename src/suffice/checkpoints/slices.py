@@ -25,7 +25,7 @@ _PANEL_ROWS = 16
 class View:
     """Rows of a stored weight: from `first` on, `run` at a time, whose starts are `step` apart.
 
-    With an `order`, they are all its rows: row i of each `len(order)` is the stored `order[i]`.
+    With an `order`, row i of each `len(order)` is `order[i]` of each `step` stored ones.
     """
 
     stored: str
@@ -56,9 +56,9 @@ class View:
         return np.concatenate([rows[start : start + count] for start, _, count in runs])
 
     def ordered(self, rows: Array) -> Array:
-        """Return whole groups of stored rows in the view's order."""
-        groups = rows.reshape(-1, len(self.order), *rows.shape[1:])
-        return groups[:, list(self.order)].reshape(rows.shape)
+        """Return the view's rows of whole groups of stored rows."""
+        groups = rows.reshape(-1, self.step, *rows.shape[1:])
+        return groups[:, list(self.order)].reshape(-1, *rows.shape[1:])
 
     def rows_of(self, whole: Array) -> Array:
         """Return all rows of a stored weight, those of all experts below each other."""
@@ -153,13 +153,16 @@ class _Sliced:
 
     def _load_ordered(self, view: View, first: int, out: NDArray[np.float32]) -> None:
         size, last = len(view.order), first + len(out)
-        begin, end = first // size * size, -(-last // size) * size
-        groups = np.empty((end - begin, *out.shape[1:]), np.float32)
-        self._source.load_rows(view.stored, begin, groups)
-        out[...] = view.ordered(groups)[first - begin : last - begin]
+        begin, end = first // size, -(-last // size)
+        if view.shape[0] == size:  # one group: every block of rows would read all of it
+            out[...] = self._turned_rows(view)[list(view.order[first:last])]
+            return
+        groups = np.empty(((end - begin) * view.step, *out.shape[1:]), np.float32)
+        self._source.load_rows(view.stored, begin * view.step, groups)
+        out[...] = view.ordered(groups)[first - begin * size : last - begin * size]
 
     def _turned_rows(self, view: View) -> Array:
-        """Return the rows of a stored matrix that is transposed; the last one is kept."""
+        """Return all rows of a stored matrix; the last one is kept."""
         if self._turned is None or self._turned[0] != view.stored:
             self._turned = view.stored, view.rows_of(self._source.load(view.stored))
         return self._turned[1]

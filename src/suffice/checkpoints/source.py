@@ -94,7 +94,8 @@ class Weight:
     """A stored weight that has not been read yet.
 
     `dtype` is the smallest type that holds its values; blocks of 8 bits and fewer count as
-    bfloat16, though `load` returns them in float32. `offset` is added when it is read.
+    bfloat16, though `load` returns them in float32. `offset` is added when it is read; `change`
+    makes a vector from what is stored, in float32.
     """
 
     shape: tuple[int, ...]
@@ -102,6 +103,7 @@ class Weight:
     source: Source
     stored: str  # its name in the source
     offset: float = 0.0
+    change: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
 
     def load(self) -> Array:
         """Read all of it.
@@ -110,6 +112,8 @@ class Weight:
             InputError: A damaged file, or an entry that is not finite.
         """
         found = self.source.load(self.stored)
+        if self.change is not None:
+            return self.change(found.astype(np.float32))
         return found.astype(np.float32) + np.float32(self.offset) if self.offset else found
 
     def codes(self) -> UnreadCodes | StoredFloat8 | None:

@@ -335,7 +335,7 @@ def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:
     from suffice.eval.calibrate import Calibrator
 
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
-    layers = len(llm.runner.decoder.config.layers)  # type: ignore[attr-defined]
+    layers = len(llm.runner.decoder.config.cached)  # type: ignore[attr-defined]
     fits: list[tuple[dict[str, Any], dict[str, Any]]] = []
     with counting_bar() as bar:
         task = bar.add_task("windows", total=len(windows))

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from suffice.decoder import states
 from suffice.decoder.routing import Experts
+from suffice.decoder.states import StateBlock
 
 ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
-    *("q", "k", "v", "o", "gate", "up", "down", *ROUTERS),
+    *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
 )
 Shapes = Mapping[str, tuple[int, ...]]
@@ -28,7 +30,8 @@ class Attention:
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
     after it. `spare`: each query head has a logit that
-    takes part in its softmax without a value.
+    takes part in its softmax without a value. `output_gate`: outputs are multiplied by the logistic
+    of the products of a matrix.
     """
 
     name: ClassVar[str] = "attn"
@@ -42,14 +45,17 @@ class Attention:
     whole_norms: bool
     late_norms: bool
     spare: bool
+    output_gate: bool = False
 
     @property
     def matrices(self) -> Shapes:
         """The shape [N, K] of each matrix."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         width = self.width
+        gate = {"attn_gate": (queries, width)} if self.output_gate else {}
         return {
             "q": (queries, width),
+            **gate,
             "k": (keys, width),
             "v": (keys, width),
             "o": (width, queries),
@@ -128,4 +134,4 @@ class ExpertMLP:
         return {"choice": (self.experts.count,)} if self.experts.biased else {}
 
 
-Block = Attention | DenseMLP | ExpertMLP
+Block = Attention | DenseMLP | ExpertMLP | StateBlock

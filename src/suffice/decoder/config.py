@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.rope_kinds import ROPE_KINDS
 from suffice.decoder.routing import Experts
+from suffice.decoder.states import StateBlock
 from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu")
+ACTIVATIONS = (*("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic"),)
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -56,33 +57,6 @@ def check_layers(count: int, field: str = "num_hidden_layers") -> None:
         raise InputError(f"config field '{field}' = {count} must be at most {_MAX_LAYERS}")
 
 
-# kind of rotation: the parameters that it must have, and those that it may have
-ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "default": (frozenset(), frozenset()),
-    "linear": (frozenset({"factor"}), frozenset()),
-    "dynamic": (frozenset({"factor"}), frozenset()),
-    "llama3": (
-        frozenset(
-            {
-                "factor",
-                "high_freq_factor",
-                "low_freq_factor",
-                "original_max_position_embeddings",
-            }
-        ),
-        frozenset(),
-    ),
-    "longrope": (
-        frozenset({"factor", "long_factor", "original_max_position_embeddings", "short_factor"}),
-        frozenset({"attention_factor"}),
-    ),
-    "yarn": (
-        frozenset({"factor", "original_max_position_embeddings"}),
-        frozenset(
-            {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
-        ),
-    ),
-}
 # parameter below, parameter above, and their values if they are not given
 _BANDS = (("low_freq_factor", "high_freq_factor", 0.0, 0.0), ("beta_slow", "beta_fast", 1.0, 32.0))
 
@@ -201,12 +175,15 @@ class LayerConfig:
 
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
-    have.
+    have. `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither;
+    `mlp`: whether it has an MLP.
     """
 
     window: int | None = None
     rope: int | None = 0
     dense: bool = False
+    mixer: Literal["attention", "state", "none"] = "attention"
+    mlp: bool = True
 
 
 @dataclass(frozen=True)
@@ -254,6 +231,8 @@ class DecoderConfig:
     paired: bool = False  # Hugging Face's files have the two rows that a rotation mixes adjacent
     biases: frozenset[str] = frozenset()  # which matrices have one
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
+    output_gate: bool = False  # attention's outputs are multiplied by the logistic of products
+    state: StateBlock | None = None  # in place of attention, in layers that say so
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -291,6 +270,8 @@ class DecoderConfig:
                 f"config field 'hidden_size' = {self.width} is not supported with experts; "
                 "supported: multiples of 16"
             )
+        if not self.cached:
+            raise InputError("a decoder without a layer of attention is not supported")
         for layer in self.layers:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
@@ -300,6 +281,14 @@ class DecoderConfig:
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
+        return *self._mixer(own), *self._mlp(own)
+
+    def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
+        if own.mixer == "none":
+            return ()
+        if own.mixer == "state":
+            assert self.state is not None, "a layer with a state says which"
+            return (self.state,)
         attention = Attention(
             self.width,
             self.heads,
@@ -311,10 +300,27 @@ class DecoderConfig:
             whole_norms=self.qk_norm and self.whole_qk_norm,
             late_norms=self.qk_norm and self.late_qk_norm,
             spare=self.spare_logits,
+            output_gate=self.output_gate,
         )
+        return (attention,)
+
+    def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:
+        if not own.mlp:
+            return ()
         if self.experts and not own.dense:
-            return attention, ExpertMLP(self.width, self.activation, self.experts)
-        return attention, DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
+            return (ExpertMLP(self.width, self.activation, self.experts),)
+        return (DenseMLP(self.width, self.mlp_width, self.gated, self.activation),)
+
+    @property
+    def cached(self) -> tuple[LayerConfig, ...]:
+        """The layers with attention: those that caches of keys and values have."""
+        return tuple(layer for layer in self.layers if layer.mixer == "attention")
+
+    @property
+    def states(self) -> tuple[StateBlock, ...]:
+        """The blocks that keep states, layer by layer."""
+        count = sum(layer.mixer == "state" for layer in self.layers)
+        return (self.state,) * count if self.state is not None else ()
 
     @property
     def input_sizes(self) -> list[int]:

@@ -35,6 +35,19 @@ _SIZES = frozenset(
         "head_dim",
         "hidden_size",
         "intermediate_size",
+        "block_multiple_of",
+        "conv_L_cache",
+        "full_attention_interval",
+        "linear_conv_kernel_dim",
+        "linear_key_head_dim",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_value_head_dim",
+        "mamba_d_conv",
+        "mamba_d_state",
+        "mamba_expand",
+        "mamba_n_groups",
+        "mamba_n_heads",
         "max_position_embeddings",
         "moe_intermediate_size",
         "moe_topk",
@@ -62,6 +75,7 @@ _SIZES = frozenset(
 )
 _NUMBERS = {  # and their exclusive lower bounds
     "attn_logit_softcapping": 0.0,
+    "block_ffn_dim_multiplier": 0.0,
     "attention_multiplier": 0.0,
     "embedding_multiplier": 0.0,
     "final_logit_softcapping": 0.0,
@@ -83,7 +97,6 @@ _LAYER_COUNTS = ("num_hidden_layers", "n_layer")
 _NULLABLE = ("rope_local_base_freq", "rope_theta")  # the objects of rotations may have them
 _MOST_FIELDS = 1000
 _OLD_LAYERS = {"attention": "full_attention"}  # older names of kinds of layers
-_LAYERS = ("full_attention", "sliding_attention")
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -192,20 +205,34 @@ def layers_by_kind(
         InputError: A kind of layer other than full and sliding attention, a missing window, or
             another number of layers.
     """
+    found = layers_of_kinds(
+        fields,
+        lambda index: "sliding_attention" if derived(index) else "full_attention",
+        {"full_attention": full, "sliding_attention": sliding},
+    )
+    if sliding.window is None and any(each is sliding for each in found):
+        raise InputError("config field 'sliding_window' is missing, but 'layer_types' uses it")
+    return found
+
+
+def layers_of_kinds(
+    fields: Mapping[str, Any], derived: Callable[[int], str], known: Mapping[str, LayerConfig]
+) -> tuple[LayerConfig, ...]:
+    """Read the layers' kinds from `layer_types`; without it, `derived` gives that of an index.
+
+    Raises:
+        InputError: An unknown kind, or another number of layers.
+    """
     count, kinds = fields["num_hidden_layers"], fields["layer_types"]
     if kinds is None:
-        slides = [derived(index) for index in range(count)]
+        kinds = [derived(index) for index in range(count)]
     elif not isinstance(kinds, list):
         raise InputError(f"config field 'layer_types' = {brief(kinds)} must be a list")
     elif len(kinds) != count:
         raise InputError(
             f"config field 'layer_types' has {len(kinds)} entries for 'num_hidden_layers' = {count}"
         )
-    else:
-        slides = [_kind(kind) == "sliding_attention" for kind in kinds]
-    if any(slides) and sliding.window is None:
-        raise InputError("config field 'sliding_window' is missing, but 'layer_types' uses it")
-    return tuple(sliding if each else full for each in slides)
+    return tuple(known[_kind(kind, known)] for kind in kinds)
 
 
 def layers_with_experts(
@@ -227,10 +254,11 @@ def layers_with_experts(
     )
 
 
-def _kind(kind: Any) -> str:
-    if not isinstance(kind, str) or _OLD_LAYERS.get(kind, kind) not in _LAYERS:
-        raise unknown("kind in 'layer_types'", _text(kind), _LAYERS)
-    return _OLD_LAYERS.get(kind, kind)
+def _kind(kind: Any, known: Collection[str]) -> str:
+    found = _OLD_LAYERS.get(kind, kind) if isinstance(kind, str) else None
+    if found not in known:
+        raise unknown("kind in 'layer_types'", _text(kind), known)
+    return str(found)
 
 
 def activation(fields: Mapping[str, Any], field: str) -> str:

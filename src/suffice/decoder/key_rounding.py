@@ -147,7 +147,7 @@ def observed(
     shares = _shares(len(begins))
     turns = [[_turn(config, rope, begin) for begin in begins] for rope in config.ropes]
     means, squares, moments = [], [], []
-    for index, layer in enumerate(config.layers):
+    for index, layer in enumerate(config.cached):
         own = turns[layer.rope] if layer.rope is not None else []
         keys, products = seen.cache.keys(index)[:, seen.first :], seen.moments[index]
         later = [_rotated(keys, *by) for by in own] or [keys]
@@ -217,7 +217,7 @@ class _Seen:
     """The keys of a run, and the second moments of its queries."""
 
     def __init__(self, config: DecoderConfig, count: int) -> None:
-        layers, groups, size = len(config.layers), config.kv_heads, config.head_size
+        layers, groups, size = len(config.cached), config.kv_heads, config.head_size
         self.config = config
         self.first = min(SINKS, count - 1)
         self.cache = KVCache(
@@ -255,7 +255,7 @@ class _Seen:
         rows = queries.reshape(groups, -1, size)  # [G, H / G T, D]
         scores = self.config.attention_scale * rows @ keys.swapaxes(-1, -2)
         distance = np.arange(start, start + count)[:, None] - np.arange(start + count)
-        window = self.config.layers[layer].window or start + count
+        window = self.config.cached[layer].window or start + count
         hidden = np.where((distance >= 0) & (distance < window), np.float32(0), -np.inf)
         p = softmax(scores.reshape(groups, -1, *hidden.shape) + hidden)
         weights = (p * (1 - p)).sum(-1, keepdims=True)

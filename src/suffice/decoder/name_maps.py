@@ -7,8 +7,14 @@ instead of an expert's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from suffice.decoder.config import DecoderConfig
+
+Rows = Callable[["DecoderConfig", str], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class Slice:
     order. `by_head`: the rows of a head of each part come one after the other, then those of the
     next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
     `alternating`: a row of each part comes after the other. `transposed`: the stored matrix is
-    [K, N], or [E, K, N], and the parts are side by side.
+    [K, N], or [E, K, N], and the parts are side by side. `rows` says for a part which of the stored
+    rows it has, where none of these orders is theirs.
     """
 
     stored: str
@@ -29,6 +36,7 @@ class Slice:
     by_expert: bool = False
     transposed: bool = False
     alternating: bool = False
+    rows: Rows | None = None
 
     def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
         """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
@@ -47,9 +55,8 @@ def stored_together(
     by_expert: bool = False,
     transposed: bool = False,
     alternating: bool = False,
+    rows: Rows | None = None,
 ) -> dict[str, Slice]:
     """Return entries of a name map for matrices of a layer that are stored as one."""
-    return {
-        f"layers.{part}": Slice(stored, part, parts, by_head, by_expert, transposed, alternating)
-        for part in parts
-    }
+    orders = by_head, by_expert, transposed, alternating, rows
+    return {f"layers.{part}": Slice(stored, part, parts, *orders) for part in parts}

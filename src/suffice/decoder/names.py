@@ -20,8 +20,8 @@ def is_linear(name: str) -> bool:
 
 
 def is_norm(name: str) -> bool:
-    """Return whether a canonical name is the weight of a norm."""
-    return name.endswith("norm")
+    """Return whether a canonical name is the weight of a norm of hidden states, queries or keys."""
+    return name.endswith("norm") and not name.endswith("mix_norm")
 
 
 def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -17,8 +17,9 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
 from suffice.decoder.config import ACTIVATIONS
+from suffice.decoder.native_states import add_state_block
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.decoder.routing import STEPS
 from suffice.decoder.step_rows import Piece, StepRows
@@ -80,8 +81,8 @@ class NativeModel:
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
         self._python: list[PythonAttention | None] = [None]  # of each number of rules
-        self.use(rules or [[None] * config.kv_heads for _ in config.layers])
-        self._untraced = Trace(len(config.layers), config.kv_heads)
+        self.use(rules or [[None] * config.kv_heads for _ in config.cached])
+        self._untraced = Trace(len(config.cached), config.kv_heads)
 
     def _built(self) -> core.Model:
         """Return the core's model, with rotations for the positions reached so far."""
@@ -204,10 +205,10 @@ class NativeModel:
         if not rows:
             return None
         config = self._config
-        return np.empty((len(config.layers), rows, config.heads, config.head_size), np.float32)
+        return np.empty((len(config.cached), rows, config.heads, config.head_size), np.float32)
 
     def _unaudited(self, rows: int) -> np.ndarray:
-        return unaudited(len(self._config.layers), rows, self._config.heads)
+        return unaudited(len(self._config.cached), rows, self._config.heads)
 
     def step(
         self,
@@ -313,6 +314,9 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
     if isinstance(block, Attention):
         rope = -1 if block.rope is None else block.rope
         model.add_attention(parts, block.window or 0, rope, block.whole_norms, block.late_norms)
+        return
+    if not isinstance(block, DenseMLP | ExpertMLP):
+        add_state_block(model, block, parts)
         return
     activation = ACTIVATIONS.index(block.activation)
     if isinstance(block, ExpertMLP):

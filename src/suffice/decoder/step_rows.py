@@ -12,7 +12,7 @@ from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.decoder.weights import Watch
 from suffice.trace import Reads
 
-_EXACT, _COUNTED, _WATCHED, _TILED, _PYTHON = 1, 2, 4, 8, 16
+_EXACT, _COUNTED, _WATCHED, _TILED, _PYTHON, _SETTLED = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def kind(rows: StepRows, in_python: bool = False) -> int:
     """
     watched = _WATCHED * (rows.watch is not None)
     python = _PYTHON * in_python
-    return _EXACT * rows.exact + _COUNTED * rows.counted + watched + _TILED * rows.tiled + python
+    settled = _SETTLED * (rows.parents is None and not rows.counted)
+    tiled = _TILED * rows.tiled
+    return _EXACT * rows.exact + _COUNTED * rows.counted + watched + tiled + python + settled
 
 
 def counted_rows(batch: Sequence[StepRows]) -> list[int]:

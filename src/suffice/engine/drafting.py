@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
 
+_KEEPS_STATES = (
+    " has layers that keep states, which cannot be cut back to a token before its drafts; "
+    "'ngram' drafts for such a model"
+)
+
 
 class DraftModels:
     """Gives speculators access to draft models: a second model, or a setting of the runner's own.
@@ -42,7 +47,7 @@ class DraftModels:
         """Load another model; its caches count towards the runner's memory limit.
 
         Raises:
-            InputError: The model cannot be used, or has another vocabulary.
+            InputError: The model cannot be used, keeps states, or has another vocabulary.
         """
         mine = self._runner.config
         config = Config.create(
@@ -65,6 +70,8 @@ class DraftModels:
                 f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "
                 f"{self._runner.vocabulary}, as many as {mine.model} has"
             )
+        if runner.decoder.config.states:
+            raise InputError(f"speculator 'draft_model': {model}{_KEEPS_STATES}")
         runner.arena = self._runner.arena
         return runner
 
@@ -75,17 +82,19 @@ class DraftModels:
         count its reads.
 
         Raises:
-            InputError: The model lacks a skipped layer, or would have no layer left; its weights
-                cannot be quantized so; or the setting is no cheaper than the model.
+            InputError: The model keeps states, lacks a skipped layer, or would have no layer left;
+                its weights cannot be quantized so; or the setting is no cheaper than the model.
         """
         decoder: DecoderWeights = self._runner.decoder
         context = self._runner.config.max_model_len
         model = decoder.config
         assert context is not None
+        if model.states:
+            raise InputError(f"speculator 'self': {self._runner.config.model}{_KEEPS_STATES}")
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
             decoder = _requantized(decoder, setting, self._shelf)
-        rules = [[rule_of(setting.attention)] * model.kv_heads for _ in model.layers]
+        rules = [[rule_of(setting.attention)] * model.kv_heads for _ in model.cached]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
 

@@ -21,7 +21,7 @@ from suffice.engine.accepting import Accepting
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import deferred
 from suffice.engine.memory import Memory, Parked
-from suffice.engine.protocol import LoopRunner, Rows, Tokenizer
+from suffice.engine.protocol import Cache, LoopRunner, Rows, Tokenizer
 from suffice.engine.request import Request, Sample
 from suffice.engine.retained import LEAST_ROWS, Retained
 from suffice.engine.scheduler import Scheduler
@@ -237,6 +237,7 @@ class Loop:
 
         Who is `ready` gets a token; for who is `behind`, known tokens are run.
         """
+        parts = [(request, _cut(request, count)) for request, count in parts]
         samples = [sample for sample, _ in ready]
         proposed, drafts = self._drafts(samples, [room for _, room in ready])
         began = self._clock()
@@ -261,6 +262,7 @@ class Loop:
         self._score(parts, logits[going:])
         for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
+            _keep_state(request)
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
                 self._end_prompt(request, found[-1:])
@@ -365,6 +367,23 @@ class Loop:
     def _release(self, sample: Sample) -> None:
         sample.request.count_time()
         self._memory.release(sample)
+
+
+def _cut(request: Request, count: int) -> int:
+    """Return how many of `count` tokens of a prompt run before a state is kept."""
+    cache: Cache = request.leader.sequence.cache
+    if not cache.stateful:
+        return count
+    return min(count, request.until_mark(cache.length) - cache.length)
+
+
+def _keep_state(request: Request) -> None:
+    """Keep the state of a prompt whose tokens so far end where others may begin."""
+    if not request.held:
+        return
+    cache: Cache = request.leader.sequence.cache
+    if cache.stateful and request.until_mark(cache.length - 1) == cache.length:
+        cache.keep_state()
 
 
 def _held(going: list[Going]) -> list[Going]:

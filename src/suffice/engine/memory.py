@@ -47,9 +47,9 @@ class Memory:
         tokens = tuple(request.tokens[: request.settled])
         if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens, self._group(request))
-            if self.retained.coming(tokens, self._group(request)) >= max(
-                ready + 1, self.retained.least
-            ):
+            source, rows = self.retained.coming(tokens, self._group(request))
+            if source is not None and rows >= max(ready + 1, self.retained.least):
+                source.marks.add(rows)
                 return "later"
         while not self._has_room(request):
             victim = self._scheduler.who_gives_way(to=request)
@@ -107,6 +107,7 @@ class Memory:
             request.source = self.retained.add_running(
                 tokens, leader.sequence, self._group(request)
             )
+            request.source.marks |= request.branches
 
     def _restored(self, request: Request) -> bool:
         """Give a parked request its caches back; False if one of them is gone."""
@@ -126,8 +127,9 @@ class Memory:
         """Return a request's first sequence, with the rows that its prompt need not run."""
         kept = request.kept
         if kept is not None and kept.sequence is not None:
-            request.cached = min(kept.shared(request.tokens), request.settled)
+            shared = min(kept.shared(request.tokens), request.settled)
             sequence, kept.sequence = kept.sequence, None
+            request.cached = sequence.cache.reachable(shared)
             sequence.cache.truncate(request.cached)
             found: RunnerSequence = sequence
             return found
@@ -135,6 +137,7 @@ class Memory:
             tokens = tuple(request.tokens[: request.settled])
             entry, rows = self.retained.find(tokens, self._group(request))
             self.retained.queries += len(request.tokens)
+            request.branches = self._branches(request, tokens, rows)
             if entry is not None and (copied := self._reused(entry, rows, request)) is not None:
                 self.retained.hits += rows
                 request.cached = rows
@@ -142,6 +145,14 @@ class Memory:
         request.cached = 0
         opened: RunnerSequence = self._runner.open(request.id, self._rows)
         return opened
+
+    def _branches(self, request: Request, tokens: tuple[int, ...], rows: int) -> set[int]:
+        """Return where a prompt leaves others that were run, if they cannot be cut back to it.
+
+        Where two prompts part, a third may well part from them.
+        """
+        common = self.retained.common(tokens, self._group(request))
+        return {common} if common >= rows + self.retained.least else set()
 
     def _reused(self, entry: Entry, rows: int, request: Request) -> RunnerSequence | None:
         """Take an entry's cache over, or copy its first rows; None if there is no memory."""
@@ -295,6 +306,7 @@ class Memory:
         # An interruption may have come between the run of a token and its commit, or before the
         # run: keep only the tokens that both the request and the cache have.
         held = (request.tokens + sample.tokens)[: sequence.cache.length]
+        held = held[: sequence.cache.reachable(len(held))]
         sequence.cache.truncate(len(held))
         if request.kept.sequence is not None:
             self._runner.close(request.kept.sequence)

@@ -63,8 +63,21 @@ class Cache(Protocol):
         """The memory that it takes."""
         ...
 
+    @property
+    def stateful(self) -> bool:
+        """Whether layers keep states, which cannot be cut back to any length."""
+        ...
+
+    def reachable(self, rows: int) -> int:
+        """Return the greatest length of at most `rows` tokens to which it can be cut back."""
+        ...
+
+    def keep_state(self) -> None:
+        """Keep a copy of the states, if there are any, so that it can be cut back to here."""
+        ...
+
     def truncate(self, rows: int) -> None:
-        """Drop all rows after the first `rows`."""
+        """Drop all rows after the first `rows`, a length that is `reachable`."""
         ...
 
 

@@ -18,6 +18,9 @@ from suffice.speculate.rates import Rates
 from suffice.speculate.stats import DraftStats
 from suffice.trace import Reads
 
+_TURN = 16  # tokens: more than the marks of a turn that begins
+_UNIT = 32  # of tokens of a prompt
+
 
 @dataclass(frozen=True)
 class Logprob:
@@ -258,6 +261,7 @@ class Request:
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
         self.source: Entry | None = None  # of others that begin alike
+        self.branches: set[int] = set()  # tokens of the prompt that others began with
         # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
         self.scores: list[dict[int, Logprob] | None] | None
         self.scores = None if params.prompt_logprobs is None else [None]
@@ -305,6 +309,15 @@ class Request:
         """Tokens of the prompt that have not been run; it must be `held`."""
         held: int = self.leader.sequence.cache.length
         return max(len(self.tokens) - held, 0)
+
+    def until_mark(self, length: int) -> int:
+        """Return the first length after `length` to which others, or its next turn, may return.
+
+        A prompt ends with marks of the turn that it begins, which the next turn's may not have.
+        """
+        end = (len(self.tokens) - _TURN) // _UNIT * _UNIT
+        marks = {end} | self.branches | (self.source.marks if self.source else set())
+        return min((mark for mark in marks if mark > length), default=len(self.tokens))
 
     @property
     def settled(self) -> int:

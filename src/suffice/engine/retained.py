@@ -8,7 +8,7 @@ otherwise tell them what others asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from suffice.engine.prefix_tree import PrefixTree, Tokens
@@ -22,7 +22,8 @@ class Entry:
 
     `tokens` are those whose rows may serve any request that begins alike. `running`: a request uses
     the cache, so that its rows may be copied but not taken over. `wanted`: a parked request will
-    take it over again. `kept` are tokens that shall stay: who shares fewer copies them.
+    take it over again. `kept` are tokens that shall stay: who shares fewer copies them. `marks`:
+    lengths after which others go on, of a prompt that is running.
     """
 
     tokens: Tokens
@@ -31,11 +32,16 @@ class Entry:
     running: bool = False
     wanted: bool = False
     kept: int = 0
+    marks: set[int] = field(default_factory=set)
 
     @property
     def ready(self) -> int:
         """How many of the tokens have been run."""
         return min(len(self.tokens), int(self.sequence.cache.length))
+
+    def reach(self, tokens: int) -> int:
+        """Return how many of the first `tokens` tokens another sequence can begin with."""
+        return int(self.sequence.cache.reachable(min(tokens, self.ready)))
 
 
 class Retained:
@@ -74,18 +80,23 @@ class Retained:
         for entry, common in self._matches(tokens, group):
             if common <= rows:
                 break
-            if min(common, entry.ready) > rows:
-                best, rows = entry, min(common, entry.ready)
+            if (reached := entry.reach(common)) > rows:
+                best, rows = entry, reached
         return (best, rows) if rows >= self.least else (None, 0)
 
-    def coming(self, tokens: Tokens, group: str = "") -> int:
-        """Return how many rows of a prompt that begins so a running request is about to have."""
+    def coming(self, tokens: Tokens, group: str = "") -> tuple[Entry | None, int]:
+        """Return what is about to have most rows of a prompt that begins so, and how many."""
         found = (
-            common
+            (entry, common)
             for entry, common in self._matches(tokens, group)
             if entry.running and entry.ready < common
         )
-        return next(found, 0)
+        return next(found, (None, 0))
+
+    def common(self, tokens: Tokens, group: str = "") -> int:
+        """Return how many tokens a prompt shares with one that has been run, at its beginning."""
+        found = (min(common, entry.ready) for entry, common in self._matches(tokens, group))
+        return max(found, default=0)
 
     def _matches(self, tokens: Tokens, group: str) -> Iterator[tuple[Entry, int]]:
         tree = self._trees.get(group)

@@ -12,6 +12,7 @@ import numpy as np
 from suffice.cache import machine, next_capacity, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
+from suffice.decoder.native_states import state_shapes
 from suffice.decoder.pooling import Pooling
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
@@ -56,7 +57,7 @@ class Runner(ModelWithTechniques):
     ) -> None:
         super().__init__(config, decoder, sample, adapters, stamp)
         model = decoder.config
-        self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace = Trace(len(model.cached), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
         self.trace.estimates = config.technique.estimates
         self.trace.confidence = config.technique.confidence
@@ -64,7 +65,8 @@ class Runner(ModelWithTechniques):
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
-        self.windows = [layer.window for layer in decoder.config.layers]
+        self.windows = [layer.window for layer in decoder.config.cached]
+        self._states = state_shapes(model.states)
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
@@ -88,7 +90,7 @@ class Runner(ModelWithTechniques):
         model = self.decoder.config
         keys, values = types_of(self.config.kv_cache_dtype)
         cache = KVCache(
-            len(model.layers),
+            len(model.cached),
             model.kv_heads,
             model.head_size,
             growth=self.growth,
@@ -99,6 +101,7 @@ class Runner(ModelWithTechniques):
             sketch=self._sketched,
             bases=self._based,
             rounding=self._rounding,
+            states=self._states,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
         self.config.policy.prepare(cache, self.windows)
@@ -380,10 +383,10 @@ class Runner(ModelWithTechniques):
         """Return about how many bytes a sequence of `rows` tokens takes when it next grows."""
         capacity = next_capacity(self.growth, min(rows + 1, self.context), 0, self.context)
         model = self.decoder.config
-        heads = len(model.layers) * model.kv_heads
+        heads = len(model.cached) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
         row = sum(row_bytes(each, model.head_size, based=self._based) for each in types)
-        return capacity * heads * row
+        return capacity * heads * row + 2 * sum(int(state.bytes) for state in self._states)
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

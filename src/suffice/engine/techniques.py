@@ -68,7 +68,7 @@ class ModelWithTechniques(ModelFacts):
 
     def _rules(self, config: Config) -> list[list[AttentionRule | None]]:
         model = self.decoder.config
-        return config.rules(len(model.layers), model.kv_heads)
+        return config.rules(len(model.cached), model.kv_heads)
 
     def _fit_rounding(self) -> None:
         """Fit how keys in 4-bit codes are rounded, if a cache has any.

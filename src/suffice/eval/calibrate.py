@@ -75,8 +75,8 @@ class Calibrator:
         model = runner.decoder.config
         self._runner = runner
         self._scale = model.attention_scale
-        self._spread = [Spread() for _ in model.layers]
-        shape = len(model.layers), model.heads
+        self._spread = [Spread() for _ in model.cached]
+        shape = len(model.cached), model.heads
         self._gram = np.zeros((*shape, BINS, BINS))
         self._sums = np.zeros((*shape, BINS))
         self._keys = np.zeros_like(self._sums)

@@ -81,7 +81,7 @@ class Allocator:
         model = runner.decoder.config
         self._runner, self._windows = runner, windows
         self._technique, self._names = technique, names
-        self._shape = len(model.layers), model.kv_heads
+        self._shape = len(model.cached), model.kv_heads
         self._group = model.heads // model.kv_heads
         types = types_of(runner.config.kv_cache_dtype)
         self._row_bytes = [row_bytes(each, model.head_size) for each in types]

@@ -29,7 +29,7 @@ def fitted_rounding(
     asked = Config.create(str(checkpoint), attention="tiers", threads=native.threads())
     runner = load(asked)[1]
     model = runner.decoder.config
-    found = len(model.layers), model.kv_heads, model.head_size
+    found = len(model.cached), model.kv_heads, model.head_size
     if found != shape:
         words = "layers, key/value heads and head size"
         raise InputError(

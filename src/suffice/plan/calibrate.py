@@ -324,7 +324,7 @@ def _calibration(
         context=runner.context,
         tile_rows=runner.tile_rows,
         known_rows=runner.known_rows,
-        layers=len(runner.decoder.config.layers),
+        layers=len(runner.decoder.config.cached),
         growth=GROWTHS.text_of(runner.growth),
         shares_prompts=runner.shares_prompts,
         shares_answers=runner.shares_answers(),

@@ -63,6 +63,8 @@ class Arena:
 class Cache:
     """The length and the memory of a request's keys and values."""
 
+    stateful = False
+
     def __init__(self, model: Model, row_bytes: int, growth: Growth, limit: int, arena: Arena):
         self.length = self.capacity = 0
         self.limit = limit
@@ -74,6 +76,13 @@ class Cache:
     def bytes(self) -> int:
         """The memory that it takes."""
         return self.capacity * self._row_bytes
+
+    def reachable(self, rows: int) -> int:
+        """Return the greatest length of at most `rows` tokens to which it can be cut back."""
+        return min(rows, self.length)
+
+    def keep_state(self) -> None:
+        """Keep no states, as there are none."""
 
     def reserve(self, rows: int) -> int:
         """Make room for more rows; return how many were copied.

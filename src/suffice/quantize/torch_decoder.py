@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from suffice.decoder.blocks import Attention, DenseMLP, ExpertMLP
 from suffice.decoder.config import DecoderConfig
+from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.decoder.weights import DecoderWeights, Watch
 from suffice.errors import InputError
 from suffice.quant import PackedLinear
@@ -29,6 +31,7 @@ from suffice.quantize.torch_layers import (
     route,
     rows_of,
 )
+from suffice.quantize.torch_states import TorchState, recurrence, short_convolution
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
@@ -58,6 +61,7 @@ class TorchDecoder(DecoderWeights):
         self.device = device
         self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._scales: torch.Tensor | None = None  # of the queries [T] that run now
+        self._kept_states: WeakKeyDictionary[KVCache, dict[int, TorchState]] = WeakKeyDictionary()
 
     @torch.no_grad()
     def forward(
@@ -145,6 +149,8 @@ class TorchDecoder(DecoderWeights):
             given = self._placed(norms.get("before"), base if self.config.parallel else x)
             if isinstance(block, Attention):
                 y = self._attention(index, table, cache, watch, given)
+            elif isinstance(block, Convolution | Recurrence):
+                y = self._with_state(index, block, cache, given)
             elif isinstance(block, ExpertMLP):
                 y = self._experts(index, block, given)
             else:
@@ -166,11 +172,32 @@ class TorchDecoder(DecoderWeights):
         x: torch.Tensor,
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
-        held = self._held(index, cache, k, v)
+        among = self._cached(index)
+        held = self._held(among, cache, k, v)
         if watch is not None:
-            watch(index, q.detach().cpu().numpy())
-        mixed = self._mixed(index, q, *held)
-        return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
+            watch(among, q.detach().cpu().numpy())
+        mixed = self._mixed(index, q, *held).transpose(0, 1).reshape(len(x), -1)
+        if self.config.output_gate:
+            mixed = mixed * torch.sigmoid(self._linear(f"layers.{index}.attn_gate", x))
+        return self._linear(f"layers.{index}.o", mixed)
+
+    def _cached(self, index: int) -> int:
+        """Return a layer's index among those of a cache."""
+        return sum(layer.mixer == "attention" for layer in self.config.layers[:index])
+
+    def _with_state(
+        self, index: int, block: StateBlock, cache: KVCache | None, x: torch.Tensor
+    ) -> torch.Tensor:
+        at = f"layers.{index}."
+        given = {name: self._linear(at + name, x) for name in block.matrices if name != "mix_out"}
+        by = {name: self._tensor(at + name) for name in block.vectors}
+        held = {} if cache is None else self._kept_states.setdefault(cache, {})
+        state = held.setdefault(index, TorchState.empty(block, x))
+        if isinstance(block, Convolution):
+            mixed = short_convolution(block, given["mixed"], by, state)
+        else:
+            mixed = recurrence(block, given, by, state)
+        return self._linear(at + "mix_out", mixed)
 
     def _held(
         self, index: int, cache: KVCache | None, k: torch.Tensor, v: torch.Tensor

@@ -57,7 +57,7 @@ def run(flags: TraceFlags) -> None:
     if len(tokens) < flags.tokens:
         raise InputError(f"--tokens {flags.tokens}: the text has only {len(tokens)}")
     with counting_bar() as bar:
-        task = bar.add_task("layers", total=len(runner.decoder.config.layers))
+        task = bar.add_task("layers", total=len(runner.decoder.config.cached))
         write(runner, PurePath(flags.model).name, tokens, flags.output, lambda: bar.advance(task))
     print(flags.output)
 
@@ -86,14 +86,14 @@ def write(
     from suffice_hw.scrooge.logits import TraceWriter
 
     config = runner.decoder.config
-    windows = [layer.window for layer in config.layers if layer.window is not None]
+    windows = [layer.window for layer in config.cached if layer.window is not None]
     if windows and len(tokens) > min(windows):
         raise InputError(
             f"tokens={len(tokens)}: must be at most {min(windows)}, the window of layers of {name}"
         )
     sequence = runner.open("trace", len(tokens))
     with TraceWriter(path, name, config.kv_heads, config.head_size) as writer:
-        queries = _Queries(len(config.layers))
+        queries = _Queries(len(config.cached))
         runner.observe(sequence, tokens, queries)
         for layer, parts in enumerate(queries.parts):
             q = np.concatenate(parts, axis=1) * np.float32(config.attention_scale)

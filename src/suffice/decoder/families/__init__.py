@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.name_maps import Templates
 from suffice.errors import InputError, brief
 from suffice.registry import Table
 
-__all__ = ["ARCHITECTURES", "Family", "family_of"]
+__all__ = ["ARCHITECTURES", "Change", "Family", "family_of"]
+
+Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 _CLOSE = 0.85  # of stems: Gemma4 is not a misspelt Gemma3 (nor Gemma), Lama is Llama
 
@@ -24,7 +29,8 @@ class Family:
     `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
     `{i}` instead of a layer's index, or to slices of what is stored as one (see `name_maps`).
     Checkpoints without a head leave out the prefix `base` of names. `norm_offset` is what the
-    family adds to the stored weights of its norms. Stored weights that match `surplus` carry no
+    family adds to the stored weights of its norms, and `changes` make vectors, by the last part of
+    their canonical names, from what is stored. Stored weights that match `surplus` carry no
     information of their own. `called` are patterns of stored names that have no `.weight`, each
     with what such a name becomes. `predicts`: layers after the last, which draft further tokens,
     are left out. `in_codes` replaces `weights` where another program has quantized
@@ -35,6 +41,7 @@ class Family:
     read: Callable[[dict[str, Any]], DecoderConfig]
     weights: Templates
     norm_offset: float = 0.0
+    changes: Mapping[str, Change] = field(default_factory=dict)
     surplus: tuple[str, ...] = ()
     base: str = "model."
     called: tuple[tuple[str, str], ...] = ()
@@ -46,6 +53,7 @@ ARCHITECTURES: Table = Table(
     "architecture",
     {
         "ArceeForCausalLM": "suffice.decoder.families.arcee:ARCEE",
+        "BambaForCausalLM": "suffice.decoder.families.bamba:BAMBA",
         "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
         "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
         "Ernie4_5ForCausalLM": "suffice.decoder.families.ernie:ERNIE",
@@ -66,6 +74,7 @@ ARCHITECTURES: Table = Table(
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "HunYuanMoEV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN_MOE",
+        "Lfm2ForCausalLM": "suffice.decoder.families.lfm:LFM2",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
         "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
         "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",
@@ -82,6 +91,9 @@ ARCHITECTURES: Table = Table(
         "Qwen2MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN2_MOE",
         "Qwen3ForCausalLM": "suffice.decoder.families.qwen:QWEN3",
         "Qwen3MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN3_MOE",
+        "Qwen3NextForCausalLM": "suffice.decoder.families.qwen_next:QWEN3_NEXT",
+        "Qwen3_5ForCausalLM": "suffice.decoder.families.qwen_next:QWEN3_5",
+        "Qwen3_5MoeForCausalLM": "suffice.decoder.families.qwen_next:QWEN3_5_MOE",
         "SeedOssForCausalLM": "suffice.decoder.families.seed_oss:SEED_OSS",
         "SmolLM3ForCausalLM": "suffice.decoder.families.smollm:SMOLLM3",
         "StableLmForCausalLM": "suffice.decoder.families.stablelm:STABLELM",

@@ -80,7 +80,8 @@ _QWEN2_WEIGHTS = {
 }
 
 
-def _experts(fields: Mapping[str, Any], shared: int = 0) -> Experts:
+def experts(fields: Mapping[str, Any], shared: int = 0) -> Experts:
+    """Return the experts of a layer, with one of `shared` inner values for all rows."""
     return Experts(
         fields["num_experts"],
         fields["num_experts_per_tok"],
@@ -108,7 +109,7 @@ def _read_qwen2(raw: dict[str, Any]) -> DecoderConfig:
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
         biases=frozenset("qkv" if fields["qkv_bias"] else ""),
-        experts=_experts(fields, fields["shared_expert_intermediate_size"]),
+        experts=experts(fields, fields["shared_expert_intermediate_size"]),
     )
 
 
@@ -124,7 +125,7 @@ def _read_qwen3(raw: dict[str, Any]) -> DecoderConfig:
         ropes=(read_rope(fields),),
         qk_norm=True,
         biases=frozenset("qkvo" if fields["attention_bias"] else ""),
-        experts=_experts(fields),
+        experts=experts(fields),
     )
 
 

@@ -1,0 +1,97 @@
+"""LFM2: layers of attention among layers of short convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from suffice.decoder.config import DecoderConfig, LayerConfig
+from suffice.decoder.families import Family
+from suffice.decoder.families.llama import sizes
+from suffice.decoder.fields import head_size, layers_of_kinds, read_fields, under_own_name
+from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.states import Convolution
+
+DEFAULTS: Mapping[str, Any] = {
+    **ROPE_DEFAULTS,
+    "rope_theta": 1_000_000.0,
+    "vocab_size": 65536,
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128_000,
+    "norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "conv_bias": False,
+    "conv_L_cache": 3,
+    "layer_types": None,  # attention in `full_attn_idxs`, or everywhere
+    "full_attn_idxs": None,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+}
+SILENT = {
+    *("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale"),
+    *("block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out"),
+    *("conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"),
+}
+_LAYER = "model.layers.{i}."
+WEIGHTS = {
+    "embed": "model.embed_tokens",
+    "final_norm": "model.embedding_norm",
+    "head": "lm_head",
+    "layers.attn_norm": _LAYER + "operator_norm",
+    "layers.q": _LAYER + "self_attn.q_proj",
+    "layers.k": _LAYER + "self_attn.k_proj",
+    "layers.v": _LAYER + "self_attn.v_proj",
+    "layers.o": _LAYER + "self_attn.out_proj",
+    "layers.q_norm": _LAYER + "self_attn.q_layernorm",
+    "layers.k_norm": _LAYER + "self_attn.k_layernorm",
+    "layers.mixed": _LAYER + "conv.in_proj",
+    "layers.convolution": _LAYER + "conv.conv",
+    "layers.mix_out": _LAYER + "conv.out_proj",
+    "layers.mlp_norm": _LAYER + "ffn_norm",
+    "layers.gate": _LAYER + "feed_forward.w1",
+    "layers.up": _LAYER + "feed_forward.w3",
+    "layers.down": _LAYER + "feed_forward.w2",
+}
+
+
+def _read(raw: dict[str, Any]) -> DecoderConfig:
+    raw = under_own_name(raw, "intermediate_size", "block_ff_dim")
+    raw = under_own_name(raw, "tie_word_embeddings", "tie_embedding")
+    fields = read_fields(raw, DEFAULTS, silent=SILENT)
+    return _config({**fields, "intermediate_size": _inner(fields)})
+
+
+def _inner(fields: Mapping[str, Any]) -> int:
+    """Return the width of the MLPs: two thirds of the stated one, up to a multiple."""
+    inner: int = fields["intermediate_size"]
+    if not fields["block_auto_adjust_ff_dim"]:
+        return inner
+    multiple: int = fields["block_multiple_of"]
+    inner = int(fields["block_ffn_dim_multiplier"] * int(2 * inner / 3))
+    return -(-inner // multiple) * multiple
+
+
+def _config(fields: Mapping[str, Any]) -> DecoderConfig:
+    width, attends = fields["hidden_size"], fields["full_attn_idxs"]
+    biases = ("mixed", "mix_out") if fields["conv_bias"] else ()
+    return DecoderConfig(
+        **sizes({**fields, "rms_norm_eps": fields["norm_eps"]}, head_size(fields)),
+        layers=layers_of_kinds(
+            fields,
+            lambda index: "full_attention" if attends is None or index in attends else "conv",
+            {"full_attention": LayerConfig(), "conv": LayerConfig(mixer="state")},
+        ),
+        activation="silu",
+        ropes=(read_rope(fields),),
+        qk_norm=True,
+        biases=frozenset(biases),
+        state=Convolution(width, fields["conv_L_cache"], fields["conv_bias"]),
+    )
+
+
+LFM2 = Family("lfm2", _read, WEIGHTS)

@@ -1,0 +1,233 @@
+"""Tests of states.py, native_states.py and torch_states.py: layers that keep states.
+
+Whatever was run, drafted, dropped, kept, cut back or copied before: the next token's logits are
+those of one pass over the tokens that are committed, bit for bit.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from caches import cache_for
+from suffice.cache.kv import LEAST_COPIES, KVCache
+from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.config import DecoderConfig
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.states import Convolution, Recurrence
+from suffice.decoder.step_rows import StepRows
+from suffice.errors import InputError
+from suffice.native import core
+from suffice.quant.none import NoQuant
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_states import TorchState
+
+LIMIT = 160
+each_variant = pytest.mark.parametrize("variant", tiny.STATEFUL)
+
+
+def loaded(folder: Path) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+
+
+class Request:
+    """A cache, and the tokens that it should have."""
+
+    def __init__(self, model: NativeModel, cache: KVCache, tokens: list[int]) -> None:
+        self.model, self.cache, self.tokens = model, cache, tokens
+
+    def run(self, tokens: list[int], *, prompt: bool) -> np.ndarray:
+        """Run tokens that are kept; return their logits [T, V]."""
+        rows = StepRows(self.cache, tokens, outputs=None, exact=prompt, counted=not prompt)
+        logits = self.model.step([rows])
+        self.cache.commit(list(range(len(tokens))))
+        self.tokens += tokens
+        return logits
+
+    def draft(self, chance: random.Random) -> None:
+        """Run a chain, then other branches of a tree; keep some of the chain.
+
+        Attention rounds otherwise where rows of another branch stand in between.
+        """
+        count, kept = chance.randint(2, 9), chance.randint(1, 6)
+        parents = [at - 1 if at < kept else chance.randrange(at) for at in range(count)]
+        drawn = draw(chance, count)
+        self.model.step([StepRows(self.cache, drawn, parents, outputs=1)])
+        self.cache.commit(list(range(min(kept, count))))
+        self.tokens += drawn[:kept]
+
+    def act(self, chance: random.Random) -> Request:
+        """Do something at random; return the request that goes on."""
+        act = chance.choice(("prompt", "token", "token", "draft", "drop", "keep", "cut", "fork"))
+        if act == "prompt":
+            self.run(draw(chance, chance.randint(1, 20)), prompt=True)
+        elif act == "token":
+            self.run(draw(chance, 1), prompt=False)
+        elif act == "draft":
+            self.draft(chance)
+        elif act == "drop":
+            self.model.step([StepRows(self.cache, draw(chance, 3), outputs=1)])
+            self.cache.rollback()
+        elif act == "keep":
+            self.cache.keep_state()
+        else:
+            rows = self.cache.reachable(chance.randint(0, len(self.tokens)))
+            if act == "cut":
+                self.cache.truncate(rows)
+            else:
+                self.cache = self.cache.fork(rows)
+            del self.tokens[rows:]
+        return self
+
+
+def draw(chance: random.Random, count: int) -> list[int]:
+    return [chance.randrange(3, tiny.VOCABULARY) for _ in range(count)]
+
+
+def opened(decoder: TorchDecoder) -> Request:
+    cache = cache_for(decoder, growth="upfront", limit=LIMIT)
+    cache.reserve(LIMIT)
+    return Request(NativeModel(decoder, LIMIT), cache, [])
+
+
+def law(decoder: TorchDecoder, seed: int) -> None:
+    chance = random.Random(seed)
+    request = opened(decoder)
+    for _ in range(30):
+        if len(request.tokens) < LIMIT - 40:
+            request = request.act(chance)
+    token = draw(chance, 1)
+    expected = opened(decoder)
+    logits = expected.run([*request.tokens, *token], prompt=True)
+    assert np.array_equal(request.run(token, prompt=False)[0], logits[-1])
+
+
+@each_variant
+def test_what_happened_before_does_not_show(each_isa: str, variant: str, checkpoints: Any) -> None:
+    decoder = loaded(checkpoints(variant))
+    for seed in range(5):
+        law(decoder, seed)
+
+
+@each_variant
+def test_any_branch_of_a_tree_may_be_kept(variant: str, checkpoints: Any) -> None:
+    decoder, chance = loaded(checkpoints(variant)), random.Random(2)
+    for path in ([0, 2], [0, 1, 3], [0, 2, 5, 6], [0]):
+        request = opened(decoder)
+        request.run(draw(chance, 5), prompt=True)
+        for _ in range(2):
+            drawn = draw(chance, 7)
+            request.model.step([StepRows(request.cache, drawn, [-1, 0, 0, 1, 1, 2, 5], outputs=1)])
+            request.cache.commit(path)
+            request.tokens += [drawn[at] for at in path]
+        token = draw(chance, 1)
+        expected = opened(decoder).run([*request.tokens, *token], prompt=True)[-1]
+        found = request.run(token, prompt=False)[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+BROKEN: dict[str, Any] = {
+    "another draft": lambda self, path: _genuine(self, list(range(len(path) - 1, -1, -1))),
+    "one draft less": lambda self, path: _genuine(self, path[:-1] or path[:1]),
+    "the step before": lambda self, path: None,
+}
+_genuine = core.KVCache.commit_states
+
+
+@each_variant
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_commit_would_show(
+    broken: str, variant: str, checkpoints: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core.KVCache, "commit_states", BROKEN[broken])
+    decoder = loaded(checkpoints(variant))
+    with pytest.raises((AssertionError, ValueError)):  # the core knows how many tokens it took
+        for seed in range(8):
+            law(decoder, seed)
+
+
+@each_variant
+def test_the_core_is_the_reference(each_isa: str, variant: str, checkpoints: Any) -> None:
+    decoder = loaded(checkpoints(variant))
+    tokens = draw(random.Random(1), 70)
+    cache = cache_for(decoder, growth="upfront", limit=LIMIT)
+    parts = [
+        decoder.forward(torch.tensor(tokens[first:last]), cache, logits="all")
+        for first, last in ((0, 13), (13, 14), (14, 70))
+    ]
+    expected = np.concatenate([part.numpy() for part in parts if part is not None])
+    found = opened(decoder).run(tokens, prompt=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+
+
+def test_copies_are_thinned_out_from_the_oldest(checkpoints: Any) -> None:
+    request = opened(loaded(checkpoints("qwen3.5")))
+    for _ in range(30):
+        request.run([7, 8, 9], prompt=True)
+        request.cache.keep_state()
+    kept = request.cache.native.kept_states
+    assert LEAST_COPIES <= len(kept) <= LEAST_COPIES + 1 and kept[-1] == 90
+    gaps = np.diff(kept)
+    assert (gaps[1:] <= gaps[:-1]).all(), "the last ones are the closest"
+
+
+def test_a_length_that_was_not_kept(checkpoints: Any) -> None:
+    request = opened(loaded(checkpoints("lfm2")))
+    request.run([7] * 10, prompt=True)
+    request.cache.keep_state()
+    request.run([8] * 10, prompt=True)
+    assert [request.cache.reachable(rows) for rows in (25, 20, 19, 10, 9)] == [20, 20, 10, 10, 0]
+    with pytest.raises(InputError, match="cannot truncate to 19 tokens: of the states before that"):
+        request.cache.truncate(19)
+    assert request.cache.length == 20
+
+
+@pytest.mark.parametrize("variant", ["bamba", "lfm2"])
+def test_bytes(variant: str, checkpoints: Any) -> None:
+    """A step's bytes are those of the reference's state, in float32."""
+    decoder = loaded(checkpoints(variant))
+    request = opened(decoder)
+    sizes = []
+    for block in decoder.config.states:
+        state = TorchState.empty(block, torch.zeros(1))
+        sizes += [4 * part.numel() for part in (state.inputs, state.matrices) if part is not None]
+    assert request.cache.native.state_bytes == sum(sizes)
+    held = request.cache.held_bytes
+    request.run([7] * 10, prompt=True)
+    assert request.cache.held_bytes - held == 10 * request.cache.row_bytes
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Convolution(40, 3), "hidden_size = 40 is not supported; supported: multiples"),
+        (lambda: Convolution(48, 65), "a convolution of 65 taps is not supported; allowed: 1..64"),
+        (lambda: recurrence(heads=6), "6 heads of a recurrence must be a multiple of its 4 groups"),
+        (lambda: recurrence(heads=0), "a recurrence of 0 heads; allowed: 1 or more"),
+        (lambda: recurrence(key_size=528), "size of a state's keys = 528 is not supported"),
+        (lambda: recurrence(taps=0), "a convolution of 0 taps is not supported"),
+    ],
+)
+def test_sizes_that_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def recurrence(**sizes: Any) -> Recurrence:
+    order = ("queries", "keys", "values")
+    given = {"heads": 8, "key_heads": 4, "key_size": 32, "value_size": 32, "taps": 4, **sizes}
+    flags = {"corrects": True, "shared_norm": True, "gates_first": False}
+    return Recurrence(64, **given, **flags, order=order, norm_size=0, norm_eps=1e-6)
+
+
+def test_a_decoder_of_states_alone_is_refused(checkpoints: Any) -> None:
+    config: DecoderConfig = open_checkpoint(checkpoints("lfm2")).config
+    layers = tuple(layer for layer in config.layers if layer.mixer == "state")
+    with pytest.raises(InputError, match="a decoder without a layer of attention is not supported"):
+        DecoderConfig(**{**config.__dict__, "layers": layers})

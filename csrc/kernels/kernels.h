@@ -209,6 +209,11 @@ struct RowKernels {
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
 };
 
+// An activation: positive x^2 + beta x above 0; negative (e^min(x, eps) - 1 - x) + beta x below.
+struct Xielu {
+  float positive = 0, negative = 0, beta = 0, eps = 0;
+};
+
 // Plain rows of floats, and the machine's limits.
 struct PointwiseKernels {
   // Rotates blocks of values in place.
@@ -220,6 +225,9 @@ struct PointwiseKernels {
 
   // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
   void (*activate)(int activation, float* gate, const float* up, int size);
+
+  // values[i] = xielu(values[i]).
+  void (*xielu)(float* values, int size, const Xielu& by);
 
   // values[i] = cap * tanh(values[i] / cap).
   void (*soft_cap)(float* values, int size, float cap);
@@ -254,6 +262,7 @@ struct Kernels {
 };
 
 // kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
+// kXielu has none, and parameters.
 enum Activation : int {
   kSilu = 0,
   kGeluTanh = 1,
@@ -261,6 +270,7 @@ enum Activation : int {
   kRelu = 3,
   kClampedSwish = 4,
   kSquaredRelu = 5,
+  kXielu = 6,
 };
 
 // What one thread scores at a time for another: see attention/scores_ahead.h.

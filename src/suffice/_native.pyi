@@ -296,6 +296,7 @@ class Model:
         rope: int,
         whole_norms: bool,
         late_norms: bool = False,
+        grows: bool = True,
     ) -> None: ...
     def add_mlp(self, parts: dict[str, object], width: int, activation: int) -> None: ...
     def add_experts(
@@ -308,6 +309,8 @@ class Model:
         steps: Sequence[int],
         chosen: int,
         scale: float,
+        margin: float = 0.0,
+        before: bool = False,
     ) -> None: ...
     def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
     def set_query_scales(self, scales: object, positions: int) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,22 @@ from suffice.checkpoints.checkpoint import Checkpoint
 from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
+from suffice.decoder.rope import rope_table
 from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
 from suffice.quant import QUANTS
 from suffice.quantize.torch_decoder import TorchDecoder
 
+LONGROPE = tiny.VARIANTS["phi-moe-longrope"][1]["rope_parameters"] | {
+    "original_max_position_embeddings": 32,
+    **dict.fromkeys(("short_mscale", "long_mscale"), math.sqrt(1 + math.log(4) / math.log(32))),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "arcee": {"mlp_bias": False},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},
     "ernie": {},
+    "ernie-moe": {"moe_layer_end_index": -1},
     "exaone4": {},
     "exaone4-full": {},
     "glm4": {},
@@ -44,6 +51,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "granite": {"attention_bias": True},  # stored in the order of its weights
     "granite-moe": {},
+    "granite-moe-shared": {},
+    "granite4": {"intermediate_size": 80},  # that of the shared MLP
     "mixtral": {"sliding_window": None},
     "neox": {},
     "neox-serial": {
@@ -52,7 +61,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "olmoe": {},
     "phi": {},
+    "phi-moe": {"router_jitter_noise": 0.01},  # of every file
+    "phi-moe-longrope": {"rope_parameters": LONGROPE, "router_jitter_noise": 0.01},
     "phi3": {},
+    "phi3-longrope": {},
     "qwen2-moe": {"norm_topk_prob": False},
     "qwen3-moe": {"mlp_only_layers": []},
     "smollm3": {"no_rope_layers": [1, 1, 1]},
@@ -90,16 +102,22 @@ def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
     }
     for name, value in rounded.items():
         assert getattr(file.config, name) == value, name
-    same = {name: getattr(folder.config, name) for name in rounded}
+    same: dict[str, Any] = {name: getattr(folder.config, name) for name in rounded}
+    for ours, theirs in zip(file.config.ropes, folder.config.ropes, strict=True):
+        tables = (rope_table(each, folder.config.head_size, 128, 40) for each in (ours, theirs))
+        for found, expected in zip(*tables, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+        if theirs.kind == "longrope":  # its lists and its factor are float32
+            same["ropes"] = folder.config.ropes
     assert replace(file.config, **same) == folder.config
-    expected, found = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
+    wanted, stored = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
     shift = folder.norm_offset
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
+    assert wanted.keys() == stored.keys()
+    for name, tensor in wanted.items():
         if shift and name.endswith("norm"):
-            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(stored[name], tensor, rtol=0, atol=1e-6)
         else:
-            assert np.array_equal(found[name].reshape(-1), tensor.reshape(-1)), name
+            assert np.array_equal(stored[name].reshape(-1), tensor.reshape(-1)), name
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])

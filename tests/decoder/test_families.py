@@ -54,6 +54,7 @@ FIRST = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
 }
+GRANITE4 = "GraniteMoeHybridForCausalLM"
 # sizes that still fit if any of them is the default
 FITTING = {
     "hidden_size": 2048,
@@ -117,8 +118,9 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", sorted(set(CLASSES) - {"Glm4MoeForCausalLM"})
-)  # heads of 42
+    "architecture",
+    sorted(set(CLASSES) - {"Glm4MoeForCausalLM", "GraniteMoeHybridForCausalLM"}),
+)  # heads of 42; layers with states
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
     if architecture == "OPTForCausalLM":  # its own default, 50272 tokens and 12 layers
@@ -183,8 +185,13 @@ for own in ("missing", "null"):  # fails there
     CASES.remove(("HunYuanMoEV1ForCausalLM", "head_dim", own))
     CASES.remove(("Glm4MoeForCausalLM", "head_dim", own))  # heads of 42
 CASES.remove(("HunYuanMoEV1ForCausalLM", "num_experts", "missing"))  # fails in the model
-for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model
-    CASES.remove(("GraniteMoeForCausalLM", own, "null"))
+for own in ("GraniteMoeForCausalLM", GRANITE4, "GraniteMoeSharedForCausalLM"):
+    for each in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails there
+        CASES.remove((own, each, "null"))
+CASES.remove(("Ernie4_5_MoeForCausalLM", "moe_k", "null"))  # fails there
+CASES.remove((GRANITE4, "num_local_experts", "missing"))  # 8 of them
+for own in ("missing", "null"):  # layers with states
+    CASES.remove((GRANITE4, "layer_types", own))
 for own in ("GlmForCausalLM", "Qwen2MoeForCausalLM"):  # fails in the model
     CASES.remove((own, "num_key_value_heads", "null"))
 
@@ -206,12 +213,15 @@ def read_without(architecture: str, field: str, change: str) -> None:
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
         *("FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
-        *("Glm4MoeForCausalLM", "SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
+        *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4),
+        *("SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
     )
     fitting = {} if own else FITTING
     raw = {name: value for name, value in (raw | fitting).items() if name in DEFAULTS[architecture]}
     raw = {name: value for name, value in raw.items() if name not in (field, "layer_types")}
     raw["architectures"] = [architecture]
+    if architecture == GRANITE4:
+        raw["layer_types"] = ["attention"] * raw.get("num_hidden_layers", 32)
     if change == "null":
         raw[field] = None
     try:

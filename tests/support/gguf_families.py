@@ -6,6 +6,7 @@ Names of weights are those of the `gguf` package.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "cohere2": "cohere2",
     "ernie4_5": "ernie4_5",
+    "ernie4_5_moe": "ernie4_5-moe",
     "exaone4": "exaone4",
     "glm4": "glm4",
     "hunyuan_v1_dense": "hunyuan-dense",
@@ -36,11 +38,14 @@ ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
+    "granitemoehybrid": "granite",
+    "granitemoeshared": "granitemoe",
     "mixtral": "llama",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "phi": "phi2",
     "phi3": "phi3",
+    "phimoe": "phimoe",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "smollm3": "smollm3",
@@ -74,11 +79,17 @@ _KEYS = {  # field of config.json: key
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "moe_k": "expert_used_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "moe_num_experts": "expert_count",
+    "moe_num_shared_experts": "expert_shared_count",
     "moe_topk": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
-_PAIRED = ("arcee", "granite", "granitemoe", "mixtral", "smollm3")
+_PAIRED = (*("arcee", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
+_PAIRED += ("mixtral", "smollm3")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -94,7 +105,9 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
     names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
     for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
         called = (
-            stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
+            stored
+            if stored.startswith(("blk.", "rope_"))
+            else names.get_name(stored, (".weight", ".bias"))
         )
         assert called, stored
         matrix = values.ndim > 1 and not called.endswith("bias")
@@ -136,8 +149,24 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(rope["factor"])
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    if raw["model_type"] == "phi3":
+    if raw["model_type"] in ("phi3", "phimoe"):
         found["attention.sliding_window"] = raw["sliding_window"] or 0
+    return found | _more(raw, rope)
+
+
+def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys that only some converters write."""
+    found: dict[str, Any] = {}
+    if rope.get("rope_type") == "longrope":
+        stretch, length = raw["max_position_embeddings"], rope["original_max_position_embeddings"]
+        factor = math.sqrt(1 + math.log(stretch / length) / math.log(length))
+        found["rope.scaling.original_context_length"] = length
+        found["rope.scaling.attn_factor"] = factor
+    if raw["model_type"] == "granitemoehybrid":
+        found |= {"ssm.conv_kernel": 4, "expert_used_count": 0, "rope.scaling.finetuned": True}
+        found["attention.head_count_kv"] = [raw["num_key_value_heads"]] * raw["num_hidden_layers"]
+    if raw["model_type"] == "ernie4_5_moe":
+        found["leading_dense_block_count"] = raw["moe_layer_start_index"]
     return found
 
 
@@ -163,7 +192,12 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
             count = sum(match[1] in each and f".{match[3]}." in each for each in stored)
             parts = [found.pop(f"{match[1]}.{e}.{match[3]}.weight") for e in range(count)]
             found[f"{match[1]}.{match[3]}.weight"] = np.stack(parts)
-    changed: list[tuple[str, np.ndarray]] = []
+    rope = raw.get("rope_parameters") or {}
+    changed: list[tuple[str, np.ndarray]] = [
+        (f"rope_factors_{part}.weight", np.array(rope[f"{part}_factor"]))
+        for part in ("long", "short")
+        if f"{part}_factor" in rope
+    ]
     for name, values in found.items():
         changed += _changed(raw, family, name, values)
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
@@ -176,6 +210,17 @@ def _experts_of_gpt_oss(layer: str, name: str, values: np.ndarray) -> list[tuple
     if "down_proj" in name:
         return [(own.format("down"), values)]
     return [(own.format(part), values[:, at::2]) for at, part in enumerate(("gate", "up"))]
+
+
+def _shared_mlp(
+    layer: str, name: str, values: np.ndarray, kind: str
+) -> list[tuple[str, np.ndarray]]:
+    if "output_linear" in name:
+        return [(f"blk.{layer}.ffn_down{kind}.weight", values)]
+    gate, up = np.split(values, 2)
+    return [
+        (f"blk.{layer}.ffn_{own}{kind}.weight", each) for own, each in (("gate", gate), ("up", up))
+    ]
 
 
 def _changed(
@@ -196,6 +241,10 @@ def _changed(
         heads = raw["num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])
         return [(name, parts.swapaxes(0, 1).reshape(values.shape))]
+    if ".shared_mlp." in name and family.startswith("granite"):
+        return _shared_mlp(layer, name, values, "_shexp" if raw["num_local_experts"] else "")
+    if name.endswith("e_score_correction_bias"):
+        return [(f"blk.{layer}.exp_probs_b.bias", values.reshape(-1))]
     if name.endswith("input_linear.weight"):
         gate, up = np.split(values, 2, axis=1)
         return [

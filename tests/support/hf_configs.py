@@ -18,6 +18,7 @@ CLASSES = {
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "CohereForCausalLM": ("cohere", "Cohere"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", "Ernie4_5_Moe"),
     "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
     "FalconForCausalLM": ("falcon", "Falcon"),
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
@@ -32,6 +33,8 @@ CLASSES = {
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
+    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", "GraniteMoeHybrid"),
+    "GraniteMoeSharedForCausalLM": ("granitemoeshared", "GraniteMoeShared"),
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
@@ -47,6 +50,7 @@ CLASSES = {
     "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "PhiForCausalLM": ("phi", "Phi"),
+    "PhimoeForCausalLM": ("phimoe", "Phimoe"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
     "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
@@ -57,6 +61,11 @@ CLASSES = {
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
 UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary fields
+NORMALIZED = (  # weights of experts, whatever the configuration says
+    *("Ernie4_5_MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "PhimoeForCausalLM"),
+    *("GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM", "HunYuanMoEV1ForCausalLM"),
+    "MixtralForCausalLM",
+)
 PARALLEL = (*("Cohere2ForCausalLM", "CohereForCausalLM", "FalconForCausalLM", "PhiForCausalLM"),)
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -98,7 +107,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", None) or heads,
         "head_size": size,
-        "mlp_width": _first(config, "intermediate_size", "ffn_hidden_size"),
+        "mlp_width": _mlp_width(config),
         "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
         "scale": getattr(
@@ -138,23 +147,22 @@ def _biases(config: Any, architecture: str) -> dict[str, bool]:
 
 def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     """Return number, choice, widths and normalization of experts, and the layers without."""
-    if not hasattr(config, "num_experts_per_tok"):
+    if not hasattr(config, "num_experts_per_tok") or not _count(config):
         return None
-    own_rule = architecture in (
-        "GptOssForCausalLM",
-        "GraniteMoeForCausalLM",
-        "HunYuanMoEV1ForCausalLM",
-        "MixtralForCausalLM",
-    )
-    given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
+    own_rule = architecture in NORMALIZED
+    given = getattr(config, "mlp_only_layers", [])
+    step = _first(config, "decoder_sparse_step", "moe_layer_interval", otherwise=1)
     return (
-        _first(config, "num_local_experts", "num_experts"),
+        _count(config),
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
         _shared(config, architecture),
         getattr(config, "norm_topk_prob", own_rule),
         [
-            at in given or (at + 1) % step > 0 or at < getattr(config, "first_k_dense_replace", 0)
+            at in given
+            or (at + 1) % step > 0
+            or at < _first(config, "first_k_dense_replace", "moe_layer_start_index", otherwise=0)
+            or at > getattr(config, "moe_layer_end_index", at)
             for at in range(config.num_hidden_layers)
         ],
     )
@@ -166,7 +174,20 @@ def _shared(config: Any, architecture: str) -> int:
         return int(config.intermediate_size)
     if hasattr(config, "n_shared_experts"):
         return int(config.n_shared_experts * config.moe_intermediate_size)
-    return int(getattr(config, "shared_expert_intermediate_size", 0))
+    if hasattr(config, "moe_num_shared_experts"):
+        return int(config.moe_num_shared_experts * config.moe_intermediate_size)
+    names = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    return int(_first(config, *names, otherwise=0))
+
+
+def _count(config: Any) -> int:
+    return int(_first(config, "num_local_experts", "num_experts"))
+
+
+def _mlp_width(config: Any) -> int:
+    if hasattr(config, "shared_intermediate_size") and not _count(config):
+        return int(config.shared_intermediate_size)
+    return int(_first(config, "intermediate_size", "ffn_hidden_size"))
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -175,6 +196,8 @@ def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
 
 def _rotates(config: Any) -> list[bool]:
     windows = _windows(config)
+    if config.model_type == "granitemoehybrid":
+        return [config.position_embedding_type == "rope"] * len(windows)
     if config.model_type in ("cohere2", "exaone4") and any(windows):
         return [window is not None for window in windows]
     given = getattr(config, "no_rope_layers", [1] * config.num_hidden_layers)
@@ -228,6 +251,8 @@ def _windows(config: Any) -> list[int | None]:
 
 def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
     """Return the frequencies and the factor of each rotation, of the models' own modules."""
+    if not any(_rotates(config)):
+        return []
     module, _ = CLASSES[architecture]
     models = import_module(f"transformers.models.{module}.modeling_{module}")
     made = getattr(models, f"{architecture.partition('For')[0]}RotaryEmbedding")(config)

@@ -124,6 +124,15 @@ _GRANITE = {
     "attention_multiplier": 0.11,
 }
 
+_GRANITE4: dict[str, Any] = {
+    **_EXPERTS,
+    **_GRANITE,
+    "shared_intermediate_size": 80,
+    "layer_types": _FULL,
+    "position_embedding_type": "rope",
+    "mamba_n_heads": 4,
+}
+
 # variant: (transformers' family, its configuration)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _SIZES),
@@ -209,6 +218,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_NO_HEAD_DIM, "sliding_window": 8, "logit_scale": 0.4, "attention_bias": True},
     ),
     "ernie": ("Ernie4_5", {**_SIZES, "head_dim": 32, "use_bias": True}),
+    "ernie-moe": (
+        "Ernie4_5_Moe",
+        {
+            **_EXPERTS,
+            "num_hidden_layers": 5,
+            "moe_num_experts": 6,
+            "moe_k": 2,
+            "moe_intermediate_size": 32,
+            "moe_layer_interval": 2,
+            "moe_layer_end_index": 3,
+        },
+    ),
     "exaone4": ("Exaone4", {**_NO_HEAD_DIM, "num_hidden_layers": 5, "sliding_window": 8}),
     "exaone4-full": ("Exaone4", {**_NO_HEAD_DIM, "sliding_window": None, "layer_types": _FULL}),
     "falcon": ("Falcon", {**_FALCON, "ffn_hidden_size": 112}),
@@ -255,6 +276,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),
+    "granite4": ("GraniteMoeHybrid", {**_GRANITE4, "num_local_experts": 0}),
+    "granite4-moe": (
+        "GraniteMoeHybrid",
+        {**_GRANITE4, "num_local_experts": 5, "position_embedding_type": None},
+    ),
+    "granite-moe-shared": (
+        "GraniteMoeShared",
+        {**_EXPERTS, **_GRANITE, "num_local_experts": 5, "shared_intermediate_size": 32},
+    ),
     "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
     "olmo3": (
@@ -297,6 +327,32 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi": ("Phi", _PHI),
+    "phi-moe": (
+        "Phimoe",
+        {
+            **_EXPERTS,
+            "num_local_experts": 8,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "router_jitter_noise": 0.3,
+        },
+    ),
+    "phi-moe-longrope": (
+        "Phimoe",
+        {
+            **_EXPERTS,
+            "num_local_experts": 4,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1000.0,
+                "original_max_position_embeddings": 128,
+                "short_mscale": 1.25,
+                "long_mscale": 1.25,
+                "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0, 3.5],
+                "long_factor": [1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 15.0, 17.0],
+            },
+        },
+    ),
     "phi3": ("Phi3", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "phi3-longrope": (
         "Phi3",

@@ -319,7 +319,8 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         own = block.experts
         steps = [STEPS.index(step) for step in own.steps]
         sizes = own.count, own.inner, own.shared
-        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
+        weights = own.scale, own.margin, own.before
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights)
     else:
         model.add_mlp(parts, block.inner, activation)
 

@@ -238,13 +238,15 @@ class TorchDecoder(DecoderWeights):
             rows = weights[:, expert].nonzero()[:, 0]
             if not len(rows):
                 continue
+            own = weights[rows, expert, None]
+            given = own * x[rows] if experts.before else x[rows]
             gate, up = (
-                self.expert(at + name, expert, experts.inner, x[rows])
+                self.expert(at + name, expert, experts.inner, given)
                 for name in ("expert_gate", "expert_up")
             )
             inner = gated(block.activation, gate, up)
             found = self.expert(at + "expert_down", expert, block.width, inner)
-            y = y.index_add(0, rows, weights[rows, expert, None] * found)
+            y = y.index_add(0, rows, found if experts.before else own * found)
         if not experts.shared:
             return y
         gate, up = (self._linear(at + name, x) for name in ("shared_gate", "shared_up"))

@@ -14,8 +14,7 @@ from suffice.checkpoints.checkpoint import Checkpoint, assemble
 from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
 from suffice.checkpoints.formats.gguf_names import (
     ARCHITECTURES,
-    WITH_EXPERTS,
-    WITH_WINDOWS,
+    WITH_KEY,
     Architecture,
 )
 from suffice.checkpoints.formats.gguf_types import CODES, file_type
@@ -27,6 +26,15 @@ from suffice.decoder.families import family_of
 from suffice.errors import InputError, unknown
 
 _ROPE_DIVISORS = "rope_freqs.weight"
+_ROPE_LISTS = {
+    "short_factor": "rope_factors_short.weight",
+    "long_factor": "rope_factors_long.weight",
+}
+_LONG_ROPE = {
+    "attn_factor": "attention_factor",
+    "original_context_length": "original_max_position_embeddings",
+}
+_OF_ROPE = (_ROPE_DIVISORS, *_ROPE_LISTS.values())
 _ROW = "ffn_gate_inp_shexp.weight"
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
@@ -50,10 +58,9 @@ def open_gguf(path: Path) -> Checkpoint:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
     own = ARCHITECTURES[name]
-    if file.metadata.get(f"{name}.expert_count"):
-        own = WITH_EXPERTS.get(name, own)
-    if file.metadata.get(f"{name}.attention.sliding_window"):
-        own = WITH_WINDOWS.get(name, own)
+    for (of, key), other in WITH_KEY.items():
+        if of == name and file.metadata.get(f"{name}.{key}"):
+            own = other
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
@@ -67,9 +74,16 @@ def open_gguf(path: Path) -> Checkpoint:
     )
 
 
+def _numbers(file: GGUF, name: str) -> list[float]:
+    """Return the numbers of a tensor, whatever its shape is."""
+    values = file.load(name).astype(np.float32)
+    check_finite(file.path, name, values)
+    found: list[float] = values.reshape(-1).tolist()
+    return found
+
+
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
-    values = file.load(_ROPE_DIVISORS).astype(np.float32)
-    check_finite(file.path, _ROPE_DIVISORS, values)
+    values = np.array(_numbers(file, _ROPE_DIVISORS), np.float32)
     if values.shape != (head_size // 2,) or values.min() <= 0:
         raise InputError(
             f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
@@ -87,12 +101,10 @@ class _Source:
         self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every stored weight except the rotary divisors."""
+        """Return the shape of every stored weight except those of rotations."""
         tensors = self._file.tensors
         return {
-            name: _shape(name, info.shape)
-            for name, info in tensors.items()
-            if name != _ROPE_DIVISORS
+            name: _shape(name, info.shape) for name, info in tensors.items() if name not in _OF_ROPE
         }
 
     def dtype(self, name: str) -> str:
@@ -160,11 +172,12 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     """Return the metadata as the fields of a `config.json`."""
     prefix, fields = name + ".", own.fields
     keys = {
-        key.removeprefix(prefix): value
+        key.removeprefix(prefix): _one(value)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
         and key.removeprefix(prefix) not in _EMBEDS
         and own.absent.get(key.removeprefix(prefix)) != value
+        and not key.removeprefix(prefix).startswith(own.unread)
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}
@@ -188,6 +201,8 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
     if own.bias:
         raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
+    if own.head_bias:
+        raw[own.head_bias] = "output.bias" in file.tensors
     if own.partial and "rope.dimension_count" in checked:
         rotated = checked.pop("rope.dimension_count")
         _check_number(file, prefix + "rope.dimension_count", rotated, int)
@@ -235,10 +250,20 @@ def _gemma_scalar(raw: Mapping[str, Any], layers_of_27b: int) -> int:
     return int(raw["head_dim"])
 
 
+def _one(value: Any) -> Any:
+    """Return the number of all layers, where a list has the same for each."""
+    same = isinstance(value, list) and {type(each) for each in value} == {int}
+    return value[0] if same and len(set(value)) == 1 else value
+
+
 def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
     kind = values.pop("type", "none")
     values.pop("finetuned", None)  # the origin of the model
+    if all(name in file.tensors for name in _ROPE_LISTS.values()):
+        lists = {field: _numbers(file, name) for field, name in _ROPE_LISTS.items()}
+        own = {field: values[key] for key, field in _LONG_ROPE.items() if key in values}
+        return {"rope_scaling": {"rope_type": "longrope", **lists, **own}}
     if kind == "none":
         return {}
     names: dict[str, dict[str, str | None]] = {

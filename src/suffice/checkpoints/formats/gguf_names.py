@@ -33,6 +33,7 @@ _WEIGHTS: Templates = {
     "layers.down": _LAYER + "ffn_down",
     "layers.post_mlp_norm": _LAYER + "post_ffw_norm",
     "layers.router": _LAYER + "ffn_gate_inp",
+    "layers.choice": _LAYER + "exp_probs_b.bias",
     **stored_together(_LAYER + "ffn_gate_exps", "expert_gate", by_expert=True),
     **stored_together(_LAYER + "ffn_up_exps", "expert_up", by_expert=True),
     **stored_together(_LAYER + "ffn_down_exps", "expert_down", by_expert=True),
@@ -99,7 +100,8 @@ class Architecture:
     are values of keys that mean that they are not there. `paired`: rows that a rotation mixes are
     stored next to each other. `partial`: the field of the part of a head that is rotated, if not
     all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
-    is one. `scaled`: parameters of a scaled rotation that the file does not have.
+    is one; `head_bias`: likewise for the head. `scaled`: parameters of a scaled rotation that the
+    file does not have. `unread`: keys with such a beginning say nothing of the model.
     """
 
     name: str
@@ -112,7 +114,9 @@ class Architecture:
     paired: bool = False
     partial: str = ""
     bias: str = "attention_bias"
+    head_bias: str = ""
     scaled: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -133,6 +137,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         paired=True,
     ),
     "ernie4_5": Architecture("Ernie4_5ForCausalLM", paired=True, bias="use_bias"),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_SHARED,
+            "expert_count": ("moe_num_experts", int),
+            "expert_used_count": ("moe_k", int),
+            "expert_shared_count": ("moe_num_shared_experts", int),
+            "interleave_moe_layer_step": ("moe_layer_interval", int),
+            "leading_dense_block_count": ("moe_layer_start_index", int),
+        },
+        renamed={"shared_expert_intermediate_size": None},  # not what the tensors have
+        paired=True,
+        bias="use_bias",
+    ),
     "exaone4": Architecture(
         "Exaone4ForCausalLM", {**_RMS, **_WINDOWS}, lacking={"sliding_window": None}, bias=""
     ),
@@ -197,7 +217,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"rope_parameters": {"rope_type": "default"}},  # without rope.scaling keys
         scaled={"truncate": False},
     ),
-    "granite": Architecture("GraniteForCausalLM", _GRANITE, paired=True),
+    "granite": Architecture(
+        "GraniteForCausalLM",
+        {**_GRANITE, **_SHARED},
+        renamed={"shared_expert_intermediate_size": None},  # of Granite 4, that of the MLP
+        absent={"expert_used_count": 0},
+        paired=True,
+        unread=("ssm.",),  # of layers with states
+    ),
     "granitemoe": Architecture(
         "GraniteMoeForCausalLM", {**_GRANITE, **_experts("num_local_experts")}, paired=True
     ),
@@ -229,6 +256,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         renamed={"head_dim": None},
         partial="partial_rotary_factor",
         bias="",
+    ),
+    "phimoe": Architecture(
+        "PhimoeForCausalLM",
+        {
+            **_RMS,
+            **_experts("num_local_experts"),
+            "attention.sliding_window": ("sliding_window", int),
+        },
+        absent={"attention.sliding_window": 0},
+        head_bias="lm_head_bias",
     ),
     "phi3": Architecture(
         "Phi3ForCausalLM",
@@ -270,13 +307,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         bias="use_bias",
     ),
 }
-# architectures whose files may have experts, which other classes of Hugging Face have
-WITH_EXPERTS: Mapping[str, Architecture] = {
-    "llama": Architecture(
+# architectures that other classes of Hugging Face have if a file has a certain key, not 0
+WITH_KEY: Mapping[tuple[str, str], Architecture] = {
+    ("granitemoe", "expert_shared_feed_forward_length"): Architecture(
+        "GraniteMoeSharedForCausalLM",
+        {
+            **_GRANITE,
+            **_experts("num_local_experts"),
+            "expert_shared_feed_forward_length": ("shared_intermediate_size", int),
+        },
+        paired=True,
+        unread=("ssm.",),
+    ),
+    ("llama", "expert_count"): Architecture(
         "MixtralForCausalLM", {**_RMS, **_experts("num_local_experts")}, paired=True, bias=""
-    )
-}
-# architectures whose files may have windows, which other classes of Hugging Face have
-WITH_WINDOWS: Mapping[str, Architecture] = {
-    "olmo2": Architecture("Olmo3ForCausalLM", {**_RMS, **_WINDOWS}, renamed={"head_dim": None})
+    ),
+    ("olmo2", "attention.sliding_window"): Architecture(
+        "Olmo3ForCausalLM", {**_RMS, **_WINDOWS}, renamed={"head_dim": None}
+    ),
 }

@@ -14,7 +14,7 @@ from suffice.decoder.config import (
     check_number,
     check_size,
 )
-from suffice.decoder.routing import STEPS, Experts
+from suffice.decoder.routing import Experts, is_rule
 from suffice.errors import InputError
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -42,6 +42,7 @@ _LATER = {
     "spare_logits": False,
     "whole_qk_norm": False,
 }
+_LATER_OF_EXPERTS = {"biased": False, "margin": 0.0, "before": False}
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
@@ -94,17 +95,19 @@ def _experts(stored: Any) -> Experts | None:
     if stored is None:
         return None
     if isinstance(stored, dict):
-        stored = {"biased": False} | stored  # which the first files of this schema lack
+        stored = _LATER_OF_EXPERTS | stored
     if not isinstance(stored, dict) or {each.name for each in fields(Experts)} != stored.keys():
         raise ValueError("experts have other fields")
     steps = tuple(stored["steps"])
-    if steps.count("top") != 1 or not set(steps) <= set(STEPS):
+    if not is_rule(steps):
         raise InputError(f"experts have the steps {', '.join(map(str, steps))}, which are no rule")
     for name in ("count", "chosen", "inner"):
         check_size(name, stored[name])
     if stored["shared"]:
         check_size("shared", stored["shared"])
     check_number("scale", stored["scale"])
-    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased")):
-        raise ValueError("gated_share and biased are truth values")
+    if stored["margin"]:
+        check_number("margin", stored["margin"])
+    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased", "before")):
+        raise ValueError("gated_share, biased and before are truth values")
     return Experts(**(stored | {"steps": steps}))

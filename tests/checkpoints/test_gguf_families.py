@@ -30,6 +30,7 @@ LONGROPE = tiny.VARIANTS["phi-moe-longrope"][1]["rope_parameters"] | {
     **dict.fromkeys(("short_mscale", "long_mscale"), math.sqrt(1 + math.log(4) / math.log(32))),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "arcee": {"mlp_bias": False},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},

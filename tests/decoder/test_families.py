@@ -166,7 +166,8 @@ CASES = [
     for change in ("missing", "null")
 ]
 for own in (
-    *("Exaone4ForCausalLM", "GptOssForCausalLM", "LlamaForCausalLM", "Ministral3ForCausalLM"),
+    *("ApertusForCausalLM", "Exaone4ForCausalLM", "GptOssForCausalLM", "LlamaForCausalLM"),
+    "Ministral3ForCausalLM",
 ):
     CASES.remove((own, "original_max_position_embeddings", "null"))  # fails there
 for own in (
@@ -213,7 +214,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
         *("FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
-        *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4),
+        *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4, "NanoChatForCausalLM"),
         *("SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
     )
     fitting = {} if own else FITTING

@@ -14,6 +14,7 @@ from suffice import LLM, SamplingParams
 NEW = 4
 LENGTHS = (1, 19, 90)
 FAMILIES = [
+    "apertus",
     "arcee",
     "cohere",
     "cohere2",
@@ -44,6 +45,8 @@ FAMILIES = [
     "ministral3",
     "mixtral",
     "nemotron",
+    "nanochat",
+    "nanochat-bare",
     "neox",
     "neox-serial",
     "olmo2",

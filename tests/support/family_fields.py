@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suffice.decoder.families import (
+    apertus,
     arcee,
     cohere,
     ernie,
@@ -24,6 +25,7 @@ from suffice.decoder.families import (
     llama,
     mistral,
     mixtral,
+    nanochat,
     neox,
     olmo,
     opt,
@@ -62,6 +64,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Qwen3MoeForCausalLM": qwen_moe.QWEN3_DEFAULTS,
     "SmolLM3ForCausalLM": smollm.DEFAULTS,
     "StableLmForCausalLM": stablelm.DEFAULTS,
+    "ApertusForCausalLM": apertus.DEFAULTS,
     "ArceeForCausalLM": arcee.DEFAULTS,
     "Cohere2ForCausalLM": cohere.COHERE2_DEFAULTS,
     "CohereForCausalLM": cohere.DEFAULTS,
@@ -78,6 +81,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "HunYuanMoEV1ForCausalLM": hunyuan.MOE_DEFAULTS,
     "Ministral3ForCausalLM": mistral.MINISTRAL3_DEFAULTS,
     "MinistralForCausalLM": mistral.MINISTRAL_DEFAULTS,
+    "NanoChatForCausalLM": nanochat.DEFAULTS,
     "NemotronForCausalLM": arcee.NEMOTRON_DEFAULTS,
     "PhimoeForCausalLM": phi_moe.DEFAULTS,
     "Olmo3ForCausalLM": olmo.OLMO3_DEFAULTS,
@@ -85,6 +89,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Starcoder2ForCausalLM": starcoder.DEFAULTS,
 }
 ONLY = {
+    "ApertusForCausalLM": apertus.ONLY,
     "Ernie4_5_MoeForCausalLM": ernie_moe.ONLY,
     "GraniteMoeHybridForCausalLM": granite_shared.ONLY,
     "PhimoeForCausalLM": phi_moe.ONLY,

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 # model_type: the architecture's name there
 ARCHITECTURES = {
+    "apertus": "apertus",
     "arcee": "arcee",
     "cohere": "command-r",
     "cohere2": "cohere2",
@@ -101,6 +102,7 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
     writer = gguf.GGUFWriter(path, name)
     for field, key in _keys(raw).items():
         _add(writer, f"{name}.{field}", key)
+    _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
     names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
     for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
@@ -119,6 +121,14 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_curves(writer: gguf.GGUFWriter, stored: dict[str, Any]) -> None:
+    """Add the parameters of activations, which are metadata there."""
+    for part in ("alpha_p", "alpha_n", "beta", "eps"):
+        own = sorted(name for name in stored if name.endswith(f".act_fn.{part}"))
+        if own:  # fewer than 10 layers
+            getattr(writer, f"add_xielu_{part}")([float(stored[name].reshape(())) for name in own])
 
 
 def _keys(raw: dict[str, Any]) -> dict[str, Any]:
@@ -199,6 +209,8 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
         if f"{part}_factor" in rope
     ]
     for name, values in found.items():
+        if ".act_fn." in name:  # these are metadata
+            continue
         changed += _changed(raw, family, name, values)
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
 

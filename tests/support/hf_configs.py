@@ -14,6 +14,7 @@ from suffice.decoder.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
+    "ApertusForCausalLM": ("apertus", "Apertus"),
     "ArceeForCausalLM": ("arcee", "Arcee"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "CohereForCausalLM": ("cohere", "Cohere"),
@@ -43,6 +44,7 @@ CLASSES = {
     "MinistralForCausalLM": ("ministral", "Ministral"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
+    "NanoChatForCausalLM": ("nanochat", "NanoChat"),
     "NemotronForCausalLM": ("nemotron", "Nemotron"),
     "OPTForCausalLM": ("opt", "OPT"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
@@ -74,6 +76,7 @@ _ACTIVATIONS = {
     "relu": "relu",
     "relu2": "squared_relu",
     "silu": "silu",
+    "xielu": "xielu",
 }
 _EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
 _BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says

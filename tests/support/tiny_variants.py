@@ -211,6 +211,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
+    "apertus": ("Apertus", {**_NO_HEAD_DIM, **_rope("llama3", **_LLAMA3)}),
     "arcee": ("Arcee", {**_SIZES, "attention_bias": True, "mlp_bias": True}),
     "cohere": ("Cohere", {**_NO_HEAD_DIM, "logit_scale": 0.4}),
     "cohere2": (
@@ -286,6 +287,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_EXPERTS, **_GRANITE, "num_local_experts": 5, "shared_intermediate_size": 32},
     ),
     "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
+    "nanochat": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": 2.0}),
+    "nanochat-bare": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": None}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
     "olmo3": (
         "Olmo3",

@@ -18,6 +18,7 @@ MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "gate", "up", "down", *ROUTERS),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
 )
+CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -70,7 +71,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class DenseMLP:
-    """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between."""
+    """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between.
+
+    The activation `xielu` has learned parameters, see `DecoderWeights.curve`.
+    """
 
     name: ClassVar[str] = "mlp"
     width: int
@@ -86,8 +90,8 @@ class DenseMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of the weights of norms inside the block: none."""
-        return {}
+        """The shapes of the learned parameters of the activation."""
+        return dict.fromkeys(CURVE, (1,)) if self.activation == "xielu" else {}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "xielu")
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -117,8 +117,9 @@ class Rope:
 
     `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
     if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all. `text`: the length in tokens whose frequencies it has, where these depend on the text's;
-    None: that on which the model was first trained (see `fitted`).
+    of all; `backward`: by minus their angles. `text`: the length in tokens whose frequencies it
+    has, where these depend on the text's; None: that on which the model was first trained (see
+    `fitted`).
 
     Raises:
         InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
@@ -131,6 +132,7 @@ class Rope:
     divisors: tuple[float, ...] = ()
     partial: float = 1.0
     text: int | None = None
+    backward: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
@@ -245,6 +247,7 @@ class DecoderConfig:
     spare_logits: bool = False  # each query head has a logit without a value (an attention sink)
     embed_scale: float = 1.0
     rounds_embed_scale: bool = True  # to the type of the embedding
+    embed_norm: bool = False  # a norm of what the first layer begins with
     embed_width: int = 0  # of an embedding row; 0: `width`, without projections
     position_rows: int = 0  # of a learned position table; 0: none
     position_offset: int = 0  # row of that table that belongs to position 0

@@ -17,7 +17,7 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
 from suffice.decoder.config import ACTIVATIONS
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.decoder.routing import STEPS
@@ -116,9 +116,11 @@ class NativeModel:
                 norms = {**{name: name for name in block.vectors}, **config.norms(block)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
+                if isinstance(block, DenseMLP) and block.vectors:
+                    parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)
         matrices = ("embed", "project_in", "project_out", "head")
-        parts = _parts(decoder, "", matrices, {"final_norm": "final_norm"})
+        parts = _parts(decoder, "", matrices, {name: name for name in ("embed_norm", "final_norm")})
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:

@@ -42,7 +42,8 @@ def rope_table(
     turns, factor = frequencies(rope, head_size, trained)
     angles = (positions.astype(np.float32) * turns).astype(np.float64)  # float32 products
     scale = np.float32(factor)
-    return _sines(angles, 0.5) * scale, _sines(angles, 0.0) * scale
+    sines = _sines(angles, 0.0) * (-scale if rope.backward else scale)
+    return _sines(angles, 0.5) * scale, sines
 
 
 def frequencies(rope: Rope, head_size: int, trained: int) -> tuple[Array, float]:

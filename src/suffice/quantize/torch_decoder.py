@@ -28,6 +28,7 @@ from suffice.quantize.torch_layers import (
     rotate,
     route,
     rows_of,
+    xielu,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class TorchDecoder(DecoderWeights):
             x = self._linear("project_in", x)
         if config.position_rows:
             x = x + self._tensor("positions")[config.position_offset :][at]
-        return x
+        return self._norm("embed_norm", x) if config.embed_norm else x
 
     def _layer(
         self,
@@ -225,6 +226,8 @@ class TorchDecoder(DecoderWeights):
         up = self._linear(at + "up", x)
         if block.gated:
             inner = gated(block.activation, self._linear(at + "gate", x), up)
+        elif block.vectors:
+            inner = xielu(up, *self.curve(index).tolist())
         else:
             inner = ACTIVATIONS[block.activation](up)
         return self._linear(at + "down", inner)

@@ -34,6 +34,12 @@ def gated(activation: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor
     return (up + 1) * (gate * torch.sigmoid(_ALPHA * gate))
 
 
+def xielu(x: torch.Tensor, a: float, b: float, beta: float, eps: float) -> torch.Tensor:
+    """Return a x^2 + beta x above 0, and b (e^min(x, eps) - 1 - x) + beta x below."""
+    below = b * (torch.expm1(x.clamp(max=eps)) - x)
+    return torch.where(x > 0, a * x * x, below) + beta * x
+
+
 def capped(x: torch.Tensor, cap: float) -> torch.Tensor:
     """Return cap * tanh(x / cap), or x if `cap` is 0."""
     return cap * torch.tanh(x / cap) if cap else x

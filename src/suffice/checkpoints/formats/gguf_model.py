@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from suffice.checkpoints.checkpoint import Checkpoint, assemble
 from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
 from suffice.checkpoints.formats.gguf_names import (
     ARCHITECTURES,
+    CURVE,
     WITH_KEY,
     Architecture,
 )
 from suffice.checkpoints.formats.gguf_types import CODES, file_type
+from suffice.checkpoints.given import with_given
 from suffice.checkpoints.matching import check_finite, check_layers, not_finite
 from suffice.checkpoints.source import UnreadCodes
 from suffice.checkpoints.stored_file import FLOATS, Array
@@ -67,7 +70,7 @@ def open_gguf(path: Path) -> Checkpoint:
     if _ROPE_DIVISORS in file.tensors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
-    source = _Source(file, config, interleaved=own.paired)
+    source = with_given(_Source(file, config, interleaved=own.paired), _curves(file, config))
     # llama.cpp stores 1 + w for the families that add 1
     return assemble(
         path, family, config, source, own.weights, norm_offset=0.0, metadata=file.metadata
@@ -79,6 +82,29 @@ def _numbers(file: GGUF, name: str) -> list[float]:
     values = file.load(name).astype(np.float32)
     check_finite(file.path, name, values)
     found: list[float] = values.reshape(-1).tolist()
+    return found
+
+
+def _curves(file: GGUF, config: DecoderConfig) -> dict[str, NDArray[np.float32]]:
+    """Return the parameters of each layer's activation, as vectors by the names of weights.
+
+    A key has a number for each layer, or one for all of them.
+
+    Raises:
+        InputError: It has anything else.
+    """
+    if config.activation != "xielu":
+        return {}
+    count, found = len(config.layers), {}
+    for key in CURVE.values():
+        value = file.metadata.get(key)
+        each = value if isinstance(value, list) else [value] * count
+        if len(each) != count or not all(type(v) is float and math.isfinite(v) for v in each):
+            raise InputError(
+                f"{file.path}: the GGUF key '{key}' = {value!r:.60} must be {count} finite numbers"
+            )
+        for layer, number in enumerate(each):
+            found[f"blk.{layer}.{key}.weight"] = np.array([number], np.float32)
     return found
 
 

@@ -79,6 +79,12 @@ _WINDOWS: Fields = {
     "attention.sliding_window": ("sliding_window", int),
     "attention.sliding_window_pattern": ("layer_types", list),
 }
+CURVE = {  # of an activation: keys that have a number for each layer
+    "layers.curve_positive": "xielu.alpha_p",
+    "layers.curve_negative": "xielu.alpha_n",
+    "layers.curve_beta": "xielu.beta",
+    "layers.curve_eps": "xielu.eps",
+}
 _PARALLEL: Fields = {**_NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
 
 
@@ -120,6 +126,12 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "apertus": Architecture(
+        "ApertusForCausalLM",
+        weights={**_WEIGHTS, **{part: f"{_LAYER}{key}" for part, key in CURVE.items()}},
+        renamed={"head_dim": None},
+        fixed={"rope_parameters": {"rope_type": "default"}},  # divisors are a tensor
+    ),
     "arcee": Architecture("ArceeForCausalLM", paired=True),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",

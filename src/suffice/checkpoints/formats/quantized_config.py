@@ -22,11 +22,14 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
-    **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
+    **dict.fromkeys(
+        ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
+    ),
     **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases", "paired"), (False, True)),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,
     "logit_cap": 0.0,
@@ -65,6 +68,7 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
             tuple((key, value) for key, value in rope["parameters"]),
             tuple(rope["divisors"]),
             rope.get("partial", 1.0),
+            backward=bool(rope.get("backward", False)),
         )
         for rope in stored["ropes"]
     )

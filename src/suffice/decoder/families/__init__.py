@@ -45,6 +45,7 @@ class Family:
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "ApertusForCausalLM": "suffice.decoder.families.apertus:APERTUS",
         "ArceeForCausalLM": "suffice.decoder.families.arcee:ARCEE",
         "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
         "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
@@ -74,6 +75,7 @@ ARCHITECTURES: Table = Table(
         "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",
         "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
         "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
+        "NanoChatForCausalLM": "suffice.decoder.families.nanochat:NANOCHAT",
         "NemotronForCausalLM": "suffice.decoder.families.arcee:NEMOTRON",
         "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
         "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",

@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4": {},
     "exaone4-full": {},
     "glm4": {},
+    "glm4-moe": {},
     "hunyuan": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "hunyuan-moe": {},
     "nemotron": {"mlp_bias": False},
@@ -54,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite-moe": {},
     "granite-moe-shared": {},
     "granite4": {"intermediate_size": 80},  # that of the shared MLP
+    "ministral3": {},
     "mixtral": {"sliding_window": None},
     "neox": {},
     "neox-serial": {
@@ -74,6 +76,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 
+# architectures of text parts that are families', of models that see
+SEEING: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2vl": ("qwen2", {}),
+    "qwen3vl": ("qwen3", {}),
+    "qwen3vlmoe": ("qwen3-moe", {"norm_topk_prob": True, "mlp_only_layers": []}),
+}
+
 
 def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
     folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
@@ -91,7 +100,21 @@ def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
+    assert set(ARCHITECTURES) == {*elsewhere, *SEEING, *gguf_families.ARCHITECTURES.values()}
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_the_text_part_of_models_that_see(name: str, tmp_path: Path) -> None:
+    """Positions along three axes are one number in a text."""
+    variant, changes = SEEING[name]
+    folder = tiny.make(tmp_path / "tiny", variant, **changes)
+    keys = {"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 3}
+    path = gguf_families.write(folder, tmp_path / "x.gguf", name=name, keys=keys)
+    first, file = open_checkpoint(folder), open_checkpoint(path)
+    eps = {"norm_eps": first.config.norm_eps}
+    assert replace(file.config, **eps) == first.config
+    stored = dict(file.tensors())
+    assert all(np.array_equal(stored[name], each) for name, each in first.tensors())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -36,11 +36,13 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gpt2": "gpt2",
     "gpt_neox": "gptneox",
+    "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
     "granitemoehybrid": "granite",
     "granitemoeshared": "granitemoe",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
@@ -77,6 +79,10 @@ _KEYS = {  # field of config.json: key
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "n_routed_experts": "expert_count",
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -90,17 +96,22 @@ _KEYS = {  # field of config.json: key
     "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
 _PAIRED = (*("arcee", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
-_PAIRED += ("mixtral", "smollm3")
+_PAIRED += ("ministral3", "mixtral", "smollm3")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
-def write(folder: Path, path: Path, kind: str = "F32") -> Path:
-    """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`."""
+def write(
+    folder: Path, path: Path, kind: str = "F32", name: str = "", keys: dict[str, Any] | None = None
+) -> Path:
+    """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`.
+
+    `name` is another architecture than the usual one, `keys` are further ones of it.
+    """
     raw = json.loads((folder / "config.json").read_text())
     family = raw["model_type"]
-    name = ARCHITECTURES[family]
+    name = name or ARCHITECTURES[family]
     writer = gguf.GGUFWriter(path, name)
-    for field, key in _keys(raw).items():
+    for field, key in (_keys(raw) | (keys or {})).items():
         _add(writer, f"{name}.{field}", key)
     _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
@@ -175,6 +186,12 @@ def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
     if raw["model_type"] == "granitemoehybrid":
         found |= {"ssm.conv_kernel": 4, "expert_used_count": 0, "rope.scaling.finetuned": True}
         found["attention.head_count_kv"] = [raw["num_key_value_heads"]] * raw["num_hidden_layers"]
+    if raw["model_type"] == "ministral3":
+        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    if raw["model_type"] == "glm4_moe":
+        found |= {"expert_gating_func": 2, "expert_weights_norm": raw["norm_topk_prob"]}
+        found |= {"nextn_predict_layers": 1, "block_count": raw["num_hidden_layers"] + 1}
     if raw["model_type"] == "ernie4_5_moe":
         found["leading_dense_block_count"] = raw["moe_layer_start_index"]
     return found
@@ -208,6 +225,9 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
         for part in ("long", "short")
         if f"{part}_factor" in rope
     ]
+    if family == "glm4_moe":  # a part of the layer that drafts
+        last = raw["num_hidden_layers"]
+        changed.append((f"blk.{last}.nextn.hnorm.weight", np.ones(raw["hidden_size"])))
     for name, values in found.items():
         if ".act_fn." in name:  # these are metadata
             continue

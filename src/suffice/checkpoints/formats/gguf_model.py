@@ -227,15 +227,25 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
     if own.bias:
         raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
-    if own.head_bias:
-        raw[own.head_bias] = "output.bias" in file.tensors
+    raw |= {field: tensor in file.tensors for field, tensor in own.stored.items()}
+    raw["num_hidden_layers"] -= raw.get("num_nextn_predict_layers", 0)  # which draft
     if own.partial and "rope.dimension_count" in checked:
         rotated = checked.pop("rope.dimension_count")
         _check_number(file, prefix + "rope.dimension_count", rotated, int)
         raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
-    return {field: value for field, value in called.items() if field} | dict(own.fixed)
+    return _nested({field: value for field, value in called.items() if field}) | dict(own.fixed)
+
+
+def _nested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields, those whose names have a dot within the object of the name before it."""
+    found: dict[str, Any] = {name: value for name, value in fields.items() if "." not in name}
+    for name, value in fields.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            found.setdefault(outer, {})[inner] = value
+    return found
 
 
 def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
@@ -297,6 +307,9 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         "yarn": {
             "factor": "factor",
             "original_context_length": "original_max_position_embeddings",
+            "yarn_beta_fast": "beta_fast",
+            "yarn_beta_slow": "beta_slow",
+            "yarn_log_multiplier": "mscale",
         },
     }
     if not isinstance(kind, str) or kind not in names:
@@ -305,8 +318,11 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         if key not in names[kind]:
             known = [f"rope.scaling.{name}" for name in names[kind]]
             raise unknown("GGUF key", f"rope.scaling.{key}", known)
-        _check_number(file, f"rope.scaling.{key}", value, float if key == "factor" else int)
+        whole = key == "original_context_length"
+        _check_number(file, f"rope.scaling.{key}", value, int if whole else float)
     fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
+    if "mscale" in fields:  # llama.cpp has one number for both
+        fields["mscale_all_dim"] = fields["mscale"]
     return {"rope_scaling": {"rope_type": kind, **fields}}
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from suffice.decoder.name_maps import Templates, stored_together
 
-Fields = Mapping[str, tuple[str, type]]  # of a metadata key: the configuration field, and its type
+# of a metadata key: the configuration field, with a dot if it is in an object, and its type
+Fields = Mapping[str, tuple[str, type]]
 
 _LAYER = "blk.{i}."
 _WEIGHTS: Templates = {
@@ -85,6 +86,7 @@ CURVE = {  # of an activation: keys that have a number for each layer
     "layers.curve_beta": "xielu.beta",
     "layers.curve_eps": "xielu.eps",
 }
+_OF_IMAGES = ("n_deepstack_layers", "rope.dimension_sections")
 _PARALLEL: Fields = {**_NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
 
 
@@ -106,8 +108,9 @@ class Architecture:
     are values of keys that mean that they are not there. `paired`: rows that a rotation mixes are
     stored next to each other. `partial`: the field of the part of a head that is rotated, if not
     all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
-    is one; `head_bias`: likewise for the head. `scaled`: parameters of a scaled rotation that the
-    file does not have. `unread`: keys with such a beginning say nothing of the model.
+    is one; `stored`: fields that say whether some tensor is there. `scaled`: parameters of a scaled
+    rotation that the file does not have. `unread`: keys with such a beginning say nothing of the
+    model.
     """
 
     name: str
@@ -120,7 +123,7 @@ class Architecture:
     paired: bool = False
     partial: str = ""
     bias: str = "attention_bias"
-    head_bias: str = ""
+    stored: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
@@ -190,6 +193,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         paired=True,
         partial="partial_rotary_factor",
     ),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_experts("n_routed_experts"),
+            "expert_shared_count": ("n_shared_experts", int),
+            "expert_weights_norm": ("norm_topk_prob", bool),
+            "expert_weights_scale": ("routed_scaling_factor", float),
+            "leading_dense_block_count": ("first_k_dense_replace", int),
+            "nextn_predict_layers": ("num_nextn_predict_layers", int),
+        },
+        weights={**_WEIGHTS, "layers.mlp_norm": _LAYER + "post_attention_norm"},
+        absent={"expert_gating_func": 2, "nextn_predict_layers": 0},  # 2: the sigmoid
+        partial="partial_rotary_factor",
+        stored={"use_qk_norm": "blk.0.attn_q_norm.weight"},
+    ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
         _NORM,
@@ -252,6 +272,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         renamed={"shared_expert_intermediate_size": None},  # that of the experts
     ),
     "llama": Architecture("LlamaForCausalLM", paired=True),
+    "mistral3": Architecture(
+        "Ministral3ForCausalLM",
+        {**_RMS, "attention.temperature_scale": ("rope_parameters.llama_4_scaling_beta", float)},
+        lacking={"rope_parameters.rope_type": "default"},
+        paired=True,
+        bias="",
+    ),
     "nemotron": Architecture(
         "NemotronForCausalLM",
         _NORM,
@@ -277,7 +304,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "attention.sliding_window": ("sliding_window", int),
         },
         absent={"attention.sliding_window": 0},
-        head_bias="lm_head_bias",
+        stored={"lm_head_bias": "output.bias"},
     ),
     "phi3": Architecture(
         "Phi3ForCausalLM",
@@ -294,11 +321,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"norm_topk_prob": False},
         bias="qkv_bias",
     ),
+    "qwen2vl": Architecture("Qwen2ForCausalLM", bias="", unread=_OF_IMAGES),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "qwen3moe": Architecture(
         "Qwen3MoeForCausalLM",
         {**_RMS, **_experts("num_experts"), **_INNER},
         fixed={"norm_topk_prob": True},
+    ),
+    "qwen3vl": Architecture("Qwen3ForCausalLM", unread=_OF_IMAGES),
+    "qwen3vlmoe": Architecture(
+        "Qwen3MoeForCausalLM",
+        {**_RMS, **_experts("num_experts"), **_INNER},
+        fixed={"norm_topk_prob": True},
+        unread=_OF_IMAGES,
     ),
     "seed_oss": Architecture(
         "SeedOssForCausalLM",

@@ -55,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite-moe": {},
     "granite-moe-shared": {},
     "granite4": {"intermediate_size": 80},  # that of the shared MLP
+    "llama4": {"no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1},
     "ministral3": {},
     "mixtral": {"sliding_window": None},
     "neox": {},
@@ -96,6 +97,12 @@ def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
     folder, file = both(tmp_path, "phi3", sliding_window=None)
     assert [layer.window for layer in file.config.layers] == [None] * 3
     assert file.config.layers == folder.config.layers
+
+
+def test_models_of_128_experts_have_no_norms_of_heads(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "llama4", num_local_experts=128, use_qk_norm=False)
+    assert not file.config.qk_norm
+    assert not folder.config.qk_norm
 
 
 def test_every_architecture_is_tested() -> None:

@@ -43,7 +43,9 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     prompts = [torch.randint(3, 200, (n,), generator=generator).tolist() for n in (5, 40)]
     params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
     for prompt, output in zip(prompts, llm.generate(prompts, params), strict=True):
-        assert list(output.outputs[0].token_ids) == greedy(model, prompt)
+        # a whole Llama 4 fails there without an image
+        text = model.language_model if name == "Llama4" else model
+        assert list(output.outputs[0].token_ids) == greedy(text, prompt)
 
 
 def test_what_is_left_out_is_counted_and_named(tmp_path: Path) -> None:

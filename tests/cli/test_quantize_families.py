@@ -66,7 +66,7 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
     "variant",
     [
         *("apertus", "cohere2", "gpt2", "granite", "hunyuan", "ministral3"),
-        *("nanochat", "nemotron", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"),
+        *("llama4", "nanochat", "nemotron", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"),
     ],
 )
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:

@@ -215,6 +215,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
     own = architecture in (
         *("FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
         *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4, "NanoChatForCausalLM"),
+        "Llama4ForCausalLM",
         *("SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
     )
     fitting = {} if own else FITTING
@@ -269,6 +270,7 @@ LISTS = {
         {"rope_scaling": {**YARN, "attention_factor": 1.5}},
         {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1024}},
         {"rope_parameters": LLAMA3, "rope_theta": 500000.0},
+        {"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}},  # a band of one wavelength
         {"rope_parameters": {**LLAMA3, "rope_theta": 250000.0}, "rope_theta": 500000.0},
         {"rope_parameters": {**LLAMA3, "rope_theta": 3e5}, "rope_theta": None},
         {"rope_parameters": LLAMA3, "original_max_position_embeddings": 256},

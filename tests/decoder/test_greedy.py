@@ -43,6 +43,8 @@ FAMILIES = [
     "llama",
     "ministral",
     "ministral3",
+    "llama4",
+    "llama4-mixed",
     "mixtral",
     "nemotron",
     "nanochat",

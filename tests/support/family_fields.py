@@ -23,6 +23,7 @@ from suffice.decoder.families import (
     granite_shared,
     hunyuan,
     llama,
+    llama4,
     mistral,
     mixtral,
     nanochat,
@@ -80,6 +81,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "HunYuanDenseV1ForCausalLM": hunyuan.DEFAULTS,
     "HunYuanMoEV1ForCausalLM": hunyuan.MOE_DEFAULTS,
     "Ministral3ForCausalLM": mistral.MINISTRAL3_DEFAULTS,
+    "Llama4ForCausalLM": llama4.DEFAULTS,
     "MinistralForCausalLM": mistral.MINISTRAL_DEFAULTS,
     "NanoChatForCausalLM": nanochat.DEFAULTS,
     "NemotronForCausalLM": arcee.NEMOTRON_DEFAULTS,
@@ -111,6 +113,7 @@ ONLY = {
     "Starcoder2ForCausalLM": starcoder.ONLY,
 }
 SILENT_OF = {
+    "Llama4ForCausalLM": mixtral.SILENT,
     "Ernie4_5_MoeForCausalLM": ernie_moe.SILENT,
     "GraniteMoeHybridForCausalLM": granite_shared.SILENT_OF_STATES,
     "GraniteMoeSharedForCausalLM": mixtral.SILENT,

@@ -42,6 +42,7 @@ ARCHITECTURES = {
     "granitemoe": "granitemoe",
     "granitemoehybrid": "granite",
     "granitemoeshared": "granitemoe",
+    "llama4_text": "llama4",
     "ministral3": "mistral3",
     "mixtral": "llama",
     "olmo2": "olmo2",
@@ -86,6 +87,7 @@ _KEYS = {  # field of config.json: key
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
     "moe_k": "expert_used_count",
     "moe_layer_interval": "interleave_moe_layer_step",
     "moe_num_experts": "expert_count",
@@ -189,6 +191,9 @@ def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
     if raw["model_type"] == "ministral3":
         found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
         found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    if raw["model_type"] == "llama4_text":
+        found["feed_forward_length"] = raw["intermediate_size_mlp"]
+        found["expert_feed_forward_length"] = raw["intermediate_size"]
     if raw["model_type"] == "glm4_moe":
         found |= {"expert_gating_func": 2, "expert_weights_norm": raw["norm_topk_prob"]}
         found |= {"nextn_predict_layers": 1, "block_count": raw["num_hidden_layers"] + 1}
@@ -235,13 +240,16 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
 
 
-def _experts_of_gpt_oss(layer: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _transposed_experts(
+    layer: str, name: str, values: np.ndarray, *, alternating: bool
+) -> list[tuple[str, np.ndarray]]:
     bias = name.endswith("_bias")
     own = f"blk.{layer}.ffn_{{}}_exps.{'bias' if bias else 'weight'}"
     values = values if bias else values.swapaxes(1, 2)
     if "down_proj" in name:
         return [(own.format("down"), values)]
-    return [(own.format(part), values[:, at::2]) for at, part in enumerate(("gate", "up"))]
+    halves = (values[:, ::2], values[:, 1::2]) if alternating else np.split(values, 2, axis=1)
+    return [(own.format(part), each) for part, each in zip(("gate", "up"), halves, strict=True)]
 
 
 def _shared_mlp(
@@ -259,8 +267,8 @@ def _changed(
     raw: dict[str, Any], family: str, name: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     layer = name.split(".")[2] if ".layers." in name else ""
-    if family == "gpt_oss" and ".experts." in name:
-        return _experts_of_gpt_oss(layer, name, values)
+    if family in ("gpt_oss", "llama4_text") and ".experts." in name:
+        return _transposed_experts(layer, name, values, alternating=family == "gpt_oss")
     if name.endswith("self_attn.sinks"):
         return [(f"blk.{layer}.attn_sinks.weight", values)]
     if family.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):

@@ -39,6 +39,7 @@ CLASSES = {
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
+    "Llama4ForCausalLM": ("llama4", "Llama4Text"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
     "MinistralForCausalLM": ("ministral", "Ministral"),
@@ -66,7 +67,7 @@ UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary f
 NORMALIZED = (  # weights of experts, whatever the configuration says
     *("Ernie4_5_MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "PhimoeForCausalLM"),
     *("GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM", "HunYuanMoEV1ForCausalLM"),
-    "MixtralForCausalLM",
+    *("Llama4ForCausalLM", "MixtralForCausalLM"),
 )
 PARALLEL = (*("Cohere2ForCausalLM", "CohereForCausalLM", "FalconForCausalLM", "PhiForCausalLM"),)
 _ACTIVATIONS = {
@@ -118,7 +119,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
             "attention_multiplier",
             (config.query_pre_attn_scalar if gemma else size) ** -0.5,
         ),
-        "trained": config.max_position_embeddings,
+        "trained": min(config.max_position_embeddings, _chunk(config)),
         "tied": config.tie_word_embeddings,
         "windows": _windows(config),
         "turns": _turns(config, architecture),
@@ -163,6 +164,7 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         getattr(config, "norm_topk_prob", own_rule),
         [
             at in given
+            or at not in (getattr(config, "moe_layers", None) or range(at + 1))
             or (at + 1) % step > 0
             or at < _first(config, "first_k_dense_replace", "moe_layer_start_index", otherwise=0)
             or at > getattr(config, "moe_layer_end_index", at)
@@ -173,7 +175,7 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
 
 def _shared(config: Any, architecture: str) -> int:
     """Return the width of the expert that all rows share."""
-    if architecture == "HunYuanMoEV1ForCausalLM":
+    if architecture in ("HunYuanMoEV1ForCausalLM", "Llama4ForCausalLM"):
         return int(config.intermediate_size)
     if hasattr(config, "n_shared_experts"):
         return int(config.n_shared_experts * config.moe_intermediate_size)
@@ -190,7 +192,7 @@ def _count(config: Any) -> int:
 def _mlp_width(config: Any) -> int:
     if hasattr(config, "shared_intermediate_size") and not _count(config):
         return int(config.shared_intermediate_size)
-    return int(_first(config, "intermediate_size", "ffn_hidden_size"))
+    return int(_first(config, "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size"))
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -244,6 +246,13 @@ def _facts_of_opt(config: Any) -> dict[str, Any]:
     }
 
 
+def _chunk(config: Any) -> int:
+    """Return the tokens within which layers attend, if some do."""
+    if "chunked_attention" in (getattr(config, "layer_types", None) or []):
+        return int(config.attention_chunk_size)
+    return int(config.max_position_embeddings)
+
+
 def _windows(config: Any) -> list[int | None]:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
@@ -258,7 +267,8 @@ def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
         return []
     module, _ = CLASSES[architecture]
     models = import_module(f"transformers.models.{module}.modeling_{module}")
-    made = getattr(models, f"{architecture.partition('For')[0]}RotaryEmbedding")(config)
+    stem = "Llama4Text" if module == "llama4" else architecture.partition("For")[0]
+    made = getattr(models, f"{stem}RotaryEmbedding")(config)
     if not hasattr(made, "sliding_attention_inv_freq"):
         return [(made.inv_freq.tolist(), float(made.attention_scaling))]
     return [

@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 
+from tiny_mixtures import MIXTURES
 from tiny_tokenizer import write_tokenizer as write_tokenizer
-from tiny_variants import VARIANTS as VARIANTS
+from tiny_variants import VARIANTS as DENSE
 from tiny_variants import VOCABULARY as VOCABULARY
+
+VARIANTS = {**DENSE, **MIXTURES}
 
 
 def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
@@ -66,6 +69,7 @@ def fill(model: Any, seed: int, *, centred: bool) -> None:
 
 
 _CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
+_CLASSES["Llama4Text"] = "Llama4ForCausalLM"
 _SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj")
 _SHARP += ("query_key_value", "c_attn", "lm_head")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from tiny_variants import VARIANTS
+from tiny import VARIANTS
 
 _VISION = {
     "hidden_size": 32,
@@ -33,6 +33,16 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "InternVL": (
         {"model_type": "qwen2", **VARIANTS["qwen2"][1]},
         {**_VISION, "image_size": [28, 28], "patch_size": [14, 14]},
+        {},
+    ),
+    "Llama4": (
+        VARIANTS["llama4"][1],
+        {
+            **_VISION,
+            "intermediate_size": 128,
+            **dict.fromkeys(("vision_output_dim", "projector_input_dim"), 32),
+            "projector_output_dim": 32,
+        },
         {},
     ),
     "Llava": (_LLAMA, {"model_type": "clip_vision_model", **_VISION, "projection_dim": 32}, {}),

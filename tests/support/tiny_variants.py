@@ -46,11 +46,6 @@ _NEOX: dict[str, Any] = {
 }
 _FALCON: dict[str, Any] = {key: value for key, value in _NEOX.items() if key != "intermediate_size"}
 _PHI: dict[str, Any] = {**_NO_HEAD_DIM, "intermediate_size": 112}
-_EXPERTS: dict[str, Any] = {
-    **_NO_HEAD_DIM,
-    "intermediate_size": 48,
-    "num_experts_per_tok": 2,
-}
 _GEMMA3: dict[str, Any] = {
     **_SIZES,
     "hidden_size": 48,
@@ -59,7 +54,6 @@ _GEMMA3: dict[str, Any] = {
     "sliding_window": 8,
     "query_pre_attn_scalar": 24,
 }
-
 
 _GEMMA2: dict[str, Any] = {
     **_SIZES,
@@ -124,15 +118,6 @@ _GRANITE = {
     "attention_multiplier": 0.11,
 }
 
-_GRANITE4: dict[str, Any] = {
-    **_EXPERTS,
-    **_GRANITE,
-    "shared_intermediate_size": 80,
-    "layer_types": _FULL,
-    "position_embedding_type": "rope",
-    "mamba_n_heads": 4,
-}
-
 # variant: (transformers' family, its configuration)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _SIZES),
@@ -158,16 +143,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SIZES, **_rope("yarn", factor=4.0, original_max_position_embeddings=32)},
     ),
     "hunyuan": ("HunYuanDenseV1", {**_SIZES, **_rope("dynamic", alpha=100.0, factor=1.0)}),
-    "hunyuan-moe": (
-        "HunYuanMoEV1",
-        {
-            **_EXPERTS,
-            "head_dim": 16,
-            "num_experts": 6,
-            "moe_topk": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
-        },
-    ),
     "ministral": (
         "Ministral",
         {
@@ -219,18 +194,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_NO_HEAD_DIM, "sliding_window": 8, "logit_scale": 0.4, "attention_bias": True},
     ),
     "ernie": ("Ernie4_5", {**_SIZES, "head_dim": 32, "use_bias": True}),
-    "ernie-moe": (
-        "Ernie4_5_Moe",
-        {
-            **_EXPERTS,
-            "num_hidden_layers": 5,
-            "moe_num_experts": 6,
-            "moe_k": 2,
-            "moe_intermediate_size": 32,
-            "moe_layer_interval": 2,
-            "moe_layer_end_index": 3,
-        },
-    ),
     "exaone4": ("Exaone4", {**_NO_HEAD_DIM, "num_hidden_layers": 5, "sliding_window": 8}),
     "exaone4-full": ("Exaone4", {**_NO_HEAD_DIM, "sliding_window": None, "layer_types": _FULL}),
     "falcon": ("Falcon", {**_FALCON, "ffn_hidden_size": 112}),
@@ -248,18 +211,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("Gemma", {**_SIZES, "head_dim": 32}),
     "glm": ("Glm", {**_SIZES, "head_dim": 32}),
     "glm4": ("Glm4", {**_SIZES, "head_dim": 32}),
-    "glm4-moe": (
-        "Glm4Moe",
-        {
-            **_EXPERTS,
-            "head_dim": 16,
-            "use_qk_norm": True,
-            "attention_bias": True,
-            "n_routed_experts": 6,
-            "moe_intermediate_size": 32,
-            "routed_scaling_factor": 1.5,
-        },
-    ),
     "gpt2": ("GPT2", _GPT2),
     "gpt2-unscaled": ("GPT2", {**_GPT2, "scale_attn_weights": False, "tie_word_embeddings": False}),
     "gptj": ("GPTJ", {**_GPT2, "rotary_dim": 8}),
@@ -276,17 +227,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
         },
     ),
-    "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),
-    "granite4": ("GraniteMoeHybrid", {**_GRANITE4, "num_local_experts": 0}),
-    "granite4-moe": (
-        "GraniteMoeHybrid",
-        {**_GRANITE4, "num_local_experts": 5, "position_embedding_type": None},
-    ),
-    "granite-moe-shared": (
-        "GraniteMoeShared",
-        {**_EXPERTS, **_GRANITE, "num_local_experts": 5, "shared_intermediate_size": 32},
-    ),
-    "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
     "nanochat": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": 2.0}),
     "nanochat-bare": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": None}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
@@ -294,68 +234,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Olmo3",
         {**_NO_HEAD_DIM, "num_hidden_layers": 4, "sliding_window": 8, **_YARN_OLMO},
     ),
-    "olmoe": ("Olmoe", {**_EXPERTS, "num_experts": 6}),
-    "qwen2-moe": (
-        "Qwen2Moe",
-        {
-            **_EXPERTS,
-            "num_experts": 6,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 40,
-            "norm_topk_prob": True,
-        },
-    ),
-    "qwen2-moe-mixed": (
-        "Qwen2Moe",
-        {
-            **_EXPERTS,
-            "num_experts": 4,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 32,
-            "decoder_sparse_step": 2,
-            "use_sliding_window": True,
-            "sliding_window": 8,
-            "qkv_bias": False,
-        },
-    ),
-    "qwen3-moe": (
-        "Qwen3Moe",
-        {
-            **_EXPERTS,
-            "head_dim": 32,
-            "num_experts": 8,
-            "moe_intermediate_size": 32,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [1],
-        },
-    ),
     "phi": ("Phi", _PHI),
-    "phi-moe": (
-        "Phimoe",
-        {
-            **_EXPERTS,
-            "num_local_experts": 8,
-            "attention_bias": True,
-            "lm_head_bias": True,
-            "router_jitter_noise": 0.3,
-        },
-    ),
-    "phi-moe-longrope": (
-        "Phimoe",
-        {
-            **_EXPERTS,
-            "num_local_experts": 4,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 1000.0,
-                "original_max_position_embeddings": 128,
-                "short_mscale": 1.25,
-                "long_mscale": 1.25,
-                "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0, 3.5],
-                "long_factor": [1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 15.0, 17.0],
-            },
-        },
-    ),
     "phi3": ("Phi3", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "phi3-longrope": (
         "Phi3",

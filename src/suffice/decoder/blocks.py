@@ -28,8 +28,8 @@ class Attention:
 
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
-    after it. `spare`: each query head has a logit that
-    takes part in its softmax without a value.
+    after it. `spare`: each query head has a logit that takes part in its softmax without a value.
+    `grows`: queries are multiplied by `DecoderConfig.query_growth`, if there is one.
     """
 
     name: ClassVar[str] = "attn"
@@ -43,6 +43,7 @@ class Attention:
     whole_norms: bool
     late_norms: bool
     spare: bool
+    grows: bool
 
     @property
     def matrices(self) -> Shapes:

@@ -153,8 +153,9 @@ class Rope:
             raise InputError(f"rope_type '{self.kind}' needs the parameter '{missing[0]}'")
         for low, high, below, above in _BANDS:
             if low in given or high in given:
-                bound = given.get(low, below)
-                check_number(f"rope_parameters.{high}", given.get(high, above), above=bound)
+                bound, value = given.get(low, below), given.get(high, above)
+                if self.kind != "llama3" or value != bound:  # a band may be a single wavelength
+                    check_number(f"rope_parameters.{high}", value, above=bound)
         object.__setattr__(self, "parameters", tuple(sorted(given.items())))
 
     def rotated(self, head_size: int) -> int:
@@ -203,12 +204,14 @@ class LayerConfig:
 
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
-    have.
+    have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
     """
 
     window: int | None = None
     rope: int | None = 0
     dense: bool = False
+    norms: bool = True
+    grows: bool = True
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,8 @@ class DecoderConfig:
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     whole_qk_norm: bool = False  # that norm is over all heads together
     late_qk_norm: bool = False  # it comes after the rotation
-    query_growth: tuple[float, int] | None = None  # b, n: queries times 1 + b ln(1 + position // n)
+    # b, n, first: queries are multiplied by 1 + b ln(1 + (position + first) // n)
+    query_growth: tuple[float, int, int] | None = None
     parallel: bool = False  # all blocks of a layer read what it begins with
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
@@ -310,10 +314,11 @@ class DecoderConfig:
             self.head_size,
             own.window,
             own.rope,
-            norms=self.qk_norm,
-            whole_norms=self.qk_norm and self.whole_qk_norm,
-            late_norms=self.qk_norm and self.late_qk_norm,
+            norms=self.qk_norm and own.norms,
+            whole_norms=self.qk_norm and own.norms and self.whole_qk_norm,
+            late_norms=self.qk_norm and own.norms and self.late_qk_norm,
             spare=self.spare_logits,
+            grows=own.grows,
         )
         if self.experts and not own.dense:
             return attention, ExpertMLP(self.width, self.activation, self.experts)

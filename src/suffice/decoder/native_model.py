@@ -314,7 +314,8 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
     """Append a block to the core's last layer."""
     if isinstance(block, Attention):
         rope = -1 if block.rope is None else block.rope
-        model.add_attention(parts, block.window or 0, rope, block.whole_norms, block.late_norms)
+        places = block.whole_norms, block.late_norms
+        model.add_attention(parts, block.window or 0, rope, *places, block.grows)
         return
     activation = ACTIVATIONS.index(block.activation)
     if isinstance(block, ExpertMLP):

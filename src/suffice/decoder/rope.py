@@ -170,7 +170,9 @@ def _llama3(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     low, high = given["low_freq_factor"], given["high_freq_factor"]
     length, one = np.float32(given["original_max_position_embeddings"]), np.float32(1)
     waves = length / (np.float32(2 * np.pi) / turns)  # in the original length
-    kept = np.clip((waves - np.float32(low)) / np.float32(high - low), 0, 1)
+    kept = (waves >= np.float32(low)).astype(np.float32)
+    if high > low:
+        kept = np.clip((waves - np.float32(low)) / np.float32(high - low), 0, 1)
     return (one - kept) * turns / np.float32(given["factor"]) + kept * turns, 1.0
 
 

@@ -142,8 +142,8 @@ class DecoderWeights:
     def query_scales(self, rows: int) -> np.ndarray:
         """Return what `config.query_growth` multiplies queries by: float32 [rows], by position."""
         assert self.config.query_growth is not None, "the model has such scales"
-        growth, length = self.config.query_growth
-        return (1 + growth * np.log1p(np.arange(rows) // length)).astype(np.float32)
+        growth, length, first = self.config.query_growth
+        return (1 + growth * np.log1p((np.arange(rows) + first) // length)).astype(np.float32)
 
     def curve(self, layer: int) -> np.ndarray:
         """Return a layer's parameters of xielu: float32 [4], a, b, beta and eps.

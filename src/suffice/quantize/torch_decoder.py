@@ -190,18 +190,20 @@ class TorchDecoder(DecoderWeights):
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
-        config, at = self.config, f"layers.{index}."
+        config, at, own = self.config, f"layers.{index}.", self.config.layers[index]
         q, k, v = (
             self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
             for name in "qkv"
         )
-        if config.qk_norm and not config.late_qk_norm:
+        if config.qk_norm and own.norms and not config.late_qk_norm:
             q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        if config.qk_norm and config.late_qk_norm:
+        if config.qk_norm and own.norms and config.late_qk_norm:
             q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
-        return q if self._scales is None else q * self._scales[:, None], k, v
+        if self._scales is not None and own.grows:
+            q = q * self._scales[:, None]
+        return q, k, v
 
     def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Normalize each of the heads [H, T, D], or all of them together."""

@@ -39,6 +39,7 @@ _LONG_ROPE = {
 }
 _OF_ROPE = (_ROPE_DIVISORS, *_ROPE_LISTS.values())
 _ROW = "ffn_gate_inp_shexp.weight"
+_WITHOUT_NORMS = 128
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
@@ -225,6 +226,8 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     raw |= {name: value | own.scaled for name, value in rope.items()}
     if name in _GEMMA_27B_LAYERS:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
+    if name == "llama4":  # all but those of 128 experts, as llama.cpp has it
+        raw["use_qk_norm"] = raw.get("num_local_experts") != _WITHOUT_NORMS
     if own.bias:
         raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
     raw |= {field: tensor in file.tensors for field, tensor in own.stored.items()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.decoder.name_maps import Templates, stored_together
+from suffice.decoder.name_maps import Filled, Templates, stored_together
 
 # of a metadata key: the configuration field, with a dot if it is in an object, and its type
 Fields = Mapping[str, tuple[str, type]]
@@ -272,6 +272,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         renamed={"shared_expert_intermediate_size": None},  # that of the experts
     ),
     "llama": Architecture("LlamaForCausalLM", paired=True),
+    "llama4": Architecture(
+        "Llama4ForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_experts("num_local_experts"),
+            "interleave_moe_layer_step": ("interleave_moe_layer_step", int),
+        },
+        weights={**_WEIGHTS, **dict.fromkeys(("layers.q_norm", "layers.k_norm"), Filled(1.0))},
+        renamed={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+        },
+        paired=True,
+    ),
     "mistral3": Architecture(
         "Ministral3ForCausalLM",
         {**_RMS, "attention.temperature_scale": ("rope_parameters.llama_4_scaling_beta", float)},

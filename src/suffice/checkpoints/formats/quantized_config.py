@@ -85,7 +85,10 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
     if growth is not None:
         check_number("query_growth", growth[0])
         check_size("query_growth", growth[1])
-        stored["query_growth"] = float(growth[0]), growth[1]
+        first = growth[2] if len(growth) > 2 else 0  # of the first files, which lack it
+        if first:
+            check_size("query_growth", first)
+        stored["query_growth"] = float(growth[0]), growth[1], first
     own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
     return DecoderConfig(**(stored | own | {"experts": _experts(stored["experts"])}))
 

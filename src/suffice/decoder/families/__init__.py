@@ -70,6 +70,7 @@ ARCHITECTURES: Table = Table(
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "HunYuanMoEV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN_MOE",
+        "Llama4ForCausalLM": "suffice.decoder.families.llama4:LLAMA4",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
         "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
         "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",

@@ -22,7 +22,8 @@ from hf_configs import (
     facts_of_theirs,
 )
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.families import family_of, granite, llama
+from suffice.decoder.families import ARCHITECTURES, family_of, granite, llama
+from suffice.decoder.families.missing import MISSING
 from suffice.decoder.fields import _ONLY
 from suffice.decoder.ignored import SILENT
 from suffice.errors import InputError
@@ -134,6 +135,10 @@ def test_a_config_as_others_write_it(name: str) -> None:
     architecture = raw["architectures"][0]
     ours, theirs = facts_of_ours(read(raw), architecture), facts_of_theirs(raw)
     assert not differences(ours, theirs)
+
+
+def test_what_is_missing_is_of_no_known_architecture() -> None:
+    assert not set(MISSING) & set(ARCHITECTURES.entries)
 
 
 def test_a_fact_that_differs_would_be_found() -> None:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from suffice.decoder.config import DecoderConfig
+from suffice.decoder.families.missing import MISSING
 from suffice.decoder.name_maps import Templates
 from suffice.errors import InputError, brief
 from suffice.registry import Table
@@ -131,8 +132,11 @@ def _with_head(name: str) -> str:
 
 
 def _unsupported(name: str) -> InputError:
-    """Build the error for an architecture; suggest another only if this one is misspelt."""
-    name = brief(name)[1:-1]
+    """Build the error for an architecture: what it needs, or another if this one is misspelt."""
+    name, count = brief(name)[1:-1], len(ARCHITECTURES.names())
+    known = f"{count} are known: see docs/models.md"
+    if name in MISSING:
+        return InputError(f"unsupported architecture '{name}': it needs {MISSING[name]}. {known}")
     stem = name.partition("For")[0]
     stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
     misspelt = [
@@ -142,5 +146,4 @@ def _unsupported(name: str) -> InputError:
     ]
     near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
-    count = len(ARCHITECTURES.names())
-    return InputError(f"unknown architecture '{name}'.{hint} {count} are known: see docs/models.md")
+    return InputError(f"unknown architecture '{name}'.{hint} {known}")

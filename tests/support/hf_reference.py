@@ -39,7 +39,7 @@ def exact(model: Any) -> Any:
     """Return a model that has not run yet in float64, its norms as well."""
     model = model.double()
     for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
+        if type(module).__name__.endswith(("RMSNorm", "L2Norm")):
             module.forward = partial(_exact_norm, module)
     return model
 
@@ -89,5 +89,6 @@ def stepwise_logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
     gemma = type(module).__name__.startswith("Gemma")
     eps = module.eps if hasattr(module, "eps") else module.variance_epsilon
-    weight = module.weight + 1 if gemma else module.weight
+    weight = getattr(module, "weight", 1.0)  # some have none
+    weight = weight + 1 if gemma else weight
     return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)

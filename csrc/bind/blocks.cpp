@@ -15,7 +15,7 @@ void add_layer(PyModel& self, bool parallel) {
 }
 
 void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms,
-                   bool late_norms) {
+                   bool late_norms, bool grows) {
   const ModelSpec& spec = self.spec;
   const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
   AttentionBlock block;
@@ -34,6 +34,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   require(!whole_norms || !late_norms, "norms of all heads come before the rotation");
   block.whole_norms = whole_norms;
   block.late_norms = late_norms;
+  block.grows = grows;
   block.window = window;
   block.rope = rope;
   block.k_own = !same_inputs(block.q, block.k);
@@ -43,7 +44,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
 }
 
 void check_activation(int activation) {
-  require(activation >= kSilu && activation <= kLogistic, "no such activation");
+  require(activation >= kSilu && activation <= kXielu, "no such activation");
 }
 
 // The matrices gate, up and down of names with a prefix.
@@ -55,6 +56,13 @@ DenseMlp mlp(PyModel& self, const Parts& parts, const std::string& prefix, int w
   self.set(block.down, parts, (prefix + "down").c_str(), self.spec.width, width);
   block.activation = activation;
   require(activation != kClampedSwish || block.gate.data, "this activation has a gate");
+  const bool curved = parts.contains("curve");
+  require((activation == kXielu) == curved, "xielu has parameters, and no other activation has");
+  require(!curved || !block.gate.data, "xielu has no gate");
+  if (curved) {
+    const float* by = self.vector(parts["curve"], 4);
+    block.curve = {by[0], by[1], by[2], by[3]};
+  }
   block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
   return block;
 }
@@ -67,18 +75,23 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
   spec.inner_width = std::max(spec.inner_width, width);
 }
 
-void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale) {
+void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale,
+                 float margin, bool before) {
   require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
   require(std::all_of(steps.begin(), steps.end(),
-                      [](int step) { return step >= kSoftmax && step <= kSigmoid; }),
+                      [](int step) { return step >= kSoftmax && step <= kInTurn; }),
           "no such step of a routing");
-  require(std::count(steps.begin(), steps.end(), kTop) == 1, "a routing chooses once");
-  block.routing = {.steps = steps, .chosen = chosen, .scale = scale};
+  const auto chooses = [](int step) { return step == kTop || step == kInTurn; };
+  require(std::count_if(steps.begin(), steps.end(), chooses) == 1, "a routing chooses once");
+  require(margin >= 0, "a negative margin");
+  block.routing = {
+      .steps = steps, .chosen = chosen, .margin = margin, .scale = scale, .before = before};
 }
 
 // Matrices of experts are stacked; `shared` is the size of the expert that all rows share, 0: none.
 void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int shared,
-                 int activation, const std::vector<int>& steps, int chosen, float scale) {
+                 int activation, const std::vector<int>& steps, int chosen, float scale,
+                 float margin, bool before) {
   const ModelSpec& spec = self.spec;
   require(experts > 0 && inner > 0 && shared >= 0, "every size of a model is positive");
   require(inner % kPanel == 0 && spec.width % kPanel == 0,
@@ -86,11 +99,12 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   require(static_cast<int64_t>(experts) * std::max(inner, spec.width) <= INT32_MAX,
           "more rows of experts than can be numbered");
   check_activation(activation);
+  require(activation != kXielu, "experts have an activation without parameters");
   ExpertMlp block;
   block.experts = experts;
   block.inner = inner;
   block.activation = activation;
-  set_routing(block, steps, chosen, scale);
+  set_routing(block, steps, chosen, scale, margin, before);
   if (parts.contains("choice")) block.routing.bias = self.vector(parts["choice"], experts);
   self.set(block.router, parts, "router", experts, spec.width);
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
@@ -109,10 +123,10 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
 void bind_blocks(nb::class_<PyModel>& model) {
   model.def("add_layer", &add_layer, "parallel"_a)
       .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a,
-           "late_norms"_a = false)
+           "late_norms"_a = false, "grows"_a = true)
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
-           "activation"_a, "steps"_a, "chosen"_a, "scale"_a);
+           "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "margin"_a = 0.0f, "before"_a = false);
   bind_states(model);
 }
 

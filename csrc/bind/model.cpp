@@ -29,6 +29,7 @@ void finish(PyModel& self, const Parts& parts) {
   self.set(spec.head, parts, "head", spec.vocabulary, spec.embedding_width);
   require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
           "the embedding's columns are those of the model, neither reordered nor rotated");
+  self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
   self.set(spec.final_norm, parts, "final_norm", spec.width);
   if (parts.contains("positions"))
     spec.positions =

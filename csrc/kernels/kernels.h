@@ -210,6 +210,11 @@ struct RowKernels {
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
 };
 
+// An activation: positive x^2 + beta x above 0; negative (e^min(x, eps) - 1 - x) + beta x below.
+struct Xielu {
+  float positive = 0, negative = 0, beta = 0, eps = 0;
+};
+
 // Plain rows of floats, and the machine's limits.
 struct PointwiseKernels {
   // Rotates blocks of values in place.
@@ -221,6 +226,9 @@ struct PointwiseKernels {
 
   // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
   void (*activate)(int activation, float* gate, const float* up, int size);
+
+  // values[i] = xielu(values[i]).
+  void (*xielu)(float* values, int size, const Xielu& by);
 
   // values[i] = cap * tanh(values[i] / cap).
   void (*soft_cap)(float* values, int size, float cap);
@@ -267,6 +275,7 @@ struct Kernels {
 };
 
 // kClampedSwish has a gate: (up + 1) * gate * sigmoid(1.702 gate), gate at most 7, up in [-7, 7].
+// kXielu has none, and parameters.
 enum Activation : int {
   kSilu = 0,
   kGeluTanh = 1,
@@ -275,6 +284,7 @@ enum Activation : int {
   kClampedSwish = 4,
   kSquaredRelu = 5,
   kLogistic = 6,
+  kXielu = 7,
 };
 
 // What one thread scores at a time for another: see attention/scores_ahead.h.

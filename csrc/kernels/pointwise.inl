@@ -62,6 +62,30 @@ inline void soft_cap(float* values, int size, float cap) {
   for (; i < size; i++) values[i] = capped(splat(values[i]), cap)[0];
 }
 
+// e^x - 1 - x of x <= 0; near 0, where the difference cancels, by its series.
+SUFFICE_INLINE vf above_tangent(vf x) {
+  vf y = x * 2.7557319e-6f + 2.4801587e-5f;
+  y = y * x + 1.9841270e-4f;
+  y = y * x + 1.3888889e-3f;
+  y = y * x + 8.3333333e-3f;
+  y = y * x + 4.1666667e-2f;
+  y = y * x + 1.6666667e-1f;
+  y = y * x + 0.5f;
+  return x > -0.5f ? x * x * y : exp2(x * kLog2e) - 1.0f - x;
+}
+
+SUFFICE_INLINE vf xielu_of(vf x, const Xielu& by) {
+  const vf least = min(x, splat(by.eps));
+  const vf below = by.negative * (above_tangent(least) + (least - x)) + by.beta * x;
+  return x > 0.0f ? by.positive * x * x + by.beta * x : below;
+}
+
+inline void xielu(float* values, int size, const Xielu& by) {
+  int i = 0;
+  for (; i + W <= size; i += W) store(values + i, xielu_of(load(values + i), by));
+  for (; i < size; i++) values[i] = xielu_of(splat(values[i]), by)[0];
+}
+
 // (clamp(up) + 1) * gate * sigmoid(1.702 gate) of a gate of at most kClamp.
 constexpr float kClamp = 7.0f;
 SUFFICE_INLINE vf clamped_swish(vf gate, vf up) {

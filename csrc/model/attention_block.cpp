@@ -70,7 +70,7 @@ struct AttentionWork {
       float* q = query(row, h);
       place(block.q_norm, row, q);
       float scale = spec.attention_scale * kLog2e;
-      if (spec.query_scales) scale *= spec.query_scales[step.positions[row]];
+      if (spec.query_scales && block.grows) scale *= spec.query_scales[step.positions[row]];
       for (int i = 0; i < size; i++) q[i] *= scale;
     }
   }

@@ -21,6 +21,7 @@ struct AttentionBlock {
   Norm q_norm, k_norm;       // of each head, or of all heads together
   bool whole_norms = false;  // the latter
   bool late_norms = false;   // after the rotation
+  bool grows = true;         // its queries are multiplied by ModelSpec::query_scales
   int window = 0;            // 0: all keys
   int sinks = 0;             // with a window: the first keys, visible as well
   // A logit of each query head that takes part in its softmax without a value; null: none.
@@ -91,6 +92,7 @@ struct RecurrentBlock {
 struct DenseMlp {
   Matrix gate, up, down;  // gate.data null: without gate
   int activation = kSilu;
+  Xielu curve;            // of kXielu
   bool gate_own = false;  // takes inputs otherwise than up
 
   template <class F>
@@ -106,16 +108,21 @@ enum RoutingStep : int {
   kTop = 1,        // leaves the greatest ones; of equal scores, those of the first experts
   kNormalize = 2,  // to the sum 1
   kSigmoid = 3,    // of each score
+  // Leaves the greatest ones as well, each by its softmax among itself and those after it that are
+  // close to it.
+  kInTurn = 4,
 };
 
 // Which experts a row goes to, and by what weights.
 struct Routing {
-  std::vector<int> steps;  // kTop is one of them
-  int chosen = 0;          // experts that kTop leaves
+  std::vector<int> steps;  // one of them is kTop or kInTurn
+  int chosen = 0;          // experts that it leaves
+  float margin = 0;        // of kInTurn: how far below a score others are close, of its size
   // Added to scores for the choice alone, by expert; null: nothing.
   const float* bias = nullptr;
-  float scale = 1;     // of the weights at the end
-  float left_out = 0;  // share of a row's weights whose experts, the lightest, may be left out
+  float scale = 1;      // of the weights at the end
+  bool before = false;  // the weights multiply what experts read, not what they give
+  float left_out = 0;   // share of a row's weights whose experts, the lightest, may be left out
 };
 
 // The weighted outputs of the few experts of each row, and of an expert that all rows share. The

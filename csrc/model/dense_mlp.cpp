@@ -30,8 +30,12 @@ void run(const DenseMlp& block, int, Worker& worker) {
     const Timed timed = worker.time(Part::activations);
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
-      kernels().pointwise.activate(block.activation, gate + start, gated ? up + start : nullptr,
-                                   (last - first) * kPanel);
+      const int size = (last - first) * kPanel;
+      if (block.activation == kXielu)
+        kernels().pointwise.xielu(up + start, size, block.curve);
+      else
+        kernels().pointwise.activate(block.activation, gate + start, gated ? up + start : nullptr,
+                                     size);
     }
   });
   worker.wait();

@@ -154,17 +154,20 @@ struct ExpertWork {
   // Whether two groups multiply the same rows in the same form: those of a single row do.
   bool same_inputs_of(const Group& one, const Group& other) const {
     if (one.count != other.count || (one.expert < 0) != (other.expert < 0)) return false;
-    for (int i = 0; i < one.count; i++)
-      if (routes.visits[one.first + i].row != routes.visits[other.first + i].row) return false;
+    for (int i = 0; i < one.count; i++) {
+      const Visit &mine = routes.visits[one.first + i], &its = routes.visits[other.first + i];
+      if (mine.row != its.row || mine.factor != its.factor) return false;
+    }
     return true;
   }
 
   // Prepares the rows of a group as inputs of its matrices.
   void gather(const Group& group, const Matrices& of) const {
     for (int i = 0; i < group.count; i++) {
-      const int row = routes.visits[group.first + i].row;
-      std::copy_n(worker.normal.data() + static_cast<size_t>(row) * width, width,
-                  own.rows.data() + static_cast<size_t>(i) * width);
+      const Visit& visit = routes.visits[group.first + i];
+      const float* from = worker.normal.data() + static_cast<size_t>(visit.row) * width;
+      float* to = own.rows.data() + static_cast<size_t>(i) * width;
+      for (int c = 0; c < width; c++) to[c] = visit.factor * from[c];
     }
     fill(own.inputs, own.rows.data(), width, of.up, group.count);
     if (of.gate_own) fill(own.gate_inputs, own.rows.data(), width, of.gate, group.count);

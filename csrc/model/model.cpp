@@ -30,13 +30,14 @@ void embed(Worker& worker) {
     worker.take_output(worker.residual, worker.rows);
     worker.wait();
   }
-  if (!spec.positions) return;
-  for (int row = mine.first; row < mine.last; row++) {
+  for (int row = mine.first; row < mine.last && spec.positions; row++) {
     const float* from =
         spec.positions + static_cast<size_t>(worker.step.positions[row]) * spec.width;
     float* to = worker.residual.data() + static_cast<size_t>(row) * shared.width;
     for (int i = 0; i < spec.width; i++) to[i] += from[i];
   }
+  if (spec.embedding_norm.weight)
+    worker.normalize(spec.embedding_norm, worker.residual.data(), worker.residual.data());
 }
 
 bool sketches(const ModelSpec& spec, const StepRequest& request) {

@@ -38,7 +38,7 @@ struct ModelSpec {
   Linear embedding, project_in, project_out, head;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;
-  Norm final_norm;
+  Norm embedding_norm, final_norm;
   std::vector<Layer> layers;
   int cached_layers = 0;           // those with attention
   std::vector<StateShape> states;  // of the layers that keep one

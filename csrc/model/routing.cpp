@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 namespace suffice {
 namespace {
@@ -36,6 +37,28 @@ void keep_greatest(std::vector<Scored>& scores, int count, const float* bias) {
   scores.resize(count);
   std::sort(scores.begin(), scores.end(),
             [](const Scored& a, const Scored& b) { return a.expert < b.expert; });
+}
+
+// Whether a score is close to the best one.
+bool is_close(float score, float best, float margin) {
+  return !((best - score) / std::max(std::abs(score), best) > margin);
+}
+
+void keep_in_turn(std::vector<Scored>& scores, int count, float margin) {
+  std::vector<Scored> kept;
+  for (int turn = 0; turn < count; turn++) {
+    auto best = scores.begin();
+    for (auto each = scores.begin(); each < scores.end(); each++)
+      if (ordered(each->score) > ordered(best->score)) best = each;
+    float sum = 0;
+    for (const Scored& each : scores)
+      if (is_close(each.score, best->score, margin)) sum += std::exp(each.score - best->score);
+    kept.push_back({best->expert, 1 / sum});
+    scores.erase(best);
+  }
+  std::sort(kept.begin(), kept.end(),
+            [](const Scored& a, const Scored& b) { return a.expert < b.expert; });
+  scores = std::move(kept);
 }
 
 void sigmoid(std::vector<Scored>& scores) {
@@ -99,6 +122,7 @@ void Routes::route(const ExpertMlp& block, int row, std::vector<Scored>& scores)
     if (step == kSoftmax) softmax(scores);
     if (step == kSigmoid) sigmoid(scores);
     if (step == kTop) keep_greatest(scores, routing.chosen, routing.bias);
+    if (step == kInTurn) keep_in_turn(scores, routing.chosen, routing.margin);
     if (step == kNormalize) normalize(scores);
   }
   if (routing.left_out > 0) leave_out(scores, routing.left_out);
@@ -126,7 +150,9 @@ void Routes::group(const ExpertMlp& block, int rows) {
   for (int i = 0; i < routed; i++) {
     const int row = i / chosen, expert = chosen_[i].expert;
     const int visit = expert < 0 ? -1 : ends_[expert]++;
-    if (visit >= 0) visits[visit] = {row, block.routing.scale * chosen_[i].score};
+    const float weight = block.routing.scale * chosen_[i].score;
+    if (visit >= 0)
+      visits[visit] = block.routing.before ? Visit{row, 1, weight} : Visit{row, weight, 1};
     visits_of[row * block.visits() + i % chosen] = visit;
   }
   if (block.routing.left_out > 0) count_left_out(block, rows);
@@ -155,7 +181,7 @@ void Routes::group_shared(const ExpertMlp& block, int rows, int routed) {
   for (int row = 0; row < rows; row++) {
     const float logit = shared_logits[static_cast<size_t>(row) * kPanel];
     const float weight = block.shared_router.data ? 1 / (1 + std::exp(-logit)) : 1.0f;
-    visits[routed + row] = {row, weight};
+    visits[routed + row] = {row, weight, 1};
     visits_of[row * block.visits() + chosen] = routed + row;
   }
 }

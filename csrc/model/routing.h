@@ -14,10 +14,12 @@ struct Scored {
   float score;
 };
 
-// A row that goes to an expert, and the weight of the expert's output in that of the row.
+// A row that goes to an expert, the weight of the expert's output in that of the row, and what the
+// row is multiplied by before.
 struct Visit {
   int row;
   float weight;
+  float factor;
 };
 
 // An expert and its visits [first, first + count), in the order of rows.

@@ -323,6 +323,7 @@ class Model:
         rope: int,
         whole_norms: bool,
         late_norms: bool = False,
+        grows: bool = True,
     ) -> None: ...
     def add_mlp(self, parts: dict[str, object], width: int, activation: int) -> None: ...
     def add_experts(
@@ -335,6 +336,8 @@ class Model:
         steps: Sequence[int],
         chosen: int,
         scale: float,
+        margin: float = 0.0,
+        before: bool = False,
     ) -> None: ...
     def add_convolution(self, parts: dict[str, object], channels: int, taps: int) -> None: ...
     def add_recurrence(

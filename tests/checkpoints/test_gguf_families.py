@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,27 @@ from suffice.checkpoints.checkpoint import Checkpoint
 from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
+from suffice.decoder.rope import rope_table
 from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
 from suffice.quant import QUANTS
 from suffice.quantize.torch_decoder import TorchDecoder
 
+LONGROPE = tiny.VARIANTS["phi-moe-longrope"][1]["rope_parameters"] | {
+    "original_max_position_embeddings": 32,
+    **dict.fromkeys(("short_mscale", "long_mscale"), math.sqrt(1 + math.log(4) / math.log(32))),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "arcee": {"mlp_bias": False},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},
     "ernie": {},
+    "ernie-moe": {"moe_layer_end_index": -1},
     "exaone4": {},
     "exaone4-full": {},
     "glm4": {},
+    "glm4-moe": {},
     "hunyuan": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "hunyuan-moe": {},
     "nemotron": {"mlp_bias": False},
@@ -44,6 +53,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "granite": {"attention_bias": True},  # stored in the order of its weights
     "granite-moe": {},
+    "granite-moe-shared": {},
+    "granite4": {"intermediate_size": 80},  # that of the shared MLP
+    "llama4": {"no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1},
+    "ministral3": {},
     "mixtral": {"sliding_window": None},
     "neox": {},
     "neox-serial": {
@@ -52,7 +65,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "olmoe": {},
     "phi": {},
+    "phi-moe": {"router_jitter_noise": 0.01},  # of every file
+    "phi-moe-longrope": {"rope_parameters": LONGROPE, "router_jitter_noise": 0.01},
     "phi3": {},
+    "phi3-longrope": {},
     "qwen2-moe": {"norm_topk_prob": False},
     "qwen3-moe": {"mlp_only_layers": []},
     "smollm3": {"no_rope_layers": [1, 1, 1]},
@@ -60,6 +76,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "stablelm-parallel": {},
 }
 TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
+
+# architectures of text parts that are families', of models that see
+SEEING: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2vl": ("qwen2", {}),
+    "qwen3vl": ("qwen3", {}),
+    "qwen3vlmoe": ("qwen3-moe", {"norm_topk_prob": True, "mlp_only_layers": []}),
+}
 
 
 def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
@@ -76,9 +99,29 @@ def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
     assert file.config.layers == folder.config.layers
 
 
+def test_models_of_128_experts_have_no_norms_of_heads(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "llama4", num_local_experts=128, use_qk_norm=False)
+    assert not file.config.qk_norm
+    assert not folder.config.qk_norm
+
+
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
+    assert set(ARCHITECTURES) == {*elsewhere, *SEEING, *gguf_families.ARCHITECTURES.values()}
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_the_text_part_of_models_that_see(name: str, tmp_path: Path) -> None:
+    """Positions along three axes are one number in a text."""
+    variant, changes = SEEING[name]
+    folder = tiny.make(tmp_path / "tiny", variant, **changes)
+    keys = {"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 3}
+    path = gguf_families.write(folder, tmp_path / "x.gguf", name=name, keys=keys)
+    first, file = open_checkpoint(folder), open_checkpoint(path)
+    eps = {"norm_eps": first.config.norm_eps}
+    assert replace(file.config, **eps) == first.config
+    stored = dict(file.tensors())
+    assert all(np.array_equal(stored[name], each) for name, each in first.tensors())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -90,16 +133,22 @@ def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
     }
     for name, value in rounded.items():
         assert getattr(file.config, name) == value, name
-    same = {name: getattr(folder.config, name) for name in rounded}
+    same: dict[str, Any] = {name: getattr(folder.config, name) for name in rounded}
+    for ours, theirs in zip(file.config.ropes, folder.config.ropes, strict=True):
+        tables = (rope_table(each, folder.config.head_size, 128, 40) for each in (ours, theirs))
+        for found, expected in zip(*tables, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+        if theirs.kind == "longrope":  # its lists and its factor are float32
+            same["ropes"] = folder.config.ropes
     assert replace(file.config, **same) == folder.config
-    expected, found = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
+    wanted, stored = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
     shift = folder.norm_offset
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
+    assert wanted.keys() == stored.keys()
+    for name, tensor in wanted.items():
         if shift and name.endswith("norm"):
-            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(stored[name], tensor, rtol=0, atol=1e-6)
         else:
-            assert np.array_equal(found[name].reshape(-1), tensor.reshape(-1)), name
+            assert np.array_equal(stored[name].reshape(-1), tensor.reshape(-1)), name
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])

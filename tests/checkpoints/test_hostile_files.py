@@ -167,8 +167,8 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no layers": ({"llama.block_count": 0}, "= 0 must be a whole number of at least 1"),
     "heads for each layer": (
-        {"llama.attention.head_count": array(4, 2, struct.pack("<II", 2, 2))},
-        "= [2, 2] must be a whole number",
+        {"llama.attention.head_count": array(4, 2, struct.pack("<II", 2, 4))},
+        "= [2, 4] must be a whole number",
     ),
     "an epsilon that is a text": (
         {"llama.attention.layer_norm_rms_epsilon": "small"},

@@ -23,6 +23,7 @@ from suffice.quantize.torch_decoder import TorchDecoder
 
 TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 LATER = (
+    "embed_norm",
     "experts",
     "late_qk_norm",
     "logit_scale",
@@ -64,8 +65,8 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
 @pytest.mark.parametrize(
     "variant",
     [
-        *("cohere2", "gpt2", "granite", "hunyuan", "ministral3", "nemotron", "neox", "olmo2"),
-        *("phi", "phi3-longrope", "smollm3"),
+        *("apertus", "cohere2", "gpt2", "granite", "hunyuan", "ministral3"),
+        *("llama4", "nanochat", "nemotron", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"),
     ],
 )
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import shutil
 from typing import Any
 
@@ -188,6 +189,9 @@ RULES: list[dict[str, Any]] = [
     {"steps": ("top", "softmax"), "chosen": 1},
     {"steps": ("softmax", "top"), "chosen": 6},
     {"steps": ("sigmoid", "top", "normalize"), "scale": 1.5},
+    {"steps": ("in_turn",), "margin": 0.2},
+    {"steps": ("in_turn",), "margin": 0.8, "chosen": 3},
+    {"steps": ("top", "sigmoid"), "before": True},
 ]
 
 
@@ -235,6 +239,20 @@ def test_the_reference_of_a_rule(steps: tuple[str, ...], expected: list[float]) 
     torch.testing.assert_close(found, torch.tensor([expected]))
     doubled = route(logits, Experts(4, 2, 16, steps, scale=2.0))
     torch.testing.assert_close(doubled, 2 * torch.tensor([expected]))
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        ([4.0, 1.0, 3.0, 2.5], [1 / (1 + math.exp(-1)), 0, 1 / (1 + math.exp(-0.5)), 0]),
+        ([4.0, 1.0, 2.0, 2.5], [1, 0, 0, 1 / (1 + math.exp(-0.5))]),  # 2.5 is 37 % below 4
+        ([-1.0, -1.2, -5.0, 0.0], [1 / (1 + math.exp(-0.2)), 0, 0, 1]),  # 100 % below 0
+    ],
+)
+def test_experts_in_turn(logits: list[float], expected: list[float]) -> None:
+    """With a margin of 30 %, of the greater of the best score and the other's size."""
+    found = route(torch.tensor([logits]), Experts(4, 2, 16, ("in_turn",), margin=0.3))
+    torch.testing.assert_close(found, torch.tensor([expected]))
 
 
 @pytest.mark.parametrize("quant", ["int8", "4bit", "rtn:bits=4,group=32", "kmeans:hadamard=false"])
@@ -296,7 +314,10 @@ def test_what_is_stored_once_more_keeps_its_routers(checkpoints: Any) -> None:
     [
         ({"steps": [0]}, "a routing chooses once"),
         ({"steps": [1, 1]}, "a routing chooses once"),
-        ({"steps": [1, 4]}, "no such step of a routing"),
+        ({"steps": [1, 4]}, "a routing chooses once"),
+        ({"steps": [1, 5]}, "no such step of a routing"),
+        ({"margin": -0.5}, "a negative margin"),
+        ({"activation": 6}, "experts have an activation without parameters"),
         ({"chosen": 0}, "from 1 to all experts can be chosen"),
         ({"chosen": 7}, "from 1 to all experts can be chosen"),
         ({"inner": 24}, "experts have whole panels of 16 inputs and outputs"),
@@ -313,6 +334,7 @@ def test_the_core_checks_its_arguments(
     decoder = decoder_of(checkpoints("mixtral"))
     plain = native.core.Model.add_experts
     names = ("experts", "inner", "shared", "activation", "steps", "chosen", "scale")
+    names += ("margin", "before")
 
     class Changed(native.core.Model):
         def add_experts(self, parts: Any, *arguments: Any) -> None:

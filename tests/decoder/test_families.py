@@ -22,7 +22,8 @@ from hf_configs import (
     facts_of_theirs,
 )
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.families import bamba, family_of, granite, llama
+from suffice.decoder.families import ARCHITECTURES, bamba, family_of, granite, llama
+from suffice.decoder.families.missing import MISSING
 from suffice.decoder.fields import _ONLY
 from suffice.decoder.ignored import SILENT
 from suffice.errors import InputError
@@ -55,6 +56,7 @@ FIRST = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
 }
+GRANITE4 = "GraniteMoeHybridForCausalLM"
 # sizes that still fit if any of them is the default
 FITTING = {
     "hidden_size": 2048,
@@ -118,7 +120,8 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM"})
+    "architecture",
+    sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM", GRANITE4}),
 )  # no attention; heads of 42
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
@@ -133,6 +136,10 @@ def test_a_config_as_others_write_it(name: str) -> None:
     architecture = raw["architectures"][0]
     ours, theirs = facts_of_ours(read(raw), architecture), facts_of_theirs(raw)
     assert not differences(ours, theirs)
+
+
+def test_what_is_missing_is_of_no_known_architecture() -> None:
+    assert not set(MISSING) & set(ARCHITECTURES.entries)
 
 
 def test_a_fact_that_differs_would_be_found() -> None:
@@ -165,7 +172,8 @@ CASES = [
     for change in ("missing", "null")
 ]
 for own in (
-    *("Exaone4ForCausalLM", "GptOssForCausalLM", "LlamaForCausalLM", "Ministral3ForCausalLM"),
+    *("ApertusForCausalLM", "Exaone4ForCausalLM", "GptOssForCausalLM", "LlamaForCausalLM"),
+    "Ministral3ForCausalLM",
 ):
     CASES.remove((own, "original_max_position_embeddings", "null"))  # fails there
 for own in (
@@ -184,9 +192,13 @@ for own in ("missing", "null"):  # fails there
     CASES.remove(("HunYuanMoEV1ForCausalLM", "head_dim", own))
     CASES.remove(("Glm4MoeForCausalLM", "head_dim", own))  # heads of 42
 CASES.remove(("HunYuanMoEV1ForCausalLM", "num_experts", "missing"))  # fails in the model
-for own in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails in the model
-    CASES.remove(("GraniteMoeForCausalLM", own, "null"))
+for own in ("GraniteMoeForCausalLM", GRANITE4, "GraniteMoeSharedForCausalLM"):
+    for each in (*granite._FACTORS, "num_local_experts", "num_experts_per_tok"):  # fails there
+        CASES.remove((own, each, "null"))
+CASES.remove(("Ernie4_5_MoeForCausalLM", "moe_k", "null"))  # fails there
+CASES.remove((GRANITE4, "num_local_experts", "missing"))  # 8 of them
 for own in ("missing", "null"):  # no attention
+    CASES.remove((GRANITE4, "layer_types", own))
     CASES.remove(("BambaForCausalLM", "attn_layer_indices", own))
 for own in bamba.MAMBA_DEFAULTS:  # fails in the model
     CASES.remove(("BambaForCausalLM", own, "null"))
@@ -211,12 +223,16 @@ def read_without(architecture: str, field: str, change: str) -> None:
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
         *("BambaForCausalLM", "FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
-        *("Glm4MoeForCausalLM", "SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
+        *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4, "NanoChatForCausalLM"),
+        "Llama4ForCausalLM",
+        *("SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
     )
     fitting = {} if own else FITTING
     raw = {name: value for name, value in (raw | fitting).items() if name in DEFAULTS[architecture]}
     raw = {name: value for name, value in raw.items() if name not in (field, "layer_types")}
     raw["architectures"] = [architecture]
+    if architecture == GRANITE4:
+        raw["layer_types"] = ["attention"] * raw.get("num_hidden_layers", 32)
     if change == "null":
         raw[field] = None
     try:
@@ -263,6 +279,7 @@ LISTS = {
         {"rope_scaling": {**YARN, "attention_factor": 1.5}},
         {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1024}},
         {"rope_parameters": LLAMA3, "rope_theta": 500000.0},
+        {"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}},  # a band of one wavelength
         {"rope_parameters": {**LLAMA3, "rope_theta": 250000.0}, "rope_theta": 500000.0},
         {"rope_parameters": {**LLAMA3, "rope_theta": 3e5}, "rope_theta": None},
         {"rope_parameters": LLAMA3, "original_max_position_embeddings": 256},

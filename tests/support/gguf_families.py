@@ -6,6 +6,7 @@ Names of weights are those of the `gguf` package.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from safetensors.numpy import load_file
 
 # model_type: the architecture's name there
 ARCHITECTURES = {
+    "apertus": "apertus",
     "arcee": "arcee",
     "cohere": "command-r",
     "cohere2": "cohere2",
     "ernie4_5": "ernie4_5",
+    "ernie4_5_moe": "ernie4_5-moe",
     "exaone4": "exaone4",
     "glm4": "glm4",
     "hunyuan_v1_dense": "hunyuan-dense",
@@ -33,14 +36,20 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gpt2": "gpt2",
     "gpt_neox": "gptneox",
+    "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
+    "granitemoehybrid": "granite",
+    "granitemoeshared": "granitemoe",
+    "llama4_text": "llama4",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "phi": "phi2",
     "phi3": "phi3",
+    "phimoe": "phimoe",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "smollm3": "smollm3",
@@ -71,30 +80,49 @@ _KEYS = {  # field of config.json: key
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "n_routed_experts": "expert_count",
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
     "num_local_experts": "expert_count",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
+    "moe_k": "expert_used_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "moe_num_experts": "expert_count",
+    "moe_num_shared_experts": "expert_shared_count",
     "moe_topk": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
-_PAIRED = ("arcee", "granite", "granitemoe", "mixtral", "smollm3")
+_PAIRED = (*("arcee", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
+_PAIRED += ("ministral3", "mixtral", "smollm3")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
-def write(folder: Path, path: Path, kind: str = "F32") -> Path:
-    """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`."""
+def write(
+    folder: Path, path: Path, kind: str = "F32", name: str = "", keys: dict[str, Any] | None = None
+) -> Path:
+    """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`.
+
+    `name` is another architecture than the usual one, `keys` are further ones of it.
+    """
     raw = json.loads((folder / "config.json").read_text())
     family = raw["model_type"]
-    name = ARCHITECTURES[family]
+    name = name or ARCHITECTURES[family]
     writer = gguf.GGUFWriter(path, name)
-    for field, key in _keys(raw).items():
+    for field, key in (_keys(raw) | (keys or {})).items():
         _add(writer, f"{name}.{field}", key)
+    _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
     names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
     for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
         called = (
-            stored if stored.startswith("blk.") else names.get_name(stored, (".weight", ".bias"))
+            stored
+            if stored.startswith(("blk.", "rope_"))
+            else names.get_name(stored, (".weight", ".bias"))
         )
         assert called, stored
         matrix = values.ndim > 1 and not called.endswith("bias")
@@ -106,6 +134,14 @@ def write(folder: Path, path: Path, kind: str = "F32") -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_curves(writer: gguf.GGUFWriter, stored: dict[str, Any]) -> None:
+    """Add the parameters of activations, which are metadata there."""
+    for part in ("alpha_p", "alpha_n", "beta", "eps"):
+        own = sorted(name for name in stored if name.endswith(f".act_fn.{part}"))
+        if own:  # fewer than 10 layers
+            getattr(writer, f"add_xielu_{part}")([float(stored[name].reshape(())) for name in own])
 
 
 def _keys(raw: dict[str, Any]) -> dict[str, Any]:
@@ -136,8 +172,33 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(rope["factor"])
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    if raw["model_type"] == "phi3":
+    if raw["model_type"] in ("phi3", "phimoe"):
         found["attention.sliding_window"] = raw["sliding_window"] or 0
+    return found | _more(raw, rope)
+
+
+def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys that only some converters write."""
+    found: dict[str, Any] = {}
+    if rope.get("rope_type") == "longrope":
+        stretch, length = raw["max_position_embeddings"], rope["original_max_position_embeddings"]
+        factor = math.sqrt(1 + math.log(stretch / length) / math.log(length))
+        found["rope.scaling.original_context_length"] = length
+        found["rope.scaling.attn_factor"] = factor
+    if raw["model_type"] == "granitemoehybrid":
+        found |= {"ssm.conv_kernel": 4, "expert_used_count": 0, "rope.scaling.finetuned": True}
+        found["attention.head_count_kv"] = [raw["num_key_value_heads"]] * raw["num_hidden_layers"]
+    if raw["model_type"] == "ministral3":
+        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    if raw["model_type"] == "llama4_text":
+        found["feed_forward_length"] = raw["intermediate_size_mlp"]
+        found["expert_feed_forward_length"] = raw["intermediate_size"]
+    if raw["model_type"] == "glm4_moe":
+        found |= {"expert_gating_func": 2, "expert_weights_norm": raw["norm_topk_prob"]}
+        found |= {"nextn_predict_layers": 1, "block_count": raw["num_hidden_layers"] + 1}
+    if raw["model_type"] == "ernie4_5_moe":
+        found["leading_dense_block_count"] = raw["moe_layer_start_index"]
     return found
 
 
@@ -163,27 +224,51 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
             count = sum(match[1] in each and f".{match[3]}." in each for each in stored)
             parts = [found.pop(f"{match[1]}.{e}.{match[3]}.weight") for e in range(count)]
             found[f"{match[1]}.{match[3]}.weight"] = np.stack(parts)
-    changed: list[tuple[str, np.ndarray]] = []
+    rope = raw.get("rope_parameters") or {}
+    changed: list[tuple[str, np.ndarray]] = [
+        (f"rope_factors_{part}.weight", np.array(rope[f"{part}_factor"]))
+        for part in ("long", "short")
+        if f"{part}_factor" in rope
+    ]
+    if family == "glm4_moe":  # a part of the layer that drafts
+        last = raw["num_hidden_layers"]
+        changed.append((f"blk.{last}.nextn.hnorm.weight", np.ones(raw["hidden_size"])))
     for name, values in found.items():
+        if ".act_fn." in name:  # these are metadata
+            continue
         changed += _changed(raw, family, name, values)
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
 
 
-def _experts_of_gpt_oss(layer: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _transposed_experts(
+    layer: str, name: str, values: np.ndarray, *, alternating: bool
+) -> list[tuple[str, np.ndarray]]:
     bias = name.endswith("_bias")
     own = f"blk.{layer}.ffn_{{}}_exps.{'bias' if bias else 'weight'}"
     values = values if bias else values.swapaxes(1, 2)
     if "down_proj" in name:
         return [(own.format("down"), values)]
-    return [(own.format(part), values[:, at::2]) for at, part in enumerate(("gate", "up"))]
+    halves = (values[:, ::2], values[:, 1::2]) if alternating else np.split(values, 2, axis=1)
+    return [(own.format(part), each) for part, each in zip(("gate", "up"), halves, strict=True)]
+
+
+def _shared_mlp(
+    layer: str, name: str, values: np.ndarray, kind: str
+) -> list[tuple[str, np.ndarray]]:
+    if "output_linear" in name:
+        return [(f"blk.{layer}.ffn_down{kind}.weight", values)]
+    gate, up = np.split(values, 2)
+    return [
+        (f"blk.{layer}.ffn_{own}{kind}.weight", each) for own, each in (("gate", gate), ("up", up))
+    ]
 
 
 def _changed(
     raw: dict[str, Any], family: str, name: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     layer = name.split(".")[2] if ".layers." in name else ""
-    if family == "gpt_oss" and ".experts." in name:
-        return _experts_of_gpt_oss(layer, name, values)
+    if family in ("gpt_oss", "llama4_text") and ".experts." in name:
+        return _transposed_experts(layer, name, values, alternating=family == "gpt_oss")
     if name.endswith("self_attn.sinks"):
         return [(f"blk.{layer}.attn_sinks.weight", values)]
     if family.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
@@ -196,6 +281,10 @@ def _changed(
         heads = raw["num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])
         return [(name, parts.swapaxes(0, 1).reshape(values.shape))]
+    if ".shared_mlp." in name and family.startswith("granite"):
+        return _shared_mlp(layer, name, values, "_shexp" if raw["num_local_experts"] else "")
+    if name.endswith("e_score_correction_bias"):
+        return [(f"blk.{layer}.exp_probs_b.bias", values.reshape(-1))]
     if name.endswith("input_linear.weight"):
         gate, up = np.split(values, 2, axis=1)
         return [

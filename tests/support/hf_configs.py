@@ -15,11 +15,13 @@ from suffice.decoder.rope import frequencies
 
 # architecture: module of transformers.models, and the prefix of its classes' names
 CLASSES = {
+    "ApertusForCausalLM": ("apertus", "Apertus"),
     "ArceeForCausalLM": ("arcee", "Arcee"),
     "BambaForCausalLM": ("bamba", "Bamba"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "CohereForCausalLM": ("cohere", "Cohere"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", "Ernie4_5_Moe"),
     "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
     "FalconForCausalLM": ("falcon", "Falcon"),
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
@@ -34,15 +36,19 @@ CLASSES = {
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
     "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
+    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", "GraniteMoeHybrid"),
+    "GraniteMoeSharedForCausalLM": ("granitemoeshared", "GraniteMoeShared"),
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
     "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
+    "Llama4ForCausalLM": ("llama4", "Llama4Text"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
     "MinistralForCausalLM": ("ministral", "Ministral"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
+    "NanoChatForCausalLM": ("nanochat", "NanoChat"),
     "NemotronForCausalLM": ("nemotron", "Nemotron"),
     "OPTForCausalLM": ("opt", "OPT"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
@@ -50,6 +56,7 @@ CLASSES = {
     "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "PhiForCausalLM": ("phi", "Phi"),
+    "PhimoeForCausalLM": ("phimoe", "Phimoe"),
     "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
     "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
     "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
@@ -63,6 +70,11 @@ CLASSES = {
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
 UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary fields
+NORMALIZED = (  # weights of experts, whatever the configuration says
+    *("Ernie4_5_MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "PhimoeForCausalLM"),
+    *("GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM", "HunYuanMoEV1ForCausalLM"),
+    *("Llama4ForCausalLM", "MixtralForCausalLM", "Qwen3_5MoeForCausalLM"),
+)
 PARALLEL = (*("Cohere2ForCausalLM", "CohereForCausalLM", "FalconForCausalLM", "PhiForCausalLM"),)
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -71,6 +83,7 @@ _ACTIVATIONS = {
     "relu": "relu",
     "relu2": "squared_relu",
     "silu": "silu",
+    "xielu": "xielu",
 }
 _EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
 _BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says
@@ -116,7 +129,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
             "attention_multiplier",
             (config.query_pre_attn_scalar if gemma else size) ** -0.5,
         ),
-        "trained": config.max_position_embeddings,
+        "trained": min(config.max_position_embeddings, _chunk(config)),
         "tied": config.tie_word_embeddings,
         "windows": _windows(config),
         "states": _keep_states(config),
@@ -149,24 +162,23 @@ def _biases(config: Any, architecture: str) -> dict[str, bool]:
 
 def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     """Return number, choice, widths and normalization of experts, and the layers without."""
-    if not hasattr(config, "num_experts_per_tok"):
+    if not hasattr(config, "num_experts_per_tok") or not _count(config):
         return None
-    own_rule = architecture in (
-        "GptOssForCausalLM",
-        "GraniteMoeForCausalLM",
-        "HunYuanMoEV1ForCausalLM",
-        "MixtralForCausalLM",
-        "Qwen3_5MoeForCausalLM",
-    )
-    given, step = getattr(config, "mlp_only_layers", []), getattr(config, "decoder_sparse_step", 1)
+    own_rule = architecture in NORMALIZED
+    given = getattr(config, "mlp_only_layers", [])
+    step = _first(config, "decoder_sparse_step", "moe_layer_interval", otherwise=1)
     return (
-        _first(config, "num_local_experts", "num_experts"),
+        _count(config),
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
         _shared(config, architecture),
         getattr(config, "norm_topk_prob", own_rule),
         [
-            at in given or (at + 1) % step > 0 or at < getattr(config, "first_k_dense_replace", 0)
+            at in given
+            or at not in (getattr(config, "moe_layers", None) or range(at + 1))
+            or (at + 1) % step > 0
+            or at < _first(config, "first_k_dense_replace", "moe_layer_start_index", otherwise=0)
+            or at > getattr(config, "moe_layer_end_index", at)
             for at in range(config.num_hidden_layers)
         ],
     )
@@ -174,14 +186,21 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
 
 def _shared(config: Any, architecture: str) -> int:
     """Return the width of the expert that all rows share."""
-    if architecture == "HunYuanMoEV1ForCausalLM":
+    if architecture in ("HunYuanMoEV1ForCausalLM", "Llama4ForCausalLM"):
         return int(config.intermediate_size)
     if hasattr(config, "n_shared_experts"):
         return int(config.n_shared_experts * config.moe_intermediate_size)
-    return int(getattr(config, "shared_expert_intermediate_size", 0))
+    if hasattr(config, "moe_num_shared_experts"):
+        return int(config.moe_num_shared_experts * config.moe_intermediate_size)
+    names = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    return int(_first(config, *names, otherwise=0))
 
 
-def _mlp_width(config: Any, architecture: str) -> int | None:
+def _count(config: Any) -> int:
+    return int(_first(config, "num_local_experts", "num_experts"))
+
+
+def _mlp_width(config: Any, architecture: str) -> int:
     if architecture == "Lfm2ForCausalLM":
         from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 
@@ -189,8 +208,9 @@ def _mlp_width(config: Any, architecture: str) -> int | None:
             return int(Lfm2MLP(config).w1.out_features)
     if not hasattr(config, "intermediate_size") and hasattr(config, "moe_intermediate_size"):
         return int(config.shared_expert_intermediate_size)  # no layer is dense
-    found: int | None = _first(config, "intermediate_size", "ffn_hidden_size")
-    return found
+    if hasattr(config, "shared_intermediate_size") and not _count(config):
+        return int(config.shared_intermediate_size)
+    return int(_first(config, "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size"))
 
 
 def _keep_states(config: Any) -> list[bool]:
@@ -205,6 +225,8 @@ def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
 
 def _rotates(config: Any) -> list[bool]:
     windows = _windows(config)
+    if config.model_type == "granitemoehybrid":
+        return [config.position_embedding_type == "rope"] * len(windows)
     if config.model_type in ("cohere2", "exaone4") and any(windows):
         return [window is not None for window in windows]
     given = getattr(config, "no_rope_layers", [1] * config.num_hidden_layers)
@@ -248,6 +270,13 @@ def _facts_of_opt(config: Any) -> dict[str, Any]:
     }
 
 
+def _chunk(config: Any) -> int:
+    """Return the tokens within which layers attend, if some do."""
+    if "chunked_attention" in (getattr(config, "layer_types", None) or []):
+        return int(config.attention_chunk_size)
+    return int(config.max_position_embeddings)
+
+
 def _windows(config: Any) -> list[int | None]:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
@@ -258,6 +287,8 @@ def _windows(config: Any) -> list[int | None]:
 
 def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
     """Return the frequencies and the factor of each rotation, of the models' own modules."""
+    if not any(_rotates(config)):
+        return []
     module, _ = CLASSES[architecture]
     models = import_module(f"transformers.models.{module}.modeling_{module}")
     name = architecture.partition("For")[0]

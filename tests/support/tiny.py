@@ -14,10 +14,13 @@ from typing import Any
 
 import torch
 
+from tiny_mixtures import MIXTURES
 from tiny_tokenizer import write_tokenizer as write_tokenizer
 from tiny_variants import STATEFUL as STATEFUL
-from tiny_variants import VARIANTS as VARIANTS
+from tiny_variants import VARIANTS as DENSE
 from tiny_variants import VOCABULARY as VOCABULARY
+
+VARIANTS = {**DENSE, **MIXTURES}
 
 
 def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
@@ -51,22 +54,25 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
     if changes.pop("tokenizer", False):
         changes["vocab_size"] = write_tokenizer(folder)
     model = _model(family, {**fields, **changes})
+    fill(model, seed, centred=family.startswith(_CENTRED))
+    model.save_pretrained(folder)
+
+
+def fill(model: Any, seed: int, *, centred: bool) -> None:
+    """Draw a model's weights; `centred`: those of norms are around 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(
-                _random(name, parameter, generator, centred=family.startswith(_CENTRED))
-            )
-    with torch.no_grad():
+            parameter.copy_(_random(name, parameter, generator, centred=centred))
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
-    model.save_pretrained(folder)
 
 
 _CLASSES = {
     "Gemma3Text": "Gemma3ForCausalLM",
     "GPT2": "GPT2LMHeadModel",
+    "Llama4Text": "Llama4ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
 }

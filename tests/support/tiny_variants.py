@@ -46,11 +46,6 @@ _NEOX: dict[str, Any] = {
 }
 _FALCON: dict[str, Any] = {key: value for key, value in _NEOX.items() if key != "intermediate_size"}
 _PHI: dict[str, Any] = {**_NO_HEAD_DIM, "intermediate_size": 112}
-_EXPERTS: dict[str, Any] = {
-    **_NO_HEAD_DIM,
-    "intermediate_size": 48,
-    "num_experts_per_tok": 2,
-}
 _GEMMA3: dict[str, Any] = {
     **_SIZES,
     "hidden_size": 48,
@@ -59,7 +54,6 @@ _GEMMA3: dict[str, Any] = {
     "sliding_window": 8,
     "query_pre_attn_scalar": 24,
 }
-
 
 _GEMMA2: dict[str, Any] = {
     **_SIZES,
@@ -169,16 +163,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_SIZES, **_rope("yarn", factor=4.0, original_max_position_embeddings=32)},
     ),
     "hunyuan": ("HunYuanDenseV1", {**_SIZES, **_rope("dynamic", alpha=100.0, factor=1.0)}),
-    "hunyuan-moe": (
-        "HunYuanMoEV1",
-        {
-            **_EXPERTS,
-            "head_dim": 16,
-            "num_experts": 6,
-            "moe_topk": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
-        },
-    ),
     "ministral": (
         "Ministral",
         {
@@ -230,6 +214,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
+    "apertus": ("Apertus", {**_NO_HEAD_DIM, **_rope("llama3", **_LLAMA3)}),
     "arcee": ("Arcee", {**_SIZES, "attention_bias": True, "mlp_bias": True}),
     "cohere": ("Cohere", {**_NO_HEAD_DIM, "logit_scale": 0.4}),
     "cohere2": (
@@ -254,18 +239,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("Gemma", {**_SIZES, "head_dim": 32}),
     "glm": ("Glm", {**_SIZES, "head_dim": 32}),
     "glm4": ("Glm4", {**_SIZES, "head_dim": 32}),
-    "glm4-moe": (
-        "Glm4Moe",
-        {
-            **_EXPERTS,
-            "head_dim": 16,
-            "use_qk_norm": True,
-            "attention_bias": True,
-            "n_routed_experts": 6,
-            "moe_intermediate_size": 32,
-            "routed_scaling_factor": 1.5,
-        },
-    ),
     "gpt2": ("GPT2", _GPT2),
     "gpt2-unscaled": ("GPT2", {**_GPT2, "scale_attn_weights": False, "tie_word_embeddings": False}),
     "gptj": ("GPTJ", {**_GPT2, "rotary_dim": 8}),
@@ -282,47 +255,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
         },
     ),
-    "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),
-    "mixtral": ("Mixtral", {**_EXPERTS, "num_local_experts": 6, "sliding_window": 8}),
+    "nanochat": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": 2.0}),
+    "nanochat-bare": ("NanoChat", {**_NO_HEAD_DIM, "final_logit_softcapping": None}),
     "olmo2": ("Olmo2", _NO_HEAD_DIM),
     "olmo3": (
         "Olmo3",
         {**_NO_HEAD_DIM, "num_hidden_layers": 4, "sliding_window": 8, **_YARN_OLMO},
-    ),
-    "olmoe": ("Olmoe", {**_EXPERTS, "num_experts": 6}),
-    "qwen2-moe": (
-        "Qwen2Moe",
-        {
-            **_EXPERTS,
-            "num_experts": 6,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 40,
-            "norm_topk_prob": True,
-        },
-    ),
-    "qwen2-moe-mixed": (
-        "Qwen2Moe",
-        {
-            **_EXPERTS,
-            "num_experts": 4,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 32,
-            "decoder_sparse_step": 2,
-            "use_sliding_window": True,
-            "sliding_window": 8,
-            "qkv_bias": False,
-        },
-    ),
-    "qwen3-moe": (
-        "Qwen3Moe",
-        {
-            **_EXPERTS,
-            "head_dim": 32,
-            "num_experts": 8,
-            "moe_intermediate_size": 32,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [1],
-        },
     ),
     "phi": ("Phi", _PHI),
     "phi3": ("Phi3", {**_NO_HEAD_DIM, "sliding_window": 8}),

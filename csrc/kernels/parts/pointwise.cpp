@@ -16,6 +16,7 @@ constexpr PointwiseKernels pointwise{
     .rotate = rotate,
     .normalize = normalize,
     .activate = activate,
+    .xielu = xielu,
     .soft_cap = soft_cap,
     .select_outliers = select_outliers,
     .replace_by_levels = replace_by_levels,

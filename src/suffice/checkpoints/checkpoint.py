@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from suffice.checkpoints.matching import after, match, paired_views, views
+from suffice.checkpoints.given import with_given
+from suffice.checkpoints.matching import after, filled, match, paired_views, views
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -142,9 +143,10 @@ def assemble(
     if family.predicts:
         rest = {name: shape for name, shape in rest.items() if not after(name, len(config.layers))}
     wanted = shapes(config)
+    constants = filled(wanted, weights)
     experts = config.experts.count if config.experts else 0
     names = match(
-        wanted,
+        {name: shape for name, shape in wanted.items() if name not in constants},
         weights,
         rest,
         surplus=family.surplus,
@@ -161,7 +163,12 @@ def assemble(
         cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
-    names |= called
+    vectors = {
+        f"{value:g} ({name})": np.full(wanted[name], value, np.float32)
+        for name, value in constants.items()
+    }
+    source = with_given(source, vectors)
+    names |= called | dict(zip(constants, vectors, strict=True))
     offset = family.norm_offset if norm_offset is None else norm_offset
     changes = family.changes if changes is None else changes
     return Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)

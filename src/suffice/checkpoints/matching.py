@@ -10,7 +10,7 @@ from suffice.checkpoints.slices import View
 from suffice.checkpoints.stacks import EVERY, members
 from suffice.checkpoints.stored_file import Array, is_finite
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.name_maps import Slice, Templates
+from suffice.decoder.name_maps import Filled, Slice, Templates
 from suffice.decoder.names import shapes
 from suffice.errors import InputError, shown
 
@@ -190,7 +190,13 @@ def _siblings(name: str, cut: Slice) -> list[str]:
     return [f"{layer}.{part}{bias}" for part in cut.parts]
 
 
-def _template(name: str, templates: Templates) -> str | Slice:
+def filled(wanted: Mapping[str, tuple[int, ...]], templates: Templates) -> dict[str, float]:
+    """Return what the vectors that no file has are filled with."""
+    found = ((name, _template(name, templates)) for name in wanted)
+    return {name: each.value for name, each in found if isinstance(each, Filled)}
+
+
+def _template(name: str, templates: Templates) -> str | Slice | Filled:
     parts = name.removesuffix(".bias").split(".")
     return templates[parts[0] if len(parts) == 1 else f"layers.{parts[2]}"]
 
@@ -198,9 +204,10 @@ def _template(name: str, templates: Templates) -> str | Slice:
 def _stored_name(name: str, templates: Templates) -> str:
     suffix = ".bias" if name.endswith(".bias") else ".weight"
     template = _template(name, templates)
+    assert not isinstance(template, Filled), name
     full = template.stored if isinstance(template, Slice) else template
     layer = name.split(".")[1] if name.startswith("layers.") else ""
-    return full.format(i=layer, e=EVERY) + suffix
+    return full.format(i=layer, e=EVERY) + ("" if full.endswith(".bias") else suffix)
 
 
 def _list(names: list[str]) -> str:

@@ -35,10 +35,17 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
 
 def _open_folder(path: Path) -> Checkpoint:
     from suffice.checkpoints.formats.hf_folder import FolderTensors, Safetensors, read_json
+    from suffice.checkpoints.mixed import has_head, is_mixed, text_config, text_tensors
 
     raw = read_json(path / "config.json")
-    family = family_of(raw)
-    tensors = FolderTensors(path, family.called)
+    if is_mixed(raw):
+        raw = text_config(raw)
+        family = family_of(raw)
+        tensors = text_tensors(path, family.called)
+        raw["tie_word_embeddings"] &= not has_head(tensors)  # one that is stored counts
+    else:
+        family = family_of(raw)
+        tensors = FolderTensors(path, family.called)
     weights: Source
     surplus: tuple[str, ...] = ()
     if is_stored_whole(raw, tensors.types):

@@ -65,7 +65,7 @@ class View:
         own = len(self.shape)
         if self.transposed and own > 1:
             whole = whole.swapaxes(-1, -2)
-        return whole.reshape(-1, *self.shape[1:]) if whole.ndim > own else whole
+        return whole.reshape(-1, *self.shape[1:]) if whole.ndim != own else whole
 
     def alternate(self, first: int, count: int) -> slice:
         """Return where `count` rows from `first` on stand, of runs of one row."""

@@ -240,6 +240,7 @@ def _mechanisms(config: DecoderConfig) -> str:
         f"{'gated ' if config.gated else ''}{config.activation}",
         *ropes,
         *([f"{bare} layers without rope"] if bare else []),
+        *(["a norm of embeddings"] if config.embed_norm else []),
         *(["learned positions"] if config.position_rows else []),
         *([_qk_norms(config)] if config.qk_norm else []),
         *([f"residual scale {config.residual_scale:g}"] if config.residual_scale != 1 else []),
@@ -257,7 +258,8 @@ def _context(config: DecoderConfig) -> str:
 
 
 def _part(rope: Rope) -> str:
-    return f", {100 * rope.partial:g} % of a head" if rope.partial != 1 else ""
+    part = f", {100 * rope.partial:g} % of a head" if rope.partial != 1 else ""
+    return f"{part}{', backward' if rope.backward else ''}"
 
 
 def _qk_norms(config: DecoderConfig) -> str:

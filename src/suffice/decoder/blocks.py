@@ -20,6 +20,7 @@ MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
 )
+CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -29,9 +30,9 @@ class Attention:
 
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
-    after it. `spare`: each query head has a logit that
-    takes part in its softmax without a value. `output_gate`: outputs are multiplied by the logistic
-    of the products of a matrix.
+    after it. `spare`: each query head has a logit that takes part in its softmax without a value.
+    `grows`: queries are multiplied by `DecoderConfig.query_growth`, if there is one.
+    `output_gate`: outputs are multiplied by the logistic of the products of a matrix.
     """
 
     name: ClassVar[str] = "attn"
@@ -45,6 +46,7 @@ class Attention:
     whole_norms: bool
     late_norms: bool
     spare: bool
+    grows: bool
     output_gate: bool = False
 
     @property
@@ -76,7 +78,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class DenseMLP:
-    """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between."""
+    """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between.
+
+    The activation `xielu` has learned parameters, see `DecoderWeights.curve`.
+    """
 
     name: ClassVar[str] = "mlp"
     width: int
@@ -92,8 +97,8 @@ class DenseMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of the weights of norms inside the block: none."""
-        return {}
+        """The shapes of the learned parameters of the activation."""
+        return dict.fromkeys(CURVE, (1,)) if self.activation == "xielu" else {}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
-ACTIVATIONS = (*("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic"),)
+ACTIVATIONS = (
+    *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
+)
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -91,8 +93,9 @@ class Rope:
 
     `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
     if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all. `text`: the length in tokens whose frequencies it has, where these depend on the text's;
-    None: that on which the model was first trained (see `fitted`).
+    of all; `backward`: by minus their angles. `text`: the length in tokens whose frequencies it
+    has, where these depend on the text's; None: that on which the model was first trained (see
+    `fitted`).
 
     Raises:
         InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
@@ -105,6 +108,7 @@ class Rope:
     divisors: tuple[float, ...] = ()
     partial: float = 1.0
     text: int | None = None
+    backward: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
@@ -125,8 +129,9 @@ class Rope:
             raise InputError(f"rope_type '{self.kind}' needs the parameter '{missing[0]}'")
         for low, high, below, above in _BANDS:
             if low in given or high in given:
-                bound = given.get(low, below)
-                check_number(f"rope_parameters.{high}", given.get(high, above), above=bound)
+                bound, value = given.get(low, below), given.get(high, above)
+                if self.kind != "llama3" or value != bound:  # a band may be a single wavelength
+                    check_number(f"rope_parameters.{high}", value, above=bound)
         object.__setattr__(self, "parameters", tuple(sorted(given.items())))
 
     def rotated(self, head_size: int) -> int:
@@ -175,13 +180,16 @@ class LayerConfig:
 
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
-    have. `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither;
-    `mlp`: whether it has an MLP.
+    have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
+    `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
+    whether it has an MLP.
     """
 
     window: int | None = None
     rope: int | None = 0
     dense: bool = False
+    norms: bool = True
+    grows: bool = True
     mixer: Literal["attention", "state", "none"] = "attention"
     mlp: bool = True
 
@@ -212,7 +220,8 @@ class DecoderConfig:
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     whole_qk_norm: bool = False  # that norm is over all heads together
     late_qk_norm: bool = False  # it comes after the rotation
-    query_growth: tuple[float, int] | None = None  # b, n: queries times 1 + b ln(1 + position // n)
+    # b, n, first: queries are multiplied by 1 + b ln(1 + (position + first) // n)
+    query_growth: tuple[float, int, int] | None = None
     parallel: bool = False  # all blocks of a layer read what it begins with
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
@@ -222,6 +231,7 @@ class DecoderConfig:
     spare_logits: bool = False  # each query head has a logit without a value (an attention sink)
     embed_scale: float = 1.0
     rounds_embed_scale: bool = True  # to the type of the embedding
+    embed_norm: bool = False  # a norm of what the first layer begins with
     embed_width: int = 0  # of an embedding row; 0: `width`, without projections
     position_rows: int = 0  # of a learned position table; 0: none
     position_offset: int = 0  # row of that table that belongs to position 0
@@ -296,10 +306,11 @@ class DecoderConfig:
             self.head_size,
             own.window,
             own.rope,
-            norms=self.qk_norm,
-            whole_norms=self.qk_norm and self.whole_qk_norm,
-            late_norms=self.qk_norm and self.late_qk_norm,
+            norms=self.qk_norm and own.norms,
+            whole_norms=self.qk_norm and own.norms and self.whole_qk_norm,
+            late_norms=self.qk_norm and own.norms and self.late_qk_norm,
             spare=self.spare_logits,
+            grows=own.grows,
             output_gate=self.output_gate,
         )
         return (attention,)

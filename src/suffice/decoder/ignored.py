@@ -123,6 +123,11 @@ def quantized_by(raw: Mapping[str, Any]) -> Any:
     return next((raw[name] for name in _SAID if raw.get(name)), None)
 
 
+def quantization_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in which a configuration says something of that program."""
+    return {name: raw[name] for name in _SAID if name in raw}
+
+
 def without_quantization(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration without what it says of that program."""
     return {name: value for name, value in raw.items() if name not in _SAID}

@@ -1,8 +1,9 @@
 """A family's name map: where a checkpoint has each of a decoder's weights.
 
 An entry is a stored name, or a `Slice` of a matrix that holds several of the decoder's, or that is
-transposed. Names are without `.weight` or `.bias`, with `{i}` instead of a layer's index and `{e}`
-instead of an expert's.
+transposed, or what a vector is `Filled` with. Names are without `.weight` or `.bias`, with `{i}`
+instead of a layer's index and `{e}` instead of an expert's; that of a vector which is stored as
+another's bias ends with `.bias`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Slice:
     next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
     `alternating`: a row of each part comes after the other. `transposed`: the stored matrix is
     [K, N], or [E, K, N], and the parts are side by side. `rows` says for a part which of the stored
-    rows it has, where none of these orders is theirs.
+    rows it has, where none of these orders is theirs. `dims`: the dimensions of a vector that is
+    stored as [1, N] or, of one number, as [].
     """
 
     stored: str
@@ -37,15 +39,25 @@ class Slice:
     transposed: bool = False
     alternating: bool = False
     rows: Rows | None = None
+    dims: int | None = None
 
     def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
         """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
+        if self.dims is not None:
+            return (1,) * (self.dims - 1) + shape[: self.dims]
         own = (rows // experts if self.by_expert else rows, *shape[1:])
         own = own[::-1] if self.transposed else own
         return (experts, *own) if self.by_expert else own
 
 
-Templates = Mapping[str, "str | Slice"]
+@dataclass(frozen=True)
+class Filled:
+    """A vector that no file has: all its entries are `value`."""
+
+    value: float
+
+
+Templates = Mapping[str, "str | Slice | Filled"]
 
 
 def stored_together(
@@ -56,7 +68,8 @@ def stored_together(
     transposed: bool = False,
     alternating: bool = False,
     rows: Rows | None = None,
+    dims: int | None = None,
 ) -> dict[str, Slice]:
     """Return entries of a name map for matrices of a layer that are stored as one."""
-    orders = by_head, by_expert, transposed, alternating, rows
+    orders = by_head, by_expert, transposed, alternating, rows, dims
     return {f"layers.{part}": Slice(stored, part, parts, *orders) for part in parts}

@@ -1,7 +1,7 @@
 """The weights that a decoder needs, by canonical name.
 
-Names: `embed`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and for each layer
-`layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
+Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and
+for each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {"embed": (config.vocab, embed_width)}
     if config.position_rows:
         found["positions"] = (config.position_rows, width)
+    if config.embed_norm:
+        found.update(_norm(config, "embed_norm"))
     if config.projected:
         found["project_in"] = (width, embed_width)
         found["project_out"] = (embed_width, width)

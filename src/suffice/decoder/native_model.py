@@ -117,9 +117,11 @@ class NativeModel:
                 norms = {**{name: name for name in block.vectors}, **config.norms(block)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
+                if isinstance(block, DenseMLP) and block.vectors:
+                    parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)
         matrices = ("embed", "project_in", "project_out", "head")
-        parts = _parts(decoder, "", matrices, {"final_norm": "final_norm"})
+        parts = _parts(decoder, "", matrices, {name: name for name in ("embed_norm", "final_norm")})
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:
@@ -313,7 +315,8 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
     """Append a block to the core's last layer."""
     if isinstance(block, Attention):
         rope = -1 if block.rope is None else block.rope
-        model.add_attention(parts, block.window or 0, rope, block.whole_norms, block.late_norms)
+        places = block.whole_norms, block.late_norms
+        model.add_attention(parts, block.window or 0, rope, *places, block.grows)
         return
     if not isinstance(block, DenseMLP | ExpertMLP):
         add_state_block(model, block, parts)
@@ -323,7 +326,8 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         own = block.experts
         steps = [STEPS.index(step) for step in own.steps]
         sizes = own.count, own.inner, own.shared
-        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
+        weights = own.scale, own.margin, own.before
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights)
     else:
         model.add_mlp(parts, block.inner, activation)
 

@@ -42,7 +42,8 @@ def rope_table(
     turns, factor = frequencies(rope, head_size, trained)
     angles = (positions.astype(np.float32) * turns).astype(np.float64)  # float32 products
     scale = np.float32(factor)
-    return _sines(angles, 0.5) * scale, _sines(angles, 0.0) * scale
+    sines = _sines(angles, 0.0) * (-scale if rope.backward else scale)
+    return _sines(angles, 0.5) * scale, sines
 
 
 def frequencies(rope: Rope, head_size: int, trained: int) -> tuple[Array, float]:
@@ -169,7 +170,9 @@ def _llama3(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     low, high = given["low_freq_factor"], given["high_freq_factor"]
     length, one = np.float32(given["original_max_position_embeddings"]), np.float32(1)
     waves = length / (np.float32(2 * np.pi) / turns)  # in the original length
-    kept = np.clip((waves - np.float32(low)) / np.float32(high - low), 0, 1)
+    kept = (waves >= np.float32(low)).astype(np.float32)
+    if high > low:
+        kept = np.clip((waves - np.float32(low)) / np.float32(high - low), 0, 1)
     return (one - kept) * turns / np.float32(given["factor"]) + kept * turns, 1.0
 
 

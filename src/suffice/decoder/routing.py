@@ -4,6 +4,8 @@ A rule is a list of steps on a row's scores, which are at first the logits of th
 
     softmax    of the scores that are there
     sigmoid    of each score
+    in_turn    leaves the greatest ones; each becomes its softmax among itself and those after it
+               that are close to it
     top        leaves the greatest ones; of equal scores, those of the first experts
     normalize  to the sum 1
 
@@ -14,13 +16,21 @@ steps are carried out by `csrc/model/routing.cpp` and, as a reference, by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suffice.errors import InputError
 
-STEPS = ("softmax", "top", "normalize", "sigmoid")  # as the native core numbers them
+# as the native core numbers them
+STEPS = ("softmax", "top", "normalize", "sigmoid", "in_turn")
+CHOICES = ("top", "in_turn")  # a rule has one of them
 MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
 _WHOLE = 16  # rows of a panel, which belong to one expert
+
+
+def is_rule(steps: Sequence[str]) -> bool:
+    """Return whether steps choose experts once, and all are known."""
+    return sum(step in CHOICES for step in steps) == 1 and set(steps) <= set(STEPS)
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,11 @@ class Experts:
 
     `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
     there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
-    `biased`: a bias of each expert is added to its score for the choice alone.
+    `biased`: a bias of each expert is added to its score for the choice alone. Scores are close to
+    a score s if they are less than it by at most `margin` of the greater of s and their own size.
+    `before`: weights multiply what experts read, not what they give.
+
+    Source: Liu et al. 2024, GRIN: SparseMixer-v2 as it runs after training (in_turn).
 
     Raises:
         InputError: A number that cannot work.
@@ -43,9 +57,11 @@ class Experts:
     shared: int = 0
     gated_share: bool = False
     biased: bool = False
+    margin: float = 0.0
+    before: bool = False
 
     def __post_init__(self) -> None:
-        assert self.steps.count("top") == 1 and set(self.steps) <= set(STEPS)
+        assert is_rule(self.steps)
         if self.count > MAX_EXPERTS:
             raise InputError(f"{self.count} experts in a layer; at most {MAX_EXPERTS} can be")
         if self.chosen > self.count:

@@ -10,7 +10,7 @@ import numpy as np
 
 from suffice.backends.cpu.linear import unpack
 from suffice.backends.cpu.packing import Stored, pack, pack_stored
-from suffice.decoder.blocks import ROUTERS
+from suffice.decoder.blocks import CURVE, ROUTERS
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.names import is_linear
 from suffice.decoder.pages import HugePages
@@ -142,8 +142,21 @@ class DecoderWeights:
     def query_scales(self, rows: int) -> np.ndarray:
         """Return what `config.query_growth` multiplies queries by: float32 [rows], by position."""
         assert self.config.query_growth is not None, "the model has such scales"
-        growth, length = self.config.query_growth
-        return (1 + growth * np.log1p(np.arange(rows) // length)).astype(np.float32)
+        growth, length, first = self.config.query_growth
+        return (1 + growth * np.log1p((np.arange(rows) + first) // length)).astype(np.float32)
+
+    def curve(self, layer: int) -> np.ndarray:
+        """Return a layer's parameters of xielu: float32 [4], a, b, beta and eps.
+
+        xielu(x) = a x^2 + beta x above 0, and b (e^min(x, eps) - 1 - x) + beta x below. Stored are
+        a' of a = softplus(a'), b' of b = beta + softplus(b'), beta and eps.
+
+        Source: Huang and Schlag 2024, Deriving Activation Functions Using Integration.
+        """
+        stored = np.array([self.weights[f"layers.{layer}.{name}"] for name in CURVE])
+        above, below, beta, eps = stored.astype(np.float64)[:, 0]
+        curve = [np.logaddexp(0, above), beta + np.logaddexp(0, below), beta, eps]
+        return np.array(curve, np.float32)
 
     def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""

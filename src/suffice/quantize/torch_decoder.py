@@ -30,6 +30,7 @@ from suffice.quantize.torch_layers import (
     rotate,
     route,
     rows_of,
+    xielu,
 )
 from suffice.quantize.torch_states import TorchState, recurrence, short_convolution
 
@@ -131,7 +132,7 @@ class TorchDecoder(DecoderWeights):
             x = self._linear("project_in", x)
         if config.position_rows:
             x = x + self._tensor("positions")[config.position_offset :][at]
-        return x
+        return self._norm("embed_norm", x) if config.embed_norm else x
 
     def _layer(
         self,
@@ -216,18 +217,20 @@ class TorchDecoder(DecoderWeights):
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
-        config, at = self.config, f"layers.{index}."
+        config, at, own = self.config, f"layers.{index}.", self.config.layers[index]
         q, k, v = (
             self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
             for name in "qkv"
         )
-        if config.qk_norm and not config.late_qk_norm:
+        if config.qk_norm and own.norms and not config.late_qk_norm:
             q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        if config.qk_norm and config.late_qk_norm:
+        if config.qk_norm and own.norms and config.late_qk_norm:
             q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
-        return q if self._scales is None else q * self._scales[:, None], k, v
+        if self._scales is not None and own.grows:
+            q = q * self._scales[:, None]
+        return q, k, v
 
     def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Normalize each of the heads [H, T, D], or all of them together."""
@@ -252,6 +255,8 @@ class TorchDecoder(DecoderWeights):
         up = self._linear(at + "up", x)
         if block.gated:
             inner = gated(block.activation, self._linear(at + "gate", x), up)
+        elif block.vectors:
+            inner = xielu(up, *self.curve(index).tolist())
         else:
             inner = ACTIVATIONS[block.activation](up)
         return self._linear(at + "down", inner)
@@ -265,13 +270,15 @@ class TorchDecoder(DecoderWeights):
             rows = weights[:, expert].nonzero()[:, 0]
             if not len(rows):
                 continue
+            own = weights[rows, expert, None]
+            given = own * x[rows] if experts.before else x[rows]
             gate, up = (
-                self.expert(at + name, expert, experts.inner, x[rows])
+                self.expert(at + name, expert, experts.inner, given)
                 for name in ("expert_gate", "expert_up")
             )
             inner = gated(block.activation, gate, up)
             found = self.expert(at + "expert_down", expert, block.width, inner)
-            y = y.index_add(0, rows, weights[rows, expert, None] * found)
+            y = y.index_add(0, rows, found if experts.before else own * found)
         if not experts.shared:
             return y
         gate, up = (self._linear(at + name, x) for name in ("shared_gate", "shared_up"))

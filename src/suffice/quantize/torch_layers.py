@@ -34,6 +34,12 @@ def gated(activation: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor
     return (up + 1) * (gate * torch.sigmoid(_ALPHA * gate))
 
 
+def xielu(x: torch.Tensor, a: float, b: float, beta: float, eps: float) -> torch.Tensor:
+    """Return a x^2 + beta x above 0, and b (e^min(x, eps) - 1 - x) + beta x below."""
+    below = b * (torch.expm1(x.clamp(max=eps)) - x)
+    return torch.where(x > 0, a * x * x, below) + beta * x
+
+
 def capped(x: torch.Tensor, cap: float) -> torch.Tensor:
     """Return cap * tanh(x / cap), or x if `cap` is 0."""
     return cap * torch.tanh(x / cap) if cap else x
@@ -120,7 +126,10 @@ def route(logits: torch.Tensor, experts: Experts, bias: torch.Tensor | None = No
     """
     scores, left = logits, torch.ones_like(logits, dtype=torch.bool)
     for step in experts.steps:
-        if step == "top":
+        if step == "in_turn":
+            scores = _in_turn(scores, experts)
+            left = scores > 0
+        elif step == "top":
             ranks = scores if bias is None else scores + bias
             best = ranks.sort(dim=-1, descending=True, stable=True).indices[:, : experts.chosen]
             left = torch.zeros_like(left).scatter(1, best, torch.ones_like(best, dtype=torch.bool))
@@ -131,6 +140,18 @@ def route(logits: torch.Tensor, experts: Experts, bias: torch.Tensor | None = No
         else:
             scores = scores / scores.where(left, 0.0).sum(dim=-1, keepdim=True)
     return experts.scale * scores.where(left, 0.0)
+
+
+def _in_turn(scores: torch.Tensor, experts: Experts) -> torch.Tensor:
+    """Return the weights of the greatest scores, each among those after it that are close."""
+    rest, weights = scores, torch.zeros_like(scores)
+    for _ in range(experts.chosen):
+        best, at = rest.max(dim=-1, keepdim=True)
+        far = (best - scores) / torch.maximum(scores.abs(), best) > experts.margin
+        shares = rest.masked_fill(far, -torch.inf).softmax(dim=-1)
+        weights = weights.scatter(1, at, shares.gather(1, at))
+        rest = rest.scatter(1, at, -torch.inf)
+    return weights
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from suffice.checkpoints.checkpoint import Checkpoint, assemble
 from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
 from suffice.checkpoints.formats.gguf_names import (
     ARCHITECTURES,
-    WITH_EXPERTS,
-    WITH_WINDOWS,
+    CURVE,
+    WITH_KEY,
     Architecture,
 )
 from suffice.checkpoints.formats.gguf_types import CODES, file_type
+from suffice.checkpoints.given import with_given
 from suffice.checkpoints.matching import check_finite, check_layers, not_finite
 from suffice.checkpoints.source import UnreadCodes
 from suffice.checkpoints.stored_file import FLOATS, Array
@@ -27,7 +29,17 @@ from suffice.decoder.families import family_of
 from suffice.errors import InputError, unknown
 
 _ROPE_DIVISORS = "rope_freqs.weight"
+_ROPE_LISTS = {
+    "short_factor": "rope_factors_short.weight",
+    "long_factor": "rope_factors_long.weight",
+}
+_LONG_ROPE = {
+    "attn_factor": "attention_factor",
+    "original_context_length": "original_max_position_embeddings",
+}
+_OF_ROPE = (_ROPE_DIVISORS, *_ROPE_LISTS.values())
 _ROW = "ffn_gate_inp_shexp.weight"
+_WITHOUT_NORMS = 128
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
@@ -50,26 +62,55 @@ def open_gguf(path: Path) -> Checkpoint:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
     own = ARCHITECTURES[name]
-    if file.metadata.get(f"{name}.expert_count"):
-        own = WITH_EXPERTS.get(name, own)
-    if file.metadata.get(f"{name}.attention.sliding_window"):
-        own = WITH_WINDOWS.get(name, own)
+    for (of, key), other in WITH_KEY.items():
+        if of == name and file.metadata.get(f"{name}.{key}"):
+            own = other
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
     if _ROPE_DIVISORS in file.tensors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
-    source = _Source(file, config, interleaved=own.paired)
+    source = with_given(_Source(file, config, interleaved=own.paired), _curves(file, config))
     # llama.cpp stores 1 + w for the families that add 1
     return assemble(
         path, family, config, source, own.weights, norm_offset=0.0, metadata=file.metadata
     )
 
 
+def _numbers(file: GGUF, name: str) -> list[float]:
+    """Return the numbers of a tensor, whatever its shape is."""
+    values = file.load(name).astype(np.float32)
+    check_finite(file.path, name, values)
+    found: list[float] = values.reshape(-1).tolist()
+    return found
+
+
+def _curves(file: GGUF, config: DecoderConfig) -> dict[str, NDArray[np.float32]]:
+    """Return the parameters of each layer's activation, as vectors by the names of weights.
+
+    A key has a number for each layer, or one for all of them.
+
+    Raises:
+        InputError: It has anything else.
+    """
+    if config.activation != "xielu":
+        return {}
+    count, found = len(config.layers), {}
+    for key in CURVE.values():
+        value = file.metadata.get(key)
+        each = value if isinstance(value, list) else [value] * count
+        if len(each) != count or not all(type(v) is float and math.isfinite(v) for v in each):
+            raise InputError(
+                f"{file.path}: the GGUF key '{key}' = {value!r:.60} must be {count} finite numbers"
+            )
+        for layer, number in enumerate(each):
+            found[f"blk.{layer}.{key}.weight"] = np.array([number], np.float32)
+    return found
+
+
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
-    values = file.load(_ROPE_DIVISORS).astype(np.float32)
-    check_finite(file.path, _ROPE_DIVISORS, values)
+    values = np.array(_numbers(file, _ROPE_DIVISORS), np.float32)
     if values.shape != (head_size // 2,) or values.min() <= 0:
         raise InputError(
             f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
@@ -87,12 +128,10 @@ class _Source:
         self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every stored weight except the rotary divisors."""
+        """Return the shape of every stored weight except those of rotations."""
         tensors = self._file.tensors
         return {
-            name: _shape(name, info.shape)
-            for name, info in tensors.items()
-            if name != _ROPE_DIVISORS
+            name: _shape(name, info.shape) for name, info in tensors.items() if name not in _OF_ROPE
         }
 
     def dtype(self, name: str) -> str:
@@ -160,11 +199,12 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     """Return the metadata as the fields of a `config.json`."""
     prefix, fields = name + ".", own.fields
     keys = {
-        key.removeprefix(prefix): value
+        key.removeprefix(prefix): _one(value)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
         and key.removeprefix(prefix) not in _EMBEDS
         and own.absent.get(key.removeprefix(prefix)) != value
+        and not key.removeprefix(prefix).startswith(own.unread)
     }
     scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
     checked = {key: keys.pop(key) for key in _CHECKED if key in keys and key not in fields}
@@ -186,15 +226,29 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     raw |= {name: value | own.scaled for name, value in rope.items()}
     if name in _GEMMA_27B_LAYERS:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
+    if name == "llama4":  # all but those of 128 experts, as llama.cpp has it
+        raw["use_qk_norm"] = raw.get("num_local_experts") != _WITHOUT_NORMS
     if own.bias:
         raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
+    raw |= {field: tensor in file.tensors for field, tensor in own.stored.items()}
+    raw["num_hidden_layers"] -= raw.get("num_nextn_predict_layers", 0)  # which draft
     if own.partial and "rope.dimension_count" in checked:
         rotated = checked.pop("rope.dimension_count")
         _check_number(file, prefix + "rope.dimension_count", rotated, int)
         raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
-    return {field: value for field, value in called.items() if field} | dict(own.fixed)
+    return _nested({field: value for field, value in called.items() if field}) | dict(own.fixed)
+
+
+def _nested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields, those whose names have a dot within the object of the name before it."""
+    found: dict[str, Any] = {name: value for name, value in fields.items() if "." not in name}
+    for name, value in fields.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            found.setdefault(outer, {})[inner] = value
+    return found
 
 
 def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
@@ -235,10 +289,20 @@ def _gemma_scalar(raw: Mapping[str, Any], layers_of_27b: int) -> int:
     return int(raw["head_dim"])
 
 
+def _one(value: Any) -> Any:
+    """Return the number of all layers, where a list has the same for each."""
+    same = isinstance(value, list) and {type(each) for each in value} == {int}
+    return value[0] if same and len(set(value)) == 1 else value
+
+
 def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
     kind = values.pop("type", "none")
     values.pop("finetuned", None)  # the origin of the model
+    if all(name in file.tensors for name in _ROPE_LISTS.values()):
+        lists = {field: _numbers(file, name) for field, name in _ROPE_LISTS.items()}
+        own = {field: values[key] for key, field in _LONG_ROPE.items() if key in values}
+        return {"rope_scaling": {"rope_type": "longrope", **lists, **own}}
     if kind == "none":
         return {}
     names: dict[str, dict[str, str | None]] = {
@@ -246,6 +310,9 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         "yarn": {
             "factor": "factor",
             "original_context_length": "original_max_position_embeddings",
+            "yarn_beta_fast": "beta_fast",
+            "yarn_beta_slow": "beta_slow",
+            "yarn_log_multiplier": "mscale",
         },
     }
     if not isinstance(kind, str) or kind not in names:
@@ -254,8 +321,11 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         if key not in names[kind]:
             known = [f"rope.scaling.{name}" for name in names[kind]]
             raise unknown("GGUF key", f"rope.scaling.{key}", known)
-        _check_number(file, f"rope.scaling.{key}", value, float if key == "factor" else int)
+        whole = key == "original_context_length"
+        _check_number(file, f"rope.scaling.{key}", value, int if whole else float)
     fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
+    if "mscale" in fields:  # llama.cpp has one number for both
+        fields["mscale_all_dim"] = fields["mscale"]
     return {"rope_scaling": {"rope_type": kind, **fields}}
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.decoder.name_maps import Templates, stored_together
+from suffice.decoder.name_maps import Filled, Templates, stored_together
 
-Fields = Mapping[str, tuple[str, type]]  # of a metadata key: the configuration field, and its type
+# of a metadata key: the configuration field, with a dot if it is in an object, and its type
+Fields = Mapping[str, tuple[str, type]]
 
 _LAYER = "blk.{i}."
 _WEIGHTS: Templates = {
@@ -33,6 +34,7 @@ _WEIGHTS: Templates = {
     "layers.down": _LAYER + "ffn_down",
     "layers.post_mlp_norm": _LAYER + "post_ffw_norm",
     "layers.router": _LAYER + "ffn_gate_inp",
+    "layers.choice": _LAYER + "exp_probs_b.bias",
     **stored_together(_LAYER + "ffn_gate_exps", "expert_gate", by_expert=True),
     **stored_together(_LAYER + "ffn_up_exps", "expert_up", by_expert=True),
     **stored_together(_LAYER + "ffn_down_exps", "expert_down", by_expert=True),
@@ -78,6 +80,13 @@ _WINDOWS: Fields = {
     "attention.sliding_window": ("sliding_window", int),
     "attention.sliding_window_pattern": ("layer_types", list),
 }
+CURVE = {  # of an activation: keys that have a number for each layer
+    "layers.curve_positive": "xielu.alpha_p",
+    "layers.curve_negative": "xielu.alpha_n",
+    "layers.curve_beta": "xielu.beta",
+    "layers.curve_eps": "xielu.eps",
+}
+_OF_IMAGES = ("n_deepstack_layers", "rope.dimension_sections")
 _PARALLEL: Fields = {**_NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
 
 
@@ -99,7 +108,9 @@ class Architecture:
     are values of keys that mean that they are not there. `paired`: rows that a rotation mixes are
     stored next to each other. `partial`: the field of the part of a head that is rotated, if not
     all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
-    is one. `scaled`: parameters of a scaled rotation that the file does not have.
+    is one; `stored`: fields that say whether some tensor is there. `scaled`: parameters of a scaled
+    rotation that the file does not have. `unread`: keys with such a beginning say nothing of the
+    model.
     """
 
     name: str
@@ -112,10 +123,18 @@ class Architecture:
     paired: bool = False
     partial: str = ""
     bias: str = "attention_bias"
+    stored: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "apertus": Architecture(
+        "ApertusForCausalLM",
+        weights={**_WEIGHTS, **{part: f"{_LAYER}{key}" for part, key in CURVE.items()}},
+        renamed={"head_dim": None},
+        fixed={"rope_parameters": {"rope_type": "default"}},  # divisors are a tensor
+    ),
     "arcee": Architecture("ArceeForCausalLM", paired=True),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",
@@ -133,6 +152,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         paired=True,
     ),
     "ernie4_5": Architecture("Ernie4_5ForCausalLM", paired=True, bias="use_bias"),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_SHARED,
+            "expert_count": ("moe_num_experts", int),
+            "expert_used_count": ("moe_k", int),
+            "expert_shared_count": ("moe_num_shared_experts", int),
+            "interleave_moe_layer_step": ("moe_layer_interval", int),
+            "leading_dense_block_count": ("moe_layer_start_index", int),
+        },
+        renamed={"shared_expert_intermediate_size": None},  # not what the tensors have
+        paired=True,
+        bias="use_bias",
+    ),
     "exaone4": Architecture(
         "Exaone4ForCausalLM", {**_RMS, **_WINDOWS}, lacking={"sliding_window": None}, bias=""
     ),
@@ -157,6 +192,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         weights={**_WEIGHTS, **stored_together(_LAYER + "ffn_up", "gate", "up")},
         paired=True,
         partial="partial_rotary_factor",
+    ),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_experts("n_routed_experts"),
+            "expert_shared_count": ("n_shared_experts", int),
+            "expert_weights_norm": ("norm_topk_prob", bool),
+            "expert_weights_scale": ("routed_scaling_factor", float),
+            "leading_dense_block_count": ("first_k_dense_replace", int),
+            "nextn_predict_layers": ("num_nextn_predict_layers", int),
+        },
+        weights={**_WEIGHTS, "layers.mlp_norm": _LAYER + "post_attention_norm"},
+        absent={"expert_gating_func": 2, "nextn_predict_layers": 0},  # 2: the sigmoid
+        partial="partial_rotary_factor",
+        stored={"use_qk_norm": "blk.0.attn_q_norm.weight"},
     ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
@@ -197,7 +249,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"rope_parameters": {"rope_type": "default"}},  # without rope.scaling keys
         scaled={"truncate": False},
     ),
-    "granite": Architecture("GraniteForCausalLM", _GRANITE, paired=True),
+    "granite": Architecture(
+        "GraniteForCausalLM",
+        {**_GRANITE, **_SHARED},
+        renamed={"shared_expert_intermediate_size": None},  # of Granite 4, that of the MLP
+        absent={"expert_used_count": 0},
+        paired=True,
+        unread=("ssm.",),  # of layers with states
+    ),
     "granitemoe": Architecture(
         "GraniteMoeForCausalLM", {**_GRANITE, **_experts("num_local_experts")}, paired=True
     ),
@@ -213,6 +272,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         renamed={"shared_expert_intermediate_size": None},  # that of the experts
     ),
     "llama": Architecture("LlamaForCausalLM", paired=True),
+    "llama4": Architecture(
+        "Llama4ForCausalLM",
+        {
+            **_RMS,
+            **_INNER,
+            **_experts("num_local_experts"),
+            "interleave_moe_layer_step": ("interleave_moe_layer_step", int),
+        },
+        weights={**_WEIGHTS, **dict.fromkeys(("layers.q_norm", "layers.k_norm"), Filled(1.0))},
+        renamed={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+        },
+        paired=True,
+    ),
+    "mistral3": Architecture(
+        "Ministral3ForCausalLM",
+        {**_RMS, "attention.temperature_scale": ("rope_parameters.llama_4_scaling_beta", float)},
+        lacking={"rope_parameters.rope_type": "default"},
+        paired=True,
+        bias="",
+    ),
     "nemotron": Architecture(
         "NemotronForCausalLM",
         _NORM,
@@ -230,6 +311,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         partial="partial_rotary_factor",
         bias="",
     ),
+    "phimoe": Architecture(
+        "PhimoeForCausalLM",
+        {
+            **_RMS,
+            **_experts("num_local_experts"),
+            "attention.sliding_window": ("sliding_window", int),
+        },
+        absent={"attention.sliding_window": 0},
+        stored={"lm_head_bias": "output.bias"},
+    ),
     "phi3": Architecture(
         "Phi3ForCausalLM",
         {**_RMS, "attention.sliding_window": ("sliding_window", int)},
@@ -245,11 +336,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"norm_topk_prob": False},
         bias="qkv_bias",
     ),
+    "qwen2vl": Architecture("Qwen2ForCausalLM", bias="", unread=_OF_IMAGES),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "qwen3moe": Architecture(
         "Qwen3MoeForCausalLM",
         {**_RMS, **_experts("num_experts"), **_INNER},
         fixed={"norm_topk_prob": True},
+    ),
+    "qwen3vl": Architecture("Qwen3ForCausalLM", unread=_OF_IMAGES),
+    "qwen3vlmoe": Architecture(
+        "Qwen3MoeForCausalLM",
+        {**_RMS, **_experts("num_experts"), **_INNER},
+        fixed={"norm_topk_prob": True},
+        unread=_OF_IMAGES,
     ),
     "seed_oss": Architecture(
         "SeedOssForCausalLM",
@@ -270,13 +369,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         bias="use_bias",
     ),
 }
-# architectures whose files may have experts, which other classes of Hugging Face have
-WITH_EXPERTS: Mapping[str, Architecture] = {
-    "llama": Architecture(
+# architectures that other classes of Hugging Face have if a file has a certain key, not 0
+WITH_KEY: Mapping[tuple[str, str], Architecture] = {
+    ("granitemoe", "expert_shared_feed_forward_length"): Architecture(
+        "GraniteMoeSharedForCausalLM",
+        {
+            **_GRANITE,
+            **_experts("num_local_experts"),
+            "expert_shared_feed_forward_length": ("shared_intermediate_size", int),
+        },
+        paired=True,
+        unread=("ssm.",),
+    ),
+    ("llama", "expert_count"): Architecture(
         "MixtralForCausalLM", {**_RMS, **_experts("num_local_experts")}, paired=True, bias=""
-    )
-}
-# architectures whose files may have windows, which other classes of Hugging Face have
-WITH_WINDOWS: Mapping[str, Architecture] = {
-    "olmo2": Architecture("Olmo3ForCausalLM", {**_RMS, **_WINDOWS}, renamed={"head_dim": None})
+    ),
+    ("olmo2", "attention.sliding_window"): Architecture(
+        "Olmo3ForCausalLM", {**_RMS, **_WINDOWS}, renamed={"head_dim": None}
+    ),
 }

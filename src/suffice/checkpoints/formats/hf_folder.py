@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,13 +64,14 @@ def _read(path: Path, kind: type, called: str) -> Any:
 class FolderTensors:
     """The tensors of a directory: `model.safetensors`, or the shards that its index lists.
 
-    `called` has patterns of stored names, each with what a name becomes.
+    Each of `called` has patterns of stored names, each with what a name becomes, one after the
+    other.
 
     Raises:
         InputError: No weights in safetensors, or a missing or damaged file.
     """
 
-    def __init__(self, folder: Path, called: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, folder: Path, *called: Sequence[tuple[str, str]]) -> None:
         self.folder = folder
         self.files = _weights(folder, partial(_name, called))
         self.types = {name: file.dtype(name) for name, file in self.files.items()}
@@ -79,6 +80,11 @@ class FolderTensors:
     def where(self) -> str:
         """The directory."""
         return str(self.folder)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Have some of the tensors no longer."""
+        for name in names:
+            del self.files[name], self.types[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape."""
@@ -162,11 +168,11 @@ class Safetensors:
             raise not_finite(self._folder, name)
 
 
-def _name(called: Sequence[tuple[str, str]], stored: str) -> str:
-    """Return what a stored name becomes by the first pattern that matches all of it."""
-    for pattern, to in called:
-        if (match := re.fullmatch(pattern, stored)) is not None:
-            return match.expand(to)
+def _name(called: Sequence[Sequence[tuple[str, str]]], stored: str) -> str:
+    """Return what a stored name becomes by the first pattern of each that matches all of it."""
+    for patterns in called:
+        matches = ((re.fullmatch(pattern, stored), to) for pattern, to in patterns)
+        stored = next((match.expand(to) for match, to in matches if match), stored)
     return stored
 
 

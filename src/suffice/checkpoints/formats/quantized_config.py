@@ -14,7 +14,7 @@ from suffice.decoder.config import (
     check_number,
     check_size,
 )
-from suffice.decoder.routing import STEPS, Experts
+from suffice.decoder.routing import Experts, is_rule
 from suffice.errors import InputError
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -22,11 +22,14 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
-    **dict.fromkeys(("rounds_embed_scale", "shared_norm", "spare_logits"), (False, True)),
+    **dict.fromkeys(
+        ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
+    ),
     **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases", "paired"), (False, True)),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,
     "logit_cap": 0.0,
@@ -42,6 +45,7 @@ _LATER = {
     "spare_logits": False,
     "whole_qk_norm": False,
 }
+_LATER_OF_EXPERTS = {"biased": False, "margin": 0.0, "before": False}
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
@@ -64,6 +68,7 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
             tuple((key, value) for key, value in rope["parameters"]),
             tuple(rope["divisors"]),
             rope.get("partial", 1.0),
+            backward=bool(rope.get("backward", False)),
         )
         for rope in stored["ropes"]
     )
@@ -80,7 +85,10 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
     if growth is not None:
         check_number("query_growth", growth[0])
         check_size("query_growth", growth[1])
-        stored["query_growth"] = float(growth[0]), growth[1]
+        first = growth[2] if len(growth) > 2 else 0  # of the first files, which lack it
+        if first:
+            check_size("query_growth", first)
+        stored["query_growth"] = float(growth[0]), growth[1], first
     own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
     return DecoderConfig(**(stored | own | {"experts": _experts(stored["experts"])}))
 
@@ -94,17 +102,19 @@ def _experts(stored: Any) -> Experts | None:
     if stored is None:
         return None
     if isinstance(stored, dict):
-        stored = {"biased": False} | stored  # which the first files of this schema lack
+        stored = _LATER_OF_EXPERTS | stored
     if not isinstance(stored, dict) or {each.name for each in fields(Experts)} != stored.keys():
         raise ValueError("experts have other fields")
     steps = tuple(stored["steps"])
-    if steps.count("top") != 1 or not set(steps) <= set(STEPS):
+    if not is_rule(steps):
         raise InputError(f"experts have the steps {', '.join(map(str, steps))}, which are no rule")
     for name in ("count", "chosen", "inner"):
         check_size(name, stored[name])
     if stored["shared"]:
         check_size("shared", stored["shared"])
     check_number("scale", stored["scale"])
-    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased")):
-        raise ValueError("gated_share and biased are truth values")
+    if stored["margin"]:
+        check_number("margin", stored["margin"])
+    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased", "before")):
+        raise ValueError("gated_share, biased and before are truth values")
     return Experts(**(stored | {"steps": steps}))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.decoder.config import DecoderConfig
+from suffice.decoder.families.missing import MISSING
 from suffice.decoder.name_maps import Templates
 from suffice.errors import InputError, brief
 from suffice.registry import Table
@@ -52,11 +53,13 @@ class Family:
 ARCHITECTURES: Table = Table(
     "architecture",
     {
+        "ApertusForCausalLM": "suffice.decoder.families.apertus:APERTUS",
         "ArceeForCausalLM": "suffice.decoder.families.arcee:ARCEE",
         "BambaForCausalLM": "suffice.decoder.families.bamba:BAMBA",
         "Cohere2ForCausalLM": "suffice.decoder.families.cohere:COHERE2",
         "CohereForCausalLM": "suffice.decoder.families.cohere:COHERE",
         "Ernie4_5ForCausalLM": "suffice.decoder.families.ernie:ERNIE",
+        "Ernie4_5_MoeForCausalLM": "suffice.decoder.families.ernie_moe:ERNIE_MOE",
         "Exaone4ForCausalLM": "suffice.decoder.families.exaone4:EXAONE4",
         "FalconForCausalLM": "suffice.decoder.families.falcon:FALCON",
         "GPT2LMHeadModel": "suffice.decoder.families.gpt2:GPT2",
@@ -71,15 +74,19 @@ ARCHITECTURES: Table = Table(
         "GptOssForCausalLM": "suffice.decoder.families.gpt_oss:GPT_OSS",
         "GraniteForCausalLM": "suffice.decoder.families.granite:GRANITE",
         "GraniteMoeForCausalLM": "suffice.decoder.families.granite:GRANITE_MOE",
+        "GraniteMoeHybridForCausalLM": "suffice.decoder.families.granite_shared:GRANITE_HYBRID",
+        "GraniteMoeSharedForCausalLM": "suffice.decoder.families.granite_shared:GRANITE_SHARED",
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "HunYuanMoEV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN_MOE",
         "Lfm2ForCausalLM": "suffice.decoder.families.lfm:LFM2",
+        "Llama4ForCausalLM": "suffice.decoder.families.llama4:LLAMA4",
         "LlamaForCausalLM": "suffice.decoder.families.llama:LLAMA",
         "Ministral3ForCausalLM": "suffice.decoder.families.mistral:MINISTRAL3",
         "MinistralForCausalLM": "suffice.decoder.families.mistral:MINISTRAL",
         "MistralForCausalLM": "suffice.decoder.families.mistral:MISTRAL",
         "MixtralForCausalLM": "suffice.decoder.families.mixtral:MIXTRAL",
+        "NanoChatForCausalLM": "suffice.decoder.families.nanochat:NANOCHAT",
         "NemotronForCausalLM": "suffice.decoder.families.arcee:NEMOTRON",
         "OPTForCausalLM": "suffice.decoder.families.opt:OPT",
         "Olmo2ForCausalLM": "suffice.decoder.families.olmo:OLMO2",
@@ -87,6 +94,7 @@ ARCHITECTURES: Table = Table(
         "OlmoeForCausalLM": "suffice.decoder.families.olmo:OLMOE",
         "Phi3ForCausalLM": "suffice.decoder.families.phi:PHI3",
         "PhiForCausalLM": "suffice.decoder.families.phi:PHI",
+        "PhimoeForCausalLM": "suffice.decoder.families.phi_moe:PHI_MOE",
         "Qwen2ForCausalLM": "suffice.decoder.families.qwen:QWEN2",
         "Qwen2MoeForCausalLM": "suffice.decoder.families.qwen_moe:QWEN2_MOE",
         "Qwen3ForCausalLM": "suffice.decoder.families.qwen:QWEN3",
@@ -136,8 +144,11 @@ def _with_head(name: str) -> str:
 
 
 def _unsupported(name: str) -> InputError:
-    """Build the error for an architecture; suggest another only if this one is misspelt."""
-    name = brief(name)[1:-1]
+    """Build the error for an architecture: what it needs, or another if this one is misspelt."""
+    name, count = brief(name)[1:-1], len(ARCHITECTURES.names())
+    known = f"{count} are known: see docs/models.md"
+    if name in MISSING:
+        return InputError(f"unsupported architecture '{name}': it needs {MISSING[name]}. {known}")
     stem = name.partition("For")[0]
     stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
     misspelt = [
@@ -147,5 +158,4 @@ def _unsupported(name: str) -> InputError:
     ]
     near = get_close_matches(stem, misspelt, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
-    count = len(ARCHITECTURES.names())
-    return InputError(f"unknown architecture '{name}'.{hint} {count} are known: see docs/models.md")
+    return InputError(f"unknown architecture '{name}'.{hint} {known}")

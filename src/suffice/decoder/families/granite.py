@@ -29,7 +29,7 @@ MOE_DEFAULTS: Mapping[str, Any] = {
     "num_experts_per_tok": 2,
 }
 _MOE = "model.layers.{i}.block_sparse_moe."
-_MOE_WEIGHTS: Templates = {
+MOE_WEIGHTS: Templates = {
     **WEIGHTS,
     "layers.router": _MOE + "router.layer",
     **stored_together(_MOE + "input_linear", "expert_gate", "expert_up", by_expert=True),
@@ -38,7 +38,7 @@ _MOE_WEIGHTS: Templates = {
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    return _config(read_fields(raw, DEFAULTS))
+    return granite_config(read_fields(raw, DEFAULTS))
 
 
 def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
@@ -49,10 +49,11 @@ def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
         fields["intermediate_size"],
         ("top", "softmax"),
     )
-    return replace(_config(fields | {"mlp_bias": False}), experts=experts)
+    return replace(granite_config(fields | {"mlp_bias": False}), experts=experts)
 
 
-def _config(fields: Mapping[str, Any]) -> DecoderConfig:
+def granite_config(fields: Mapping[str, Any]) -> DecoderConfig:
+    """Return what dense models and mixtures have in common."""
     shared = sizes(fields, head_size(fields, whole=True))
     return DecoderConfig(
         **shared | {"attention_scale": fields["attention_multiplier"]},
@@ -67,5 +68,5 @@ def _config(fields: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
-GRANITE_MOE = Family("granitemoe", _read_moe, _MOE_WEIGHTS, surplus=SURPLUS)
+GRANITE_MOE = Family("granitemoe", _read_moe, MOE_WEIGHTS, surplus=SURPLUS)
 GRANITE = Family("granite", _read, WEIGHTS, surplus=SURPLUS)

@@ -92,7 +92,7 @@ def _read_ministral3(raw: dict[str, Any]) -> DecoderConfig:
         check_number(_GROWTH, growth)
         length = dict(rope.parameters).get("original_max_position_embeddings")
         check_size("original_max_position_embeddings", length)
-        growth = float(growth), length
+        growth = float(growth), length, 0
     return DecoderConfig(
         **sizes(fields, head_size(fields)),
         layers=(LayerConfig(fields["sliding_window"]),) * fields["num_hidden_layers"],

@@ -7,7 +7,8 @@ from typing import Any
 
 from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
-from suffice.decoder.families.llama import SURPLUS, WEIGHTS, sizes
+from suffice.decoder.families.llama import SURPLUS, sizes
+from suffice.decoder.families.llama import WEIGHTS as LLAMA_WEIGHTS
 from suffice.decoder.fields import activation, head_size, read_fields, under_own_name
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
 from suffice.decoder.routing import Experts
@@ -33,8 +34,8 @@ DEFAULTS: Mapping[str, Any] = {
 # of training
 SILENT = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
 _EXPERT = "model.layers.{i}.block_sparse_moe.experts.{e}."
-_WEIGHTS = {
-    **WEIGHTS,
+WEIGHTS = {
+    **LLAMA_WEIGHTS,
     "layers.router": "model.layers.{i}.block_sparse_moe.gate",
     "layers.expert_gate": _EXPERT + "w1",
     "layers.expert_up": _EXPERT + "w3",
@@ -59,4 +60,4 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
-MIXTRAL = Family("mixtral", _read, _WEIGHTS, surplus=SURPLUS)
+MIXTRAL = Family("mixtral", _read, WEIGHTS, surplus=SURPLUS)

@@ -1,0 +1,41 @@
+"""What the decoder lacks for well-known architectures, which is what their refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_DISTANCE = "a bias of scores by distance (ALiBi)"
+_LATENT = "keys and values from a latent vector (MLA)"
+_STATES = "layers with recurrent states"
+_BOTH_WAYS = "attention in both directions"
+
+MISSING: Mapping[str, str] = {
+    "BambaForCausalLM": _STATES,
+    "BartForConditionalGeneration": "an encoder",
+    "BertModel": _BOTH_WAYS,
+    "BloomForCausalLM": _DISTANCE,
+    "DbrxForCausalLM": "queries, keys and values that are clamped",
+    "DeepseekV2ForCausalLM": _LATENT,
+    "DeepseekV3ForCausalLM": _LATENT,
+    "FalconH1ForCausalLM": _STATES,
+    "FalconMambaForCausalLM": _STATES,
+    "Gemma3nForCausalLM": "embeddings of each layer, and several residual streams",
+    "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",
+    "Glm4MoeLiteForCausalLM": _LATENT,
+    "JambaForCausalLM": _STATES,
+    "Lfm2ForCausalLM": "layers with short convolutions",
+    "Lfm2MoeForCausalLM": "layers with short convolutions",
+    "Mamba2ForCausalLM": _STATES,
+    "MambaForCausalLM": _STATES,
+    "MiniCPM3ForCausalLM": _LATENT,
+    "MllamaForConditionalGeneration": "attention to an image in some layers",
+    "ModernBertModel": _BOTH_WAYS,
+    "MptForCausalLM": _DISTANCE,
+    "NemotronHForCausalLM": _STATES,
+    "PaliGemmaForConditionalGeneration": "a prompt whose tokens see each other in both directions",
+    "Qwen3NextForCausalLM": _STATES,
+    "RecurrentGemmaForCausalLM": _STATES,
+    "T5ForConditionalGeneration": "an encoder",
+    "XLMRobertaModel": _BOTH_WAYS,
+    "Zamba2ForCausalLM": _STATES,
+}

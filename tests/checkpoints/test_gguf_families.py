@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ernie-moe": {"moe_layer_end_index": -1},
     "exaone4": {},
     "exaone4-full": {},
+    "glm": {},
     "glm4": {},
     "glm4-moe": {},
     "hunyuan": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
@@ -172,6 +173,27 @@ def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path:
     expected = decoder.forward(TOKENS, caches[1], logits="all")
     assert expected is not None
     assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
+
+
+def test_queries_keys_and_values_of_one_tensor_run_in_its_codes(tmp_path: Path) -> None:
+    """Rows that a rotation mixes are next to each other in queries and keys, not in values."""
+    _, file = both(tmp_path, "glm", "Q8_0")
+    decoder = TorchDecoder.from_checkpoint(file, QUANTS.build("file"))
+    plain = TorchDecoder.from_checkpoint(file, QUANTS.build("none:dtype=float32"))
+    for name in (f"layers.1.{part}" for part in "qkv"):
+        assert (decoder.matrix(name).dtype, plain.matrix(name).dtype) == ("codes", "float32")
+        assert np.array_equal(unpack(decoder.matrix(name)), unpack(plain.matrix(name)))
+    sizes = {each.name: each.bytes for each in file.matrices}
+    assert [sizes[f"layers.1.{part}"] for part in "qkv"] == [128 * 68, 64 * 68, 64 * 68]
+
+
+def test_a_tensor_of_queries_keys_and_values_has_their_rows(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "tiny", "glm")
+    keys = {"attention.head_count_kv": 4}
+    path = gguf_families.write(folder, tmp_path / "x.gguf", keys=keys)
+    message = "weight 'blk.0.attn_qkv.weight' has 256 rows, but the metadata say 384"
+    with pytest.raises(InputError, match=message):
+        open_checkpoint(path)
 
 
 def test_keys_of_experts_are_checked(tmp_path: Path) -> None:

@@ -87,7 +87,17 @@ def test_names_and_fields_of_other_versions(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], before[name]) for name in before)
 
 
-def test_a_stored_head_counts_and_a_missing_one_is_the_embedding() -> None:
+def test_a_stored_head_counts_whatever_is_said_of_a_tie(tmp_path: Path) -> None:
+    tiny_mixed.make(tmp_path / "a", "Qwen2VL")
+    path = tmp_path / "a" / "config.json"
+    raw = json.loads(path.read_text())
+    for said in (True, None):
+        path.write_text(json.dumps(raw | {"tie_word_embeddings": said}))
+        with pytest.warns(SufficeWarning, match=LEFT_OUT):
+            assert not open_checkpoint(tmp_path / "a").config.tied
+
+
+def test_a_head_is_the_embedding_unless_it_is_said_otherwise() -> None:
     raw = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}
     assert text_config(raw)["tie_word_embeddings"] is True
     assert text_config({**raw, "tie_word_embeddings": False})["tie_word_embeddings"] is False

@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "ernie4_5": "ernie4_5",
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone4": "exaone4",
+    "glm": "chatglm",
     "glm4": "glm4",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
@@ -230,6 +231,12 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
         for part in ("long", "short")
         if f"{part}_factor" in rope
     ]
+    if family == "glm":  # its first files have queries, keys and values as one
+        for end in ("weight", "bias"):
+            for at in range(raw["num_hidden_layers"]):
+                own = f"model.layers.{at}.self_attn."
+                parts = [found.pop(f"{own}{part}_proj.{end}") for part in "qkv"]
+                changed.append((f"blk.{at}.attn_qkv.{end}", np.concatenate(parts)))
     if family == "glm4_moe":  # a part of the layer that drafts
         last = raw["num_hidden_layers"]
         changed.append((f"blk.{last}.nextn.hnorm.weight", np.ones(raw["hidden_size"])))

@@ -26,7 +26,8 @@ from suffice.checkpoints.source import UnreadCodes
 from suffice.checkpoints.stored_file import FLOATS, Array
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.families import family_of
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, shown, unknown
+from suffice.native import PANEL
 
 _ROPE_DIVISORS = "rope_freqs.weight"
 _ROPE_LISTS = {
@@ -38,6 +39,7 @@ _LONG_ROPE = {
     "original_context_length": "original_max_position_embeddings",
 }
 _OF_ROPE = (_ROPE_DIVISORS, *_ROPE_LISTS.values())
+_FUSED = "attn_qkv"
 _ROW = "ffn_gate_inp_shexp.weight"
 _WITHOUT_NORMS = 128
 # of the one size, 27B, whose attention scale does not follow from its head size
@@ -120,29 +122,41 @@ def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
 
 
 class _Source:
-    """The tensors of a file under their own names, in Hugging Face's order of rows."""
+    """The tensors of a file under their own names, in Hugging Face's order of rows.
+
+    Queries, keys and values in that order cannot be parts of one tensor, and have names of their
+    own.
+    """
 
     def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
-        self._file = file
+        self._file, self._size = file, config.head_size
+        self._parts = _parts(file, config) if interleaved else {}
         self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
         self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight except those of rotations."""
         tensors = self._file.tensors
-        return {
-            name: _shape(name, info.shape) for name, info in tensors.items() if name not in _OF_ROPE
-        }
+        left_out = {*_OF_ROPE, *(whole for whole, _, _ in self._parts.values())}
+        own = {name: info.shape for name, info in tensors.items() if name not in left_out}
+        for name, (whole, _, rows) in self._parts.items():
+            own[name] = (rows, *tensors[whole].shape[1:])
+        return {name: _shape(name, shape) for name, shape in own.items()}
+
+    def _place(self, name: str) -> tuple[str, int, int]:
+        """Return the tensor of a weight, the weight's first row there, and its rows."""
+        return self._parts.get(name) or (name, 0, self._file.tensors[name].shape[0])
 
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type; bfloat16 for blocks of integers."""
-        stored = self._file.tensors[name].type
+        stored = self._file.tensors[self._place(name)[0]].type
         return str(FLOATS[stored]) if stored in FLOATS else "bfloat16"
 
     def stored(self, name: str) -> tuple[str, int]:
         """Return the ggml type of a weight, and its bytes."""
-        info = self._file.tensors[name]
-        return info.type, info.size
+        whole, _, rows = self._place(name)
+        info = self._file.tensors[whole]
+        return info.type, info.size * rows // info.shape[0]
 
     @property
     def label(self) -> str | None:
@@ -151,33 +165,43 @@ class _Source:
 
     def load(self, name: str) -> Array:
         """Read one weight, decoded to float32 if it is stored in blocks."""
-        info, (paired, rotated) = self._file.tensors[name], self._paired(name)
-        if len(info.shape) == 2 and (paired or info.type not in FLOATS):
-            values = np.empty(info.shape, np.float32)
+        whole, first, rows = self._place(name)
+        info, (paired, rotated) = self._file.tensors[whole], self._paired(name)
+        part = name in self._parts
+        if len(info.shape) == 2 and (paired or part or info.type not in FLOATS):
+            values = np.empty((rows, info.shape[1]), np.float32)
             self.load_rows(name, 0, values)
             return values
-        found = self._file.load(name)
+        found = self._file.load(whole)[first : first + rows]
         check_finite(self._file.path, name, found)
         if paired:  # a bias
             found = unpaired(found, paired, rotated)
-        return found.reshape(_shape(name, info.shape))
+        return found.reshape(_shape(name, (rows, *info.shape[1:])))
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
         """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
-        if not self._file.read_rows(name, first, out, *self._paired(name)):
+        whole, before, _ = self._place(name)
+        if not self._file.read_rows(whole, before + first, out, *self._paired(name)):
             raise not_finite(self._file.path, name)
 
     def in_codes(self, name: str) -> bool:
         """Return whether a matrix is stored in codes."""
-        return self._file.tensors[name].type in CODES
+        return self._file.tensors[self._place(name)[0]].type in CODES
 
     def codes(self, name: str) -> UnreadCodes:
         """Return a matrix that is stored in codes."""
-        layout, levels = CODES[self._file.tensors[name].type]
+        whole, first, _ = self._place(name)
+        info = self._file.tensors[whole]
+        layout, levels = CODES[info.type]
 
         def fill(out: NDArray[np.uint8]) -> None:
-            if not self._file.read_panels(name, out, *self._paired(name)):
+            panels = out
+            if name in self._parts:
+                panels = np.empty((info.shape[0] // PANEL, out.shape[1]), np.uint8)
+            if not self._file.read_panels(whole, panels, *self._paired(name)):
                 raise not_finite(self._file.path, name)
+            if panels is not out:
+                out[...] = panels[first // PANEL :][: len(out)]
 
         return UnreadCodes(layout, levels, fill)
 
@@ -187,7 +211,29 @@ class _Source:
         The two rows that a rotation mixes are next to each other there.
         """
         heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
-        return (self._file.tensors[name].shape[0] // heads, self._rotated) if heads else (0, 0)
+        return (self._size, self._rotated) if heads else (0, 0)
+
+
+def _parts(file: GGUF, config: DecoderConfig) -> dict[str, tuple[str, int, int]]:
+    """Return queries, keys and values that are one tensor: its name, their first row, their rows.
+
+    Raises:
+        InputError: The tensor has other rows than they.
+    """
+    heads = {"attn_q": config.heads, "attn_k": config.kv_heads, "attn_v": config.kv_heads}
+    found = {}
+    for whole in [name for name in file.tensors if f".{_FUSED}." in name]:
+        first = 0
+        for part, count in heads.items():
+            rows = count * config.head_size
+            found[whole.replace(_FUSED, part)] = whole, first, rows
+            first += rows
+        if (rows := file.tensors[whole].shape[0]) != first:
+            raise InputError(
+                f"{file.path}: weight '{shown(whole)}' has {rows} rows, "
+                f"but the metadata say {first}"
+            )
+    return found
 
 
 def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

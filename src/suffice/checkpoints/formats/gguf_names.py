@@ -136,6 +136,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"rope_parameters": {"rope_type": "default"}},  # divisors are a tensor
     ),
     "arcee": Architecture("ArceeForCausalLM", paired=True),
+    "chatglm": Architecture(
+        "GlmForCausalLM",
+        weights={**_WEIGHTS, **stored_together(_LAYER + "ffn_up", "gate", "up")},
+        paired=True,
+        partial="partial_rotary_factor",
+    ),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",
         {

@@ -77,6 +77,8 @@ class Reader:
         self._several = several
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
+        # What takes the text now, and as which kind, where it becomes a part as it comes.
+        self._prose_now: tuple[Callable[[str], None] | None, Kind] = None, "text"
         self._coming = ""  # the tool that a message is to, before its arguments
         self._calls_now = self._filled = False  # whether a message is a call, and has arguments
         self._rest = ""  # what is neither thinking nor a call, if one must be made
@@ -86,6 +88,17 @@ class Reader:
         self.thinks = self._opened = opened or always
         self._steps = self._channels() if dialect.channels else self._answer()
         self._over = False
+
+    def passes(self, text: str) -> Kind | None:
+        """Return the kind of a piece that is a part as it stands, as most are, or None.
+
+        Such a piece changes nothing of the reader, and `push` would return that part.
+        """
+        passing, (take, kind) = self._source.passing, self._prose_now
+        if passing is None or passing[1] is not take or self._spaces or self._skips:
+            return None
+        whole = text and not text[-1].isspace() and passing[0].search(text) is None
+        return kind if whole else None
 
     def push(self, text: str, *, last: bool = False, cut: bool = False) -> list[Part]:
         """Return the parts that have become certain.
@@ -163,6 +176,8 @@ class Reader:
             if kept:
                 self._put(kind, kept)
 
+        if kind != "text" or not self._obliged:
+            self._prose_now = take, kind
         return take
 
     def _marked(self) -> None:
@@ -315,7 +330,12 @@ class Reader:
         self.thinks = kind == "thinking"
         if self._obliged and kind == "text":
             return lambda text: None
-        return lambda text: self._put(kind, text)
+
+        def take(text: str) -> None:
+            self._put(kind, text)
+
+        self._prose_now = take, kind
+        return take
 
     def _arguments(self, text: str) -> None:
         """Take a part of a message to a tool; one that is no JSON object is no call."""

@@ -227,17 +227,15 @@ class Reply:
         if delta.is_progress:
             return progress
         sample = self._sample(ticket, delta.sample)
-        if not self._plain:
+        if self._plain:
+            found = self._piece(sample, delta, index)
+            sample.characters += len(delta.text)
+        elif self.top is None and (kind := sample.passes(delta)) is not None:
+            written = self._frames.text if kind == "text" else self._frames.thought
+            found = written(index, delta.text)
+        else:
             parts = self.take(ticket, delta)
-            if self.top is None and len(parts) == 1 and self.chat:
-                ((kind, text, *_),) = parts
-                if kind == "text":
-                    return progress + self._frames.text(index, text)
-                if kind == "thinking":
-                    return progress + self._frames.thought(index, text)
-            return progress + b"".join(self._full(self._frames, sample, index, parts))
-        found = self._piece(sample, delta, index)
-        sample.characters += len(delta.text)
+            found = b"".join(self._full(self._frames, sample, index, parts))
         return progress + found
 
     def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:

@@ -79,7 +79,7 @@ async def prepared(
     speech = front.text.speech
     check_chat(body)
     check_hidden(body, speech)
-    tools = _tools(body)
+    tools = tools_of(body)
     with front.job(prefix, key, body.request_id) as job:
         found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
@@ -128,10 +128,15 @@ async def counted(front: Front, body: Chat) -> int:
     """
     front.check_model(body.model)
     apart = Room(front.facts.max_model_len, "messages", apart=True)
-    return len((await _prompt(front, body, _tools(body), apart)).tokens)
+    return len((await _prompt(front, body, tools_of(body), apart)).tokens)
 
 
-def _tools(body: Chat) -> Tools:
+def tools_of(body: Chat) -> Tools:
+    """Return a request's tools.
+
+    Raises:
+        Problem: They have another form.
+    """
     return Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
 
 

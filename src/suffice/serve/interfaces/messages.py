@@ -29,7 +29,7 @@ from suffice.serve.interfaces.message_request import (
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
+NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
 
 
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -37,7 +37,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     try:
         body = read(raw, Create, allow_unknown=front.settings.allow_unknown_fields)
         chat = chat_of(body)
-        with blamed(_NAMES, before=body.system is not None):
+        with blamed(NAMES, before=body.system is not None):
             # Claude Code has a budget for every model.
             own = {"budget_if_possible": True, "keeps": marked(body)}
             reply = await prepared(front, chat, key, "msg", **own)

@@ -240,12 +240,12 @@ class Reader:
             if self.calls and calls.between and first == calls.between:
                 self._source.at += 1
                 first = yield from self._source.spaces()
-            if not first or first not in calls.form.first or not (yield from self._call(bare=True)):
+            if not first or first not in calls.form.first or not (yield from self._call()):
                 self._source.release(back=True)
                 return
             self._source.release()
 
-    def _call(self, *, bare: bool = False) -> Generator[None, None, bool]:
+    def _call(self) -> Generator[None, None, bool]:
         """Read a call, or several that stand together; return whether there was one.
 
         If there was none, reading goes on where it has begun.
@@ -255,7 +255,7 @@ class Reader:
         if self._source.tired:
             return False
         self._source.hold()
-        sink = _Sink(self, calls.end, bare=bare)
+        sink = _Sink(self, calls.end)
         yield from calls.form.read(self._source, sink)
         self._source.release(back=not sink.begun)
         if sink.begun:
@@ -323,9 +323,12 @@ class Reader:
 
     def _body(self, channel: str, to: str) -> Callable[[str], None]:
         """Return what takes a message's text."""
-        if to and self._tools is not None:
-            self._coming = to.removeprefix("functions.") or to
+        name = to.removeprefix("functions.")
+        if self._tools is not None and name in self._tools:
+            self._coming = name
             return self._arguments
+        if to and self._tools is not None:
+            self._put("thinking", f"{to} ")
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
         self.thinks = kind == "thinking"
         if self._obliged and kind == "text":
@@ -373,11 +376,11 @@ def _is_header(*parts: str) -> bool:
 class _Sink:
     """Takes the calls of a reader."""
 
-    def __init__(self, reader: Reader, end: str, *, bare: bool) -> None:
+    def __init__(self, reader: Reader, end: str) -> None:
         self._reader = reader
         self.end = end
         self.tools: Mapping[str, Any] = reader._tools or {}
-        self.names = frozenset(self.tools) if bare else None
+        self.names = frozenset(self.tools)
         self.stops = _SIGNS
         self.begun = False
 

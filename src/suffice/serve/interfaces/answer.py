@@ -277,7 +277,7 @@ class Reply:
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
             delta = {"role": "assistant", "content": ""}
-            return [frames.choice(self._choice(index, delta=delta))]
+            return [frames.choice(self._choice(index, delta=delta), self._more())]
         if not self.before:
             return []
         return [frames.text(index, self._before(index).text, self._echoed(index))]
@@ -349,7 +349,7 @@ class Reply:
         choice = self._choice(index, **self._nothing)
         choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
-        return frames.choice(choice, costs(self.job) if whole else None)
+        return frames.choice(choice, self._more() | (costs(self.job) if whole else {}))
 
 
 def indexes(job: Job, ticket: Ticket, sample: int) -> range:

@@ -226,15 +226,17 @@ def _card(front: Front, name: str) -> dict[str, Any]:
 
 def _files(front: Front) -> Files:
     """Return what tells a model's files apart; nothing if they are not on this machine."""
-    path = stored(str(front.settings.options["model"]))
+    path = stored(str(front.settings.options.get("model", "")))
     return () if path is None else files_of(path)
 
 
 def _details(front: Front) -> dict[str, Any]:
     """Return what a model's files say of it."""
-    path = stored(str(front.settings.options["model"]))
-    family = "" if path is None else _family(path, files_of(path))
-    kind = "gguf" if path is not None and path.suffix == ".gguf" else "safetensors"
+    path = stored(str(front.settings.options.get("model", "")))
+    if path is None:
+        return {**_UNKNOWN, "format": "", "family": "", "families": None}
+    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+    family = _family(path, files_of(path))
     return {**_UNKNOWN, "format": kind, "family": family, "families": [family] if family else None}
 
 

@@ -100,7 +100,7 @@ async def prepared(
         own |= {"grammar": bound.grammar, "keeps": keeps}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
-        if budget_if_possible and not speech.can_limit(opened=found.thinking):
+        if budget_if_possible and speech.thinks and not speech.can_limit(opened=found.thinking):
             body.thinking_token_budget = None
         holds = bound.grammar is not None
         thinking = thinking_of(speech, body, opened=found.thinking, grammar=holds)
@@ -186,10 +186,12 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
 def thinking_of(speech: Speech, body: Chat, *, opened: bool, grammar: bool) -> Thinking | None:
     """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
+    A model that does not think keeps every budget.
+
     Raises:
         Problem: The model's thinking can have no budget.
     """
-    budget = body.thinking_token_budget
+    budget = body.thinking_token_budget if speech.thinks else None
     try:
         found = speech.limits(opened=opened, budget=budget, grammar=grammar)
     except InputError as error:

@@ -40,15 +40,17 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         with blamed(NAMES, before=body.system is not None):
             # Claude Code has a budget for every model.
             own = {"budget_if_possible": True, "keeps": marked(body)}
+            budget = chat.thinking_token_budget
             reply = await prepared(front, chat, key, "msg", **own)
+        gone = left_out(body, budget=chat.thinking_token_budget != budget)
         if body.stream:
-            parts = _Parts(reply, left_out(body))
+            parts = _Parts(reply, gone)
             return EventStream(front, reply.job, parts.events(), b"", parts.quick)
         try:
             whole = await reply.gathered(request)
         finally:
             front.finish(reply.job)
-        return _json({**_message(reply, whole), **left_out(body)})
+        return _json({**_message(reply, whole), **gone})
     except Problem as problem:
         front.metrics.refused(problem.code)
         return _json(problem.messages_body(), problem.status, dict(problem.headers()))

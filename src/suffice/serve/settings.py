@@ -302,11 +302,20 @@ class Settings:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names under which the model is served; answers have the first."""
+        """The names under which the model is served; answers have the first.
+
+        A file or folder has its short name first, a model of a hub its whole one.
+        """
         if self.served_names:
             return self.served_names
         short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
-        return tuple(dict.fromkeys((short, self.model))) if short else (self.model,)
+        both = (short, self.model) if self._is_path else (self.model, short)
+        return tuple(dict.fromkeys(filter(None, both)))
+
+    @property
+    def _is_path(self) -> bool:
+        paths = (self.model, str(self.options.get("model", "")))
+        return self.model.endswith(".gguf") or any(Path(each).is_absolute() for each in paths)
 
     @cached_property
     def adapters(self) -> tuple[str, ...]:

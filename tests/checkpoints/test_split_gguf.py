@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tiny
-from suffice.checkpoints.files import fingerprint, weight_files
+from suffice.checkpoints.files import family_named, fingerprint, weight_files
 from suffice.checkpoints.formats.gguf_file import GGUF
 from suffice.checkpoints.open import open_checkpoint
 from suffice.cli.served_models import models_in
@@ -90,7 +90,7 @@ def test_what_is_no_split_is_refused(parts: list[Path], whole: Path, tmp_path: P
     shutil.copy(whole, parts[2])
     assert "says that it is part None of None" in refusal(parts[0])
     parts[2].unlink()
-    assert f"{parts[2]} cannot be read" in refusal(parts[0])
+    assert refusal(parts[0]) == f"{parts[0]} is split into 3 parts; missing: {parts[2].name}"
     parts[2].write_bytes(kept)
     assert open_checkpoint(parts[0]).config.vocab == tiny.VOCABULARY
 
@@ -103,6 +103,7 @@ def test_a_tensor_of_two_parts_is_refused(whole: Path, tmp_path: Path) -> None:
 
 def test_all_parts_tell_models_apart(parts: list[Path]) -> None:
     assert weight_files(parts[0]) == parts
+    assert family_named(parts[0]) == "llama" and family_named(parts[0].parent) == ""
     before = fingerprint(parts[0])
     data = bytearray(parts[2].read_bytes())
     data[-1] ^= 1

@@ -44,6 +44,29 @@ def test_the_models_of_a_folder(folder: Path) -> None:
         models_in(folder / "none")
 
 
+def test_what_a_download_left_is_no_model(folder: Path) -> None:
+    (folder / ".half.gguf").write_bytes(b"GGUF")
+    (folder / ".cache").mkdir()
+    (folder / ".cache/config.json").write_text("{}")
+    for number in (1, 3):
+        (folder / f"split-0000{number}-of-00003.gguf").write_bytes(b"GGUF")
+    assert set(models_in(folder)) == {"big", "small"}
+    (folder / "split-00002-of-00003.gguf").write_bytes(b"GGUF")
+    assert models_in(folder)["split"] == folder / "split-00001-of-00003.gguf"
+    (folder / "big.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"big\.gguf and the folder big have the name 'big' in"):
+        models_in(folder)
+
+
+def test_a_folder_that_goes_is_no_hub_id(
+    cli: Cli, folder: Path, given: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    cli("serve", "-m", f"{folder.name}/big", "--keep-alive", "24h")
+    assert given[0].options["model"] == str(folder / "big") and given[0].names[0] == "big"
+    assert given[0].kept_seconds == 86400
+
+
 def test_models_are_given_by_flags_by_place_or_as_a_folder(
     cli: Cli, folder: Path, given: list[Settings]
 ) -> None:
@@ -52,9 +75,9 @@ def test_models_are_given_by_flags_by_place_or_as_a_folder(
         given.clear()
         cli("serve", *arguments, "--max-loaded", "1", "--keep-alive", "60")
         assert [each.model for each in given] == [one, other]
-        assert [each.names for each in given] == [(one, "big"), (other, "small")]
+        assert [each.names for each in given] == [("big", one), ("small", other)]
         assert [each.options["model"] for each in given] == [one, other]
-        assert {each.max_loaded for each in given} == {1} and given[0].keep_alive == 60
+        assert {each.max_loaded for each in given} == {1} and given[0].kept_seconds == 60
     given.clear()
     cli("serve", "-m", one, "--models-dir", str(folder))
     assert [each.names for each in given[1:]] == [("big",), ("small",)]
@@ -90,7 +113,7 @@ def test_two_models_of_one_name_are_refused(cli: Cli, folder: Path) -> None:
     ("flags", "message"),
     [
         (("--max-loaded", "0"), "must be a whole number of at least 1"),
-        (("--keep-alive", "-1"), "must be a number from 0"),
+        (("--keep-alive", "5x"), "must be seconds, or a time such as 5m"),
         (("-m", "nothing"), "unknown model 'nothing'"),
     ],
 )

@@ -84,12 +84,14 @@ def test_what_is_left(form: str, text: str, content: str, calls: list[tuple[str,
         ('{"name": "time", "arguments": ""}', "", ["{}"]),
         ('{"name": "time", "arguments": null, "requestor": "user"}', "", ["{}"]),
         ('{"name": "time", "arguments": {"a": 1}, "index": 0, "done": true}', "", ['{"a": 1}']),
-        ('{"name": "time", "arguments": {}, "why": "Щ"}', '"why": "Щ"}', ["{}"]),
-        ('{"name": "none", "arguments": {}}', "", ["{}"]),
+        ('{"name": "time", "arguments": {}, "why": "It\'s Щ", "is": {"a": [1]}}', "", ["{}"]),
+        ('{"name": "time", "arguments": {a}, "why": "Щ"}', '"why": "Щ"}', ["{a}"]),
+        ('{"name": "time", "arguments": "{a}"}', '{"name": "time", "arguments": "{a}"}', []),
+        ('{"name": "none", "arguments": {}}', '{"name": "none", "arguments": {}}', []),
     ],
 )
 def test_what_is_a_call(call: str, content: str, given: list[str]) -> None:
-    """Its arguments are an object; other keys after them say nothing; any name makes one."""
+    """Its arguments are an object; other keys after them say nothing; no other name makes one."""
     for end in ("", "</tool_call>"):
         reader = reader_of("hermes", ["time"])
         found, calls = pushed(reader, f"<tool_call>{call}{end}", cut=False)

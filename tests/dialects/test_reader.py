@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -82,6 +83,22 @@ def test_published_answers_are_read_however_they_are_cut(form: str, tokens: bool
             assert read(own, whole, cuts)[0] == parts, whole
             count += 1
     assert count >= 40 or form in ("llama3", "pythonic", "llama4_pythonic")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_piece_that_passes_is_the_part_that_it_would_be(form: str) -> None:
+    dialect, kinds = dialect_of(form), Counter[str]()
+    spelling = Spelling(dialect, {mark: at for at, mark in enumerate(dialect.marks)})
+    for whole, *_ in answers(form, "qwen3"):
+        for text, own in ((whole, dialect), (spelling(whole), spelling.dialect(dialect))):
+            reader = Reader(own, tools=TOOLS)
+            for piece in re.findall(r"\s?\S{1,4}|\s", text):
+                kind = reader.passes(piece)
+                found = reader.push(piece)
+                if kind is not None:
+                    assert found == [Part(kind, piece)], (text, piece)
+                    kinds[kind] += 1
+    assert min(kinds["text"], kinds["thinking"]) > 50
 
 
 def test_what_every_form_is_tried_with_is_enough() -> None:

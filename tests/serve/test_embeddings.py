@@ -242,6 +242,30 @@ def test_documents_that_are_none(
     assert message in error["message"] and error["param"] == "documents"
 
 
+def test_a_rank_cuts_no_query(judge: tuple[Served, LLM]) -> None:
+    server, llm = judge
+    least = ranks(server, documents=[" "])["usage"]["prompt_tokens"]
+    long = " ".join(9 * DOCUMENTS)
+    found = ranks(server, documents=[long, "dog"], truncate_prompt_tokens=least + 9)
+    assert found["usage"]["prompt_tokens"] < 2 * least + 18
+    scores = {each["index"]: each["relevance_score"] for each in found["results"]}
+    begun = [long[:at] for at in range(4, 30)]
+    assert scores[0] in llm.rerank("fox?", begun, use_tqdm=False)
+    assert scores[1] == llm.rerank("fox?", ["dog"], use_tqdm=False)[0]
+    body = {"query": "fox?", "documents": [long], "truncate_prompt_tokens": least - 3}
+    error = server.post("/v1/rerank", body).json()["error"]
+    assert "the query is never cut" in error["message"], error
+    assert error["param"] == "truncate_prompt_tokens"
+
+
+def test_a_query_to_embeddings_stays_whole(embeds: Served, llm: LLM) -> None:
+    query = "b c a " * 5
+    cut = ranks(embeds, query=query, documents=["a b c d a b"], truncate_prompt_tokens=3)
+    whole = ranks(embeds, query=query, documents=["a b"])
+    assert cut["usage"] == whole["usage"], "two letters and the token at the end"
+    assert cut["results"][0]["relevance_score"] == whole["results"][0]["relevance_score"]
+
+
 def test_a_rank_by_embeddings(embeds: Served, llm: LLM) -> None:
     scores = llm.rerank("fox?", DOCUMENTS, use_tqdm=False)
     found = ranks(embeds)

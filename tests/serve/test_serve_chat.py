@@ -90,8 +90,9 @@ def test_log_probabilities(server: Served, stream: bool) -> None:
 def test_usage_in_every_chunk(server: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     found = events(server.chat(max_tokens=3, stream=True, stream_options=options))
-    counts = [each["usage"]["completion_tokens"] for each in found[:-1] if "usage" in each]
-    assert counts == sorted(counts) and counts[-1] == 3 and len(counts) >= 3
+    # How many tokens a chunk has depends on how fast the server is.
+    counts = [each["usage"]["completion_tokens"] for each in found[:-1]]
+    assert counts == sorted(counts) and counts[-1] == 3 and len(counts) >= 2
 
 
 def test_token_ids(server: Served) -> None:

@@ -261,6 +261,10 @@ def test_a_budget_of_messages_is_kept_where_it_can_be(family: tuple[str, Served]
     if name == "deepseek_r1":  # whose prompt begins to think
         assert answer.json()["content"][0]["type"] == "thinking"
         assert len(answer.json()["content"]) == 2, "the budget ends it"
+    gone = {"left_out": "thinking.budget_tokens"} if name in ("harmony", "gemma4") else None
+    assert answer.json().get("metadata") == gone
+    asked = server.chat(thinking_token_budget=2, max_tokens=2)
+    assert asked.status_code == (400 if gone else 200), "what does not think keeps it"
 
 
 def test_a_form_begins_where_thinking_ends(family: tuple[str, Served]) -> None:

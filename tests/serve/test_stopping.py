@@ -372,7 +372,7 @@ def test_defaults_of_sampling(tmp_path: Path) -> None:
 
 def test_names() -> None:
     assert Settings(model="smollm2-135m").names == ("smollm2-135m",)
-    assert Settings(model="/a/b.gguf").names == ("/a/b.gguf", "b")
+    assert Settings(model="/a/b.gguf").names == ("b", "/a/b.gguf")
     assert Settings(model="org/name").names == ("org/name", "name")
     assert Settings(model="a", served_names=("x",)).names == ("x",)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
 from suffice.checkpoints.carried import without
+from suffice.checkpoints.formats.gguf_header import read_header
+from suffice.checkpoints.stored_file import StoredFile
 from suffice.errors import InputError, shown
 from suffice.pull import resolve
 from suffice.pull.parts import parts_of
@@ -66,6 +69,29 @@ def configured(model: str) -> Path | None:
 
     found = try_to_load_from_cache(model, "config.json")
     return Path(found).parent if isinstance(found, str) else None
+
+
+def stored(model: str) -> Path | None:
+    """Return the folder or file of a model if it is on this machine: nothing is downloaded."""
+    try:
+        path = Path(resolve(model)).expanduser()
+        return path if path.is_file() else configured(model)
+    except (InputError, OSError, ValueError):
+        return None
+
+
+def family_named(path: Path) -> str:
+    """Return the family that a model's folder or .gguf file names; "" if it names none."""
+    try:
+        if path.is_dir():
+            found = json.loads((path / "config.json").read_bytes()).get("model_type")
+        elif path.suffix == ".gguf":
+            found = read_header(StoredFile(path)).metadata.get("general.architecture")
+        else:
+            return ""
+    except (InputError, OSError, ValueError, AttributeError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def is_quantized(path: Path) -> bool:

@@ -100,18 +100,21 @@ def settings(flags: ServerFlags, model: ModelFlags, names: tuple[str, ...] = ())
     from suffice.pull import resolve
 
     own = dict(flags.own)
+    places = own.get("max_num_seqs", Settings.max_num_seqs)
     model = flags.with_threads(model)
     config = model.config()  # refuses bad options
     for text in flags.limits.allow_attention:
         config.with_attention(text)
     flags.check_tls()
-    path = resolve(model.model)
+    path, options = resolve(model.model), engine_options(model, places)
+    if Path(model.model).expanduser().exists():  # if it goes, it must not be taken for a hub id
+        options["model"] = str(Path(model.model).expanduser().absolute())
     own["api_keys"] = flags.keys()
     own["served_names"] = own.get("served_names") or names
     return Settings(
         **own,
         model=model.model,
-        options=engine_options(model, own.get("max_num_seqs", Settings.max_num_seqs)),
+        options=options,
         limits=flags.limits.read(),
         instances=flags.engines(model.options.threads),
         default_sampling=sampling_defaults(flags.generation_config, path),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from suffice.checkpoints.files import weight_files
 from suffice.cli.flags import engine_flags, flag
 from suffice.cli.options import ModelFlags
 from suffice.engine.options import EngineOptions
@@ -68,8 +69,10 @@ class EachModelFlags(ModelFlags):
 def models_in(folder: Path) -> dict[str, Path]:
     """Return the models of a folder by their names, those of files without .gguf.
 
+    Hidden ones, as downloads leave them, and files whose parts are missing are left out.
+
     Raises:
-        InputError: It cannot be read, or has none.
+        InputError: It cannot be read, has none, or two of one name.
     """
     try:
         entries = sorted(folder.iterdir())
@@ -78,11 +81,26 @@ def models_in(folder: Path) -> dict[str, Path]:
     files = {
         stem_of(each.name): each
         for each in reversed(entries)  # of a file's parts, the first
-        if each.suffix == ".gguf" and each.is_file()
+        if each.suffix == ".gguf" and _is_whole(each)
     }
-    folders = {each.name: each for each in entries if (each / "config.json").is_file()}
+    folders = {
+        each.name: each
+        for each in entries
+        if (each / "config.json").is_file() and not each.name.startswith(".")
+    }
+    if twice := files.keys() & folders.keys():
+        name = min(twice)
+        raise InputError(
+            f"--models-dir {folder}: {files[name].name} and the folder {name} have the name "
+            f"'{name}' in common: rename one"
+        )
     if not (found := {**files, **folders}):
         raise InputError(
             f"--models-dir {folder}: has no .gguf file, and no folder with a config.json"
         )
     return dict(sorted(found.items()))
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file is no rest of a download, and all its parts are there."""
+    return not file.name.startswith(".") and all(part.is_file() for part in weight_files(file))

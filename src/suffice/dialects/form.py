@@ -20,14 +20,14 @@ class Sink(Protocol):
     Attributes:
         stops: Characters that are marks: none of them is in a call's arguments.
         end: The mark that follows a call, if there is one.
-        names: Those of the tools if no other name makes a call; None if any does.
+        names: Those of the tools: no other name makes a call.
         tools: The schema of each tool's parameters, by name.
         begun: Whether a call has begun.
     """
 
     stops: str
     end: str
-    names: frozenset[str] | None
+    names: frozenset[str]
     tools: Mapping[str, Any]
     begun: bool
 
@@ -68,11 +68,6 @@ def attempt(source: Source, reading: Read) -> Read:
     begun = yield from reading
     source.release(back=not begun)
     return begun
-
-
-def allowed(name: str, sink: Sink) -> bool:
-    """Whether a tool of this name may be called."""
-    return sink.names is None or name in sink.names
 
 
 def name_before(source: Source, ends: Marks) -> Generator[None, None, str]:

@@ -7,12 +7,11 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from suffice.dialects.form import Form, Read, Sink, allowed, attempt, name_before, without_halves
+from suffice.dialects.form import Form, Read, Sink, attempt, name_before, without_halves
 from suffice.dialects.source import Source, json_value, marks_of, quoted_text
 
 _IDENTS = ("id", "type", "tool_call_id", "call_id")  # keys of a call that are no argument
 _IDENT = re.compile(r'"[\w\-.:]*"|\d+|null', re.ASCII)
-_PLAIN = re.compile(r'"[\w\-.: ]*"|-?[\d.]+|null|true|false', re.ASCII)
 
 
 @dataclass
@@ -23,6 +22,7 @@ class _Object:
     ident: str = ""
     held: str | None = None  # arguments that precede the name
     begun: bool = False
+    sound: bool = False  # whether the arguments are JSON: then what follows goes with them
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,20 @@ class Json:
         label = yield from self._label(source, sink)
         if label == self.name and own.name is None:
             own.name = yield from _text(source, sink)
-            return bool(own.name) and allowed(str(own.name), sink)
+            return own.name in sink.names
         if label in self.arguments and not own.begun and own.held is None:
             if own.name is not None:
                 return (yield from self._arguments(source, sink, own))
             own.held = yield from _held(source, sink)
             return own.held is not None
         # Of a call that has begun, other keys say nothing that a client could be told.
-        if label not in _IDENTS and not (own.begun and label and label.isascii()):
+        if label not in _IDENTS and not (own.sound and label is not None):
             return False
         parts: list[str] = []
         whole = yield from json_value(source, parts.append, sink.stops)
+        if own.sound:
+            return whole or source.ended
         value = "".join(parts)
-        if own.begun:
-            return whole and _PLAIN.fullmatch(value) is not None
         if label != "type":
             own.ident = _unquoted(value)
         return whole and _IDENT.fullmatch(value) is not None
@@ -133,9 +133,16 @@ class Json:
         own.begun = True
         sink.begin(str(own.name), own.ident)
         sink.add(str(held))
-        if not first or (not held and not (yield from json_value(source, sink.add, sink.stops))):
+        parts = [str(held)]
+
+        def add(text: str) -> None:
+            parts.append(text)
+            sink.add(text)
+
+        if not first or (not held and not (yield from json_value(source, add, sink.stops))):
             return False
         sink.finish()
+        own.sound = _object("".join(parts)) is not None
         return True
 
 
@@ -160,7 +167,7 @@ class Named:
         separators = marks_of(self.separator, "{")
         name = yield from name_before(source, separators)
         found = re.fullmatch(self.pattern, name)
-        if found is None or not allowed(found["name"], sink):
+        if found is None or found["name"] not in sink.names:
             return False
         separated = bool(self.separator) and (yield from source.starts(self.separator))
         following = yield from source.spaces()
@@ -234,4 +241,7 @@ def _object(text: str) -> str | None:
     """
     own = _unquoted(text).strip()
     own = "{}" if own in ("", "null") else own
-    return own if own.startswith("{") and own.endswith("}") else None
+    try:
+        return own if isinstance(json.loads(own, strict=False), dict) else None
+    except (ValueError, RecursionError):
+        return None

@@ -13,7 +13,6 @@ from suffice.dialects.form import (
     NAME,
     Read,
     Sink,
-    allowed,
     attempt,
     escaped,
     name_before,
@@ -54,7 +53,7 @@ class Tagged:
         ends = marks_of(self.name_end, self.key, sink.end)
         yield from source.spaces()
         name = (yield from name_before(source, ends)).strip()
-        if not NAME.fullmatch(name) or not allowed(name, sink):
+        if not NAME.fullmatch(name) or name not in sink.names:
             return False
         if not (yield from source.upcoming()) and source.cut:
             return False  # the name may go on
@@ -139,7 +138,7 @@ class Pythonic:
 
     def _call(self, source: Source, sink: Sink) -> Read:
         name = (yield from name_before(source, marks_of("("))).strip()
-        if not NAME.fullmatch(name) or not allowed(name, sink):
+        if not NAME.fullmatch(name) or name not in sink.names:
             return False
         if not (yield from source.starts("(")):
             return False
@@ -187,7 +186,7 @@ class Braced:
         if not (yield from source.starts(self.before)):
             return False
         name = (yield from name_before(source, marks_of("{"))).strip()
-        if not NAME.fullmatch(name) or not allowed(name, sink):
+        if not NAME.fullmatch(name) or name not in sink.names:
             return False
         if (yield from source.upcoming()) != "{":
             return False

@@ -77,6 +77,8 @@ class Reader:
         self._several = several
         self._spaces = ""  # held until it is known whether a mark follows
         self._skips = False  # white space, since a mark came before
+        # What takes the text now, and as which kind, where it becomes a part as it comes.
+        self._prose_now: tuple[Callable[[str], None] | None, Kind] = None, "text"
         self._coming = ""  # the tool that a message is to, before its arguments
         self._calls_now = self._filled = False  # whether a message is a call, and has arguments
         self._rest = ""  # what is neither thinking nor a call, if one must be made
@@ -86,6 +88,17 @@ class Reader:
         self.thinks = self._opened = opened or always
         self._steps = self._channels() if dialect.channels else self._answer()
         self._over = False
+
+    def passes(self, text: str) -> Kind | None:
+        """Return the kind of a piece that is a part as it stands, as most are, or None.
+
+        Such a piece changes nothing of the reader, and `push` would return that part.
+        """
+        passing, (take, kind) = self._source.passing, self._prose_now
+        if passing is None or passing[1] is not take or self._spaces or self._skips:
+            return None
+        whole = text and not text[-1].isspace() and passing[0].search(text) is None
+        return kind if whole else None
 
     def push(self, text: str, *, last: bool = False, cut: bool = False) -> list[Part]:
         """Return the parts that have become certain.
@@ -163,6 +176,8 @@ class Reader:
             if kept:
                 self._put(kind, kept)
 
+        if kind != "text" or not self._obliged:
+            self._prose_now = take, kind
         return take
 
     def _marked(self) -> None:
@@ -225,12 +240,12 @@ class Reader:
             if self.calls and calls.between and first == calls.between:
                 self._source.at += 1
                 first = yield from self._source.spaces()
-            if not first or first not in calls.form.first or not (yield from self._call(bare=True)):
+            if not first or first not in calls.form.first or not (yield from self._call()):
                 self._source.release(back=True)
                 return
             self._source.release()
 
-    def _call(self, *, bare: bool = False) -> Generator[None, None, bool]:
+    def _call(self) -> Generator[None, None, bool]:
         """Read a call, or several that stand together; return whether there was one.
 
         If there was none, reading goes on where it has begun.
@@ -240,7 +255,7 @@ class Reader:
         if self._source.tired:
             return False
         self._source.hold()
-        sink = _Sink(self, calls.end, bare=bare)
+        sink = _Sink(self, calls.end)
         yield from calls.form.read(self._source, sink)
         self._source.release(back=not sink.begun)
         if sink.begun:
@@ -308,14 +323,22 @@ class Reader:
 
     def _body(self, channel: str, to: str) -> Callable[[str], None]:
         """Return what takes a message's text."""
-        if to and self._tools is not None:
-            self._coming = to.removeprefix("functions.") or to
+        name = to.removeprefix("functions.")
+        if self._tools is not None and name in self._tools:
+            self._coming = name
             return self._arguments
+        if to and self._tools is not None:
+            self._put("thinking", f"{to} ")
         kind: Kind = "thinking" if channel == "analysis" or to else "text"
         self.thinks = kind == "thinking"
         if self._obliged and kind == "text":
             return lambda text: None
-        return lambda text: self._put(kind, text)
+
+        def take(text: str) -> None:
+            self._put(kind, text)
+
+        self._prose_now = take, kind
+        return take
 
     def _arguments(self, text: str) -> None:
         """Take a part of a message to a tool; one that is no JSON object is no call."""
@@ -353,11 +376,11 @@ def _is_header(*parts: str) -> bool:
 class _Sink:
     """Takes the calls of a reader."""
 
-    def __init__(self, reader: Reader, end: str, *, bare: bool) -> None:
+    def __init__(self, reader: Reader, end: str) -> None:
         self._reader = reader
         self.end = end
         self.tools: Mapping[str, Any] = reader._tools or {}
-        self.names = frozenset(self.tools) if bare else None
+        self.names = frozenset(self.tools)
         self.stops = _SIGNS
         self.begun = False
 

@@ -25,6 +25,9 @@ DTYPES = ("auto", "float32", "bfloat16")
 _LLAMA_CPP = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # its names of types
 _MOST = 2**63 - 1  # of whole numbers
 _UNITS = ("", "K", "M", "G", "T")
+_PART_OF_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_CENTURY = 100 * 366 * 86_400.0  # seconds
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 
 Parser = Callable[[str, Any], Any]
@@ -123,6 +126,21 @@ def size(name: str, value: Any) -> int | None:
     if found >= 2**64:
         raise OptionError(name, value, "must be less than 2^64 bytes", "; None sets no limit")
     return found
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a time such as 300, "5m" or "1h30m" in seconds; less than 0 is for ever.
+
+    What is longer than a century is for ever, too.
+    """
+    text = str(value).strip()
+    sign, text = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
+    text = f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text
+    if isinstance(value, bool) or not text or _PART_OF_TIME.sub("", text):
+        raise OptionError(name, value, "must be seconds, or a time such as 5m")
+    parts = _PART_OF_TIME.findall(text)
+    found = sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return found if found < _CENTURY else -1.0
 
 
 def yes_or_no(name: str, value: Any) -> bool:

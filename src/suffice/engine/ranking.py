@@ -1,7 +1,8 @@
 """How relevant texts are to a query, by a model that says yes or no, or by embeddings.
 
-A way to rank has `prompts`, `special` (whether they get the tokens that the model expects around a
-text), the `reading` of them, and `scores` of what was read.
+A way to rank has `prompts` (those of a query alone, `before`, and the `prompt` of each document),
+`special` (whether they get the tokens that the model expects around a text), the
+`reading` of them, and `scores` of what was read.
 
 Source: the published form of Qwen3-Reranker, whose score is the probability of "yes" among the two.
 A model whose chat template has the roles `query` and `document` has its own form, as in
@@ -52,10 +53,15 @@ class ByWord:
             raise InputError("the model cannot rank: it has no chat template to ask it by")
 
     def prompts(self, query: str, documents: list[str]) -> list[str]:
-        """Return a prompt for each document, with its special tokens."""
-        return [self._prompt(query, document) for document in documents]
+        """Return a prompt for each document."""
+        return [self.prompt(query, document) for document in documents]
 
-    def _prompt(self, query: str, document: str) -> str:
+    def before(self, query: str) -> list[str]:
+        """Return no prompt: the query is in those of documents."""
+        return []
+
+    def prompt(self, query: str, document: str) -> str:
+        """Return the prompt for a document, with its special tokens."""
         template = str(self._tokenizer.chat_template).replace('"', "'")
         if all(role in template for role in _ROLES):
             asked = [] if self._instruction is None else [("system", self._instruction)]
@@ -96,7 +102,15 @@ class ByEmbedding:
 
     def prompts(self, query: str, documents: list[str]) -> list[str]:
         """Return the query and the documents, each with what stands before it."""
-        return [self._query + query, *(self._documents + document for document in documents)]
+        return [*self.before(query), *(self.prompt(query, document) for document in documents)]
+
+    def before(self, query: str) -> list[str]:
+        """Return the prompt of the query."""
+        return [self._query + query]
+
+    def prompt(self, query: str, document: str) -> str:
+        """Return the prompt for a document, which does not depend on the query."""
+        return self._documents + document
 
     def scores(self, read: list[NDArray[np.float32]]) -> list[float]:
         """Return the cosine of the first vector and each other."""

@@ -19,10 +19,13 @@ from suffice import __version__
 from suffice.serve import plain
 from suffice.serve.errors import OLLAMA, Problem, path_of
 from suffice.serve.http.bodies import stopping
+from suffice.serve.http.chance import drawn
+from suffice.serve.http.front import Front
 from suffice.serve.http.guard import Guard, note, sent_key
 from suffice.serve.http.loading import LoadingStream
 from suffice.serve.http.models import Models
-from suffice.serve.interfaces import cards
+from suffice.serve.http.turns import TURN, Turn
+from suffice.serve.interfaces import cards, early, ollama_request
 from suffice.serve.page import FILES, browser
 from suffice.serve.posted import POSTED, Route
 
@@ -57,9 +60,7 @@ def build(models: Models) -> ASGIApp:
     )
     posts = {}
     for path, route, kind, text in POSTED:
-        # Streams with comments, which Ollama's have no place for.
-        streams = "stream" in kind.model_fields and not path.startswith(OLLAMA)
-        posts[path] = _handler(models, path, route, streams=streams)
+        posts[path] = _handler(models, path, route, kind)
         _describe(app, path, posts[path], kind, text)
     for path, change, text in _CHANGES:
         posts[path] = _changer(models, change)
@@ -173,8 +174,11 @@ class Posts:
             await _broken(request, error)(scope, receive, send)
 
 
-def _handler(models: Models, path: str, route: Route, *, streams: bool) -> Handle:
+def _handler(models: Models, path: str, route: Route, kind: type[BaseModel]) -> Handle:
     """Return what answers a request with a JSON body, which it reads itself."""
+    of_ollama = path.startswith(OLLAMA)
+    # Streams with comments, which Ollama's have no place for.
+    streams = "stream" in kind.model_fields and not of_ollama
 
     async def handle(request: Request) -> Response:
         _check_form(request)
@@ -182,17 +186,29 @@ def _handler(models: Models, path: str, route: Route, *, streams: bool) -> Handl
             raise stopping()
         raw, key = await request.body(), sent_key(request)
         asked = _asked(raw) if models.lazy else _Asked()
-        of_ollama = path.startswith(OLLAMA)
         name = asked.name if of_ollama and asked.model is None else asked.model
         served = models.find(name, tagged=of_ollama)
-        if path in _OF_FILES:
-            return await route(served.front, request, raw, key)
-        if asked.stream is True and streams and served.state != "loaded":
-            name, every = served.names[0], models.settings.keep_alive_seconds
-            using = models.using(served)
-            return LoadingStream(name, using, lambda front: route(front, request, raw, key), every)
-        async with models.using(served) as front:
+
+        async def answer(front: Front) -> Response:
             return await route(front, request, raw, key)
+
+        if path in _OF_FILES:
+            return await answer(served.front)
+        if served.state == "loaded":
+            async with models.using(served) as front:
+                return await answer(front)
+        body = early.checked(path, kind, served.front, raw)
+        if ollama_request.unloads(body):
+            return await answer(served.front)
+        ident = getattr(body, "request_id", None) or f"req-{drawn(12).hex()}"
+        turn = Turn(ident, key, request.receive)
+        TURN.set(turn)
+        using = models.using(served, turn)
+        if streams and asked.stream is True:
+            every = models.settings.keep_alive_seconds
+            return LoadingStream(served.names[0], using, answer, every, ident)
+        async with using as front:
+            return await answer(front)
 
     return handle
 

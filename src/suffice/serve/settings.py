@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from suffice.engine.option_values import named_folders, size, whole
+from suffice.engine.option_values import named_folders, seconds, size, whole
 from suffice.errors import InputError, OptionError
 from suffice.flags import Fault, flag, offered
 
@@ -45,6 +45,14 @@ def _seconds(value: float) -> str | None:
 def _positive(value: float | None) -> str | None:
     sound = value is None or 0 < value <= _MOST
     return None if sound else f"must be a number above 0, at most {_MOST}"
+
+
+def _time(value: str) -> str | None:
+    try:
+        seconds("", value)
+    except OptionError as error:
+        return error.must
+    return None
 
 
 def _optional(fault: Fault) -> Fault:
@@ -178,12 +186,12 @@ class Settings:
         "for.",
         _optional(_whole(1)),
     )
-    keep_alive: float | None = _server(
+    keep_alive: str | None = _server(
         None,
         "--keep-alive",
-        "Seconds after its last request that a model stays loaded; default: until another needs "
-        "its place.",
-        _optional(_seconds),
+        "How long after its last request a model stays loaded, in seconds or such as 10m and 24h; "
+        "default, and below 0: until another needs its place.",
+        _optional(_time),
     )
     store: bool = _server(
         True,
@@ -288,12 +296,26 @@ class Settings:
         return given
 
     @cached_property
+    def kept_seconds(self) -> float | None:
+        """How long models stay loaded after their last requests; None: see `keep_alive`."""
+        return None if self.keep_alive is None else seconds("keep_alive", self.keep_alive)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names under which the model is served; answers have the first."""
+        """The names under which the model is served; answers have the first.
+
+        A file or folder has its short name first, a model of a hub its whole one.
+        """
         if self.served_names:
             return self.served_names
         short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
-        return tuple(dict.fromkeys((self.model, short))) if short else (self.model,)
+        both = (short, self.model) if self._is_path else (self.model, short)
+        return tuple(dict.fromkeys(filter(None, both)))
+
+    @property
+    def _is_path(self) -> bool:
+        paths = (self.model, str(self.options.get("model", "")))
+        return self.model.endswith(".gguf") or any(Path(each).is_absolute() for each in paths)
 
     @cached_property
     def adapters(self) -> tuple[str, ...]:

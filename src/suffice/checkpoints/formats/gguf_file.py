@@ -152,7 +152,8 @@ def _other_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     """Return the other files of a file that says that it is split.
 
     Raises:
-        InputError: It is not the first of them, or has no name from which theirs follow.
+        InputError: It is not the first of them, has no name from which theirs follow, or some are
+            missing.
     """
     count = metadata.get("split.count") or 1
     if count == 1:
@@ -165,7 +166,10 @@ def _other_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
         )
     if path.name != names[0]:
         raise InputError(f"{path} is a part of a split GGUF file: give its first, {names[0]}")
-    return [path.with_name(name) for name in names[1:]]
+    others = [path.with_name(name) for name in names[1:]]
+    if missing := [each.name for each in others if not each.exists()]:
+        raise InputError(f"{path} is split into {count} parts; missing: {', '.join(missing[:9])}")
+    return others
 
 
 def _check_part(

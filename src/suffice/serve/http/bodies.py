@@ -129,6 +129,17 @@ class Body:
         self.ended = message["type"] != "http.request" or not message.get("more_body", False)
 
 
+async def left(receive: Receive) -> None:
+    """Return when a client whose request has come leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def cancelled() -> Problem:
+    """Return the error of requests that were ended by their ids."""
+    return Problem("cancelled", "the request was cancelled")
+
+
 def stopping() -> Problem:
     """Return the error of requests that come too late."""
     return Problem("draining", "the server is shutting down", wait=5.0)

@@ -17,10 +17,11 @@ from suffice.errors import InputError, nearest
 from suffice.paths import cache_dir
 from suffice.pull import resolve
 from suffice.serve.errors import Problem
-from suffice.serve.http.bodies import stopping
+from suffice.serve.http.bodies import cancelled, stopping
 from suffice.serve.http.chance import drawn
 from suffice.serve.http.stored import Responses
 from suffice.serve.http.text import Text
+from suffice.serve.http.turns import TURN
 from suffice.serve.processes import wire
 from suffice.serve.processes.fleet import Fleet
 from suffice.serve.processes.live import Live
@@ -37,6 +38,7 @@ class Job:
     """One HTTP request and its tickets.
 
     Attributes:
+        waited: Seconds until its model was loaded.
         writing_since: When the write began that the client has not taken yet.
         copies: How often each sample is shown; greedy samples are generated once.
         gone: Whether its client left, or reads nothing; `task` has been cancelled.
@@ -47,6 +49,7 @@ class Job:
     mailbox: Mailbox = field(default_factory=Mailbox)
     created: float = field(default_factory=time.monotonic)
     stamp: int = field(default_factory=lambda: int(time.time()))
+    waited: float = 0.0
     writing_since: float | None = None
     task: asyncio.Task[Any] | None = None
     copies: int = 1
@@ -189,11 +192,12 @@ class Front:
             Problem: The queue is full, or the key has too many requests.
         """
         self._admit(key)
-        ident = asked or f"{prefix}-{drawn(12).hex()}"
+        turn = TURN.get()  # whose id its client may have been told
+        ident = asked or (turn and turn.ident) or f"{prefix}-{drawn(12).hex()}"
         if ident in self.jobs:
             message = f"request_id '{ident}' is in use"
             raise Problem("invalid_value", message, param="request_id")
-        job = Job(ident, key)
+        job = Job(ident, key, waited=turn.seconds if turn else 0.0)
         self.jobs[ident] = job
         self._keys[key] += 1
         try:
@@ -260,10 +264,14 @@ class Front:
     def cancel(self, ident: str, key: str = "") -> bool:
         """End a request by its id; return whether there was one of this API key."""
         job = self.jobs.get(ident)
-        if job is None or (self.settings.api_keys and job.key != key):
+        if job is None or not self.same(job.key, key):
             return False
-        self._fail(job, Problem("cancelled", "the request was cancelled"))
+        self._fail(job, cancelled())
         return True
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two API keys are the same, where there are any."""
+        return not self.settings.api_keys or key == other
 
     def _fail(self, job: Job, problem: Problem) -> None:
         """End the work of a request; its route writes the error, after what has come already."""

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from suffice.serve.errors import Problem, error_event
 from suffice.serve.http.front import Front
-from suffice.serve.http.stream import BODY, HEADERS
+from suffice.serve.http.stream import BODY, HEADERS, last_event
 
 PATIENCE = 2.0  # seconds that a load may take before the stream begins, and its status with it
 
@@ -30,10 +30,15 @@ class LoadingStream(Response):
         using: AbstractAsyncContextManager[Front],
         answer: Callable[[Front], Awaitable[Response]],
         every: float,
+        ident: str,
     ) -> None:
-        """Wait for the model called `name`, and say so again after `every` seconds."""
+        """Wait for the model called `name`, and say so again after `every` seconds.
+
+        `ident` is the request's id.
+        """
         self._comment = f": {name} is being loaded\n\n".encode()
         self._using, self._answer, self._every = using, answer, every
+        self._head = {**HEADERS, "x-request-id": ident}
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,7 +48,7 @@ class LoadingStream(Response):
         async def tell() -> None:
             nonlocal told
             await asyncio.sleep(PATIENCE)
-            raw = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            raw = [(name.encode(), value.encode()) for name, value in self._head.items()]
             told = True
             await send({"type": "http.response.start", "status": 200, "headers": raw})
             while True:
@@ -59,7 +64,8 @@ class LoadingStream(Response):
             elif message["type"] == "http.response.start":
                 refused = message["status"] != 200
             elif refused:
-                await send({**message, "body": error_event(scope, message["body"])})
+                end = error_event(scope, message["body"]) + last_event(scope)
+                await send({**message, "body": end})
             else:
                 await send(message)
 
@@ -73,7 +79,8 @@ class LoadingStream(Response):
             await _end(telling)
             if not told:
                 raise
-            await send({"type": BODY, "body": problem.event(scope), "more_body": False})
+            end = problem.event(scope) + last_event(scope)
+            await send({"type": BODY, "body": end, "more_body": False})
         finally:
             telling.cancel()
 

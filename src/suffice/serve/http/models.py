@@ -17,10 +17,11 @@ from typing import Any
 
 from suffice.errors import InputError, nearest
 from suffice.serve.errors import Problem
-from suffice.serve.http.bodies import Bodies, stopping
+from suffice.serve.http.bodies import Bodies, cancelled, stopping
 from suffice.serve.http.front import FleetOf, Front
 from suffice.serve.http.served import Served
 from suffice.serve.http.text import Text
+from suffice.serve.http.turns import Turn
 from suffice.serve.processes.cores import Leases, lease
 from suffice.serve.processes.life import room_for
 from suffice.serve.processes.local_fleet import LocalFleet
@@ -29,7 +30,7 @@ from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 LOOK_SECONDS = 0.5  # between two looks for models that have been idle for long
-MOST_STARTS = 3  # of an engine that dies while it loads
+MOST_STARTS = 10  # of an engine that dies while it loads, while requests wait for it
 LATEST = ":latest"  # ends a name without another version, in Ollama's API
 
 
@@ -169,21 +170,29 @@ class Models:
 
     def cancel(self, ident: str, key: str) -> bool:
         """End a request by its id; return whether there was one of this API key."""
+        for each in self.served:
+            if (turn := each.waits(ident, key)) is not None:
+                turn.over.set_exception(cancelled())
+                self._forget(each, turn)
+                return True
         return any(each.front.cancel(ident, key) for each in self.served)
 
     # -- Their use -----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def using(self, served: Served) -> AsyncIterator[Front]:
+    async def using(self, served: Served, turn: Turn | None = None) -> AsyncIterator[Front]:
         """Yield a model's front once the model is loaded, and keep it loaded meanwhile.
 
+        `turn` is whose turn it is then.
+
         Raises:
-            Problem: It cannot be loaded, too many wait for it, or the server stops.
+            Problem: It cannot be loaded, too many wait for it, the client leaves, or the server
+                stops.
         """
         if served.state == "loaded":
             served.users += 1
         else:
-            await self._wait(served)
+            await self._wait(served, turn or Turn())
         try:
             yield served.front
         finally:
@@ -193,36 +202,36 @@ class Models:
         served.users -= 1
         served.note()
 
-    async def _wait(self, served: Served) -> None:
+    async def _wait(self, served: Served, turn: Turn) -> None:
         """Wait until a model is loaded; it counts as used from then on."""
         if self._draining:
             raise stopping()
         if len(served.waiting) >= self.settings.max_queue:
             message = f"{len(served.waiting)} requests wait for this model to be loaded already"
             raise Problem("queue_full", message, wait=5.0)
-        turn, limit = self.want(served), self.settings.request_seconds
+        self.want(served, turn)
         try:
-            await asyncio.wait({turn}, timeout=limit)
-        except asyncio.CancelledError:  # its client has left
-            if not turn.done():
-                served.waiting.remove(turn)
-            elif turn.exception() is None:
+            await turn.end(self.settings.request_seconds)
+        except BaseException:
+            if not turn.over.done():
+                self._forget(served, turn)
+            elif turn.over.exception() is None:
                 self._leave(served)
             raise
-        if not turn.done():
-            served.waiting.remove(turn)
-            raise Problem("deadline", f"the request took longer than {limit:g} seconds")
-        turn.result()
 
-    def want(self, served: Served) -> asyncio.Future[None]:
-        """Have a model loaded; the future is done when it is, and in use."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _forget(self, served: Served, turn: Turn) -> None:
+        """End a wait: a model that leaves for it alone may stay."""
+        served.waiting.remove(turn)
+        for each in self.served:
+            each.look()
+
+    def want(self, served: Served, turn: Turn) -> None:
+        """Have a model loaded; the turn is over when it is, and in use."""
         served.waiting.append(turn)
         if served not in self._queue:
             self._queue.append(served)
             if len(self._queue) == 1:
                 self._run(self._load_wanted())
-        return turn
 
     async def _load_wanted(self) -> None:
         """Load the models that are wanted, one after the other."""
@@ -230,8 +239,7 @@ class Models:
             served = self._queue[0]
             async with self._changing:
                 try:
-                    if served.waiting and served.state != "loaded":
-                        await self._make_room(served)
+                    if served.state != "loaded" and await self._make_room(served):
                         await self._load(served)
                 except Problem as problem:
                     LOG.error("%s: %s", served.names[0], problem.message)
@@ -244,14 +252,19 @@ class Models:
         """Let the requests that wait for a model go on: it is loaded, and all of them use it."""
         for turn in served.waiting:
             served.users += 1
-            turn.set_result(None)
+            turn.over.set_result(None)
         served.waiting.clear()
 
-    async def _make_room(self, served: Served) -> None:
-        """Unload the models that were used least recently until another one fits."""
-        while not self._fits(served):
+    async def _make_room(self, served: Served) -> bool:
+        """Unload the models that were used least recently until another one fits.
+
+        Returns False if nobody waits for that one any more.
+        """
+        while served.waiting and not self._fits(served):
             there = [each for each in self.served if each.state == "loaded"]
-            await self._unload(min(there, key=lambda each: (not each.idle, each.used)))
+            least = min(there, key=lambda each: (not each.idle, each.used))
+            await self._unload(least, lambda: served.waiting)
+        return bool(served.waiting)
 
     def _fits(self, served: Served) -> bool:
         there = sum(each.state == "loaded" for each in self.served)
@@ -261,22 +274,25 @@ class Models:
         return room_for(served.size())
 
     async def _load(self, served: Served) -> None:
-        """Load a model; an engine that dies meanwhile is started again.
+        """Load a model; an engine that dies meanwhile is started again, while requests wait.
 
         Raises:
             Problem: It cannot be loaded.
         """
-        name = served.names[0]
+        name, tries = served.names[0], 0
         served.state, served.front.draining = "loading", self._draining
+        served.front.keep_seconds = None
         LOG.warning("%s is being loaded", name)
         try:
-            for tries in range(1, MOST_STARTS + 1):
+            while True:
+                tries += 1
                 try:
                     await served.front.start()
                     break
-                except Problem:
-                    if tries == MOST_STARTS:
-                        raise
+                except Problem as problem:
+                    if tries == MOST_STARTS or not served.waiting:
+                        message = f"the engine of {name} died at each of {tries} starts"
+                        raise Problem(problem.code, message) from None
                     await served.front.close()
             served.state, served.fault = "loaded", None
         except InputError as error:
@@ -286,16 +302,22 @@ class Models:
                 served.state = "unloaded"
                 await served.front.close()
 
-    async def _unload(self, served: Served) -> None:
-        """End a model's engine, once its requests have ended; later ones wait for its return."""
+    async def _unload(self, served: Served, wanted: Callable[[], object] = lambda: True) -> None:
+        """End a model's engine, once its requests have ended; later ones wait for its return.
+
+        The model stays if its end is not `wanted` any more by then.
+        """
         served.state = "leaving"
         try:
-            await served.emptied()
+            if not await served.emptied(wanted):
+                served.state = "loaded"
+                self._admit(served)
+                return
             LOG.warning("%s is unloaded", served.names[0])
             await served.front.close()
         finally:
-            served.state = "unloaded"
-            served.front.keep_seconds = None
+            if served.state == "leaving":
+                served.state = "unloaded"
 
     async def _watch(self) -> None:
         """Unload models that have been idle for as long as they may be."""
@@ -308,7 +330,7 @@ class Models:
                             await self._unload(served)
 
     def _is_old(self, served: Served) -> bool:
-        left = served.left(self.settings.keep_alive)
+        left = served.left(self.settings.kept_seconds)
         return served.state == "loaded" and served.idle and left is not None and left <= 0
 
     async def drop(self, served: Served) -> None:

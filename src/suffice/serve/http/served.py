@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from suffice.checkpoints.files import locate
@@ -12,6 +13,7 @@ from suffice.errors import InputError
 from suffice.pull import resolve
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
+from suffice.serve.http.turns import Turn
 from suffice.serve.processes.local_fleet import files_of
 
 State = Literal["unloaded", "loading", "loaded", "leaving"]
@@ -33,7 +35,7 @@ class Served:
         self.users = 0
         self.used = time.monotonic()
         self.fault: str | None = None
-        self.waiting: list[asyncio.Future[None]] = []
+        self.waiting: list[Turn] = []
         self._emptied = asyncio.Event()
         front.emptied = self.note
 
@@ -41,6 +43,12 @@ class Served:
     def names(self) -> tuple[str, ...]:
         """All names that requests may give."""
         return (*self.front.settings.names, *self.front.settings.adapters)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The names in lists of models: without a path that another name is made of."""
+        settings = self.front.settings
+        return (*(settings.served_names or settings.names[:1]), *settings.adapters)
 
     @property
     def idle(self) -> bool:
@@ -53,11 +61,16 @@ class Served:
         if self.idle:
             self._emptied.set()
 
-    async def emptied(self) -> None:
-        """Wait until no request uses it."""
-        while not self.idle:
+    async def emptied(self, wanted: Callable[[], object]) -> bool:
+        """Wait until no request uses it; return False if that is not `wanted` any more."""
+        while not self.idle and wanted():
             self._emptied.clear()
             await self._emptied.wait()
+        return bool(wanted())
+
+    def look(self) -> None:
+        """Have `emptied` look again."""
+        self._emptied.set()
 
     def left(self, usual: float | None) -> float | None:
         """Return the seconds for which it stays loaded, if no request comes; None: any number.
@@ -73,9 +86,15 @@ class Served:
     def refuse(self, problem: Problem) -> None:
         """End the waits for it."""
         for turn in self.waiting:
-            turn.set_exception(problem)
-            turn.exception()  # a wait that its client has left needs no line in the log
+            turn.over.set_exception(problem)
+            turn.over.exception()  # a wait that its client has left needs no line in the log
         self.waiting.clear()
+
+    def waits(self, ident: str, key: str) -> Turn | None:
+        """Return the wait of a request of this id and API key; None if there is none."""
+        same = self.front.same
+        found = (each for each in self.waiting if each.ident == ident and same(each.key, key))
+        return next(found, None)
 
     def size(self) -> int:
         """Return the bytes of its weights; of its files, if it was never loaded."""

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from suffice.engine.work import Delta
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, path_of
+from suffice.serve.http.bodies import left
 from suffice.serve.http.front import Front, Job
 from suffice.serve.http.guard import DIRECT
 from suffice.serve.processes.pending import Ticket
@@ -27,6 +28,11 @@ HEADERS = {
     "x-accel-buffering": "no",  # or nginx holds the stream back
 }
 _encode = msgspec.json.encode
+
+
+def last_event(scope: Scope) -> bytes:
+    """Return the event that ends every stream of the API that a request is of, if one does."""
+    return DONE if path_of(scope) in ("/v1/chat/completions", "/v1/completions") else b""
 
 
 def event(body: Any, name: str | None = None) -> bytes:
@@ -193,8 +199,5 @@ def begun(work: Awaitable[None]) -> Coroutine[Any, Any, None] | None:
 
 async def cancel_on_disconnect(job: Job, receive: Receive) -> None:
     """End a request's work when its client leaves."""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            break
+    await left(receive)
     job.abandon()

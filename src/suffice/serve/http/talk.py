@@ -27,8 +27,7 @@ def talk_of(
         InputError: A message has another form, or a role that neither OpenAI's API nor the
             chat template knows: many templates would drop it without a word.
     """
-    named = [_with_objects(f"messages[{at}]", each) for at, each in enumerate(messages)]
-    found = conversation(named)
+    found = shaped(messages)
     source = template if isinstance(template, str) else " ".join((template or {}).values())
     for at, message in enumerate(found):
         role = message["role"]
@@ -43,6 +42,17 @@ def talk_of(
                 f"{', '.join(ROLES)}"
             )
     return found
+
+
+def shaped(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with contents as text and the arguments of their calls as objects.
+
+    Raises:
+        InputError: A message has another form.
+    """
+    return conversation(
+        [_with_objects(f"messages[{at}]", each) for at, each in enumerate(messages)]
+    )
 
 
 def _with_objects(where: str, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -227,17 +227,15 @@ class Reply:
         if delta.is_progress:
             return progress
         sample = self._sample(ticket, delta.sample)
-        if not self._plain:
+        if self._plain:
+            found = self._piece(sample, delta, index)
+            sample.characters += len(delta.text)
+        elif self.top is None and (kind := sample.passes(delta)) is not None:
+            written = self._frames.text if kind == "text" else self._frames.thought
+            found = written(index, delta.text)
+        else:
             parts = self.take(ticket, delta)
-            if self.top is None and len(parts) == 1 and self.chat:
-                ((kind, text, *_),) = parts
-                if kind == "text":
-                    return progress + self._frames.text(index, text)
-                if kind == "thinking":
-                    return progress + self._frames.thought(index, text)
-            return progress + b"".join(self._full(self._frames, sample, index, parts))
-        found = self._piece(sample, delta, index)
-        sample.characters += len(delta.text)
+            found = b"".join(self._full(self._frames, sample, index, parts))
         return progress + found
 
     def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:
@@ -279,7 +277,7 @@ class Reply:
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
             delta = {"role": "assistant", "content": ""}
-            return [frames.choice(self._choice(index, delta=delta))]
+            return [frames.choice(self._choice(index, delta=delta), self._more())]
         if not self.before:
             return []
         return [frames.text(index, self._before(index).text, self._echoed(index))]
@@ -351,7 +349,7 @@ class Reply:
         choice = self._choice(index, **self._nothing)
         choice |= {"finish_reason": sample.reason, "stop_reason": delta.stop_reason}
         whole = all(each.final is not None for each in self.job.tickets)
-        return frames.choice(choice, costs(self.job) if whole else None)
+        return frames.choice(choice, self._more() | (costs(self.job) if whole else {}))
 
 
 def indexes(job: Job, ticket: Ticket, sample: int) -> range:

@@ -49,12 +49,12 @@ def _status(served: Served) -> dict[str, Any]:
 
 
 def listed(models: Models) -> Response:
-    """Return a card for each name of each model, and for each adapter.
+    """Return a card for each model, or each of its aliases, and for each adapter.
 
     Codex reads `models`. An entry there would replace the instructions that it gives to models it
     does not know; without the list it takes the answer for damaged.
     """
-    cards = [_card(each, name) for each in models.served for name in each.names]
+    cards = [_card(each, name) for each in models.served for name in each.listed]
     return JSONResponse({"object": "list", "data": cards, "models": []})
 
 

@@ -79,7 +79,7 @@ async def prepared(
     speech = front.text.speech
     check_chat(body)
     check_hidden(body, speech)
-    tools = _tools(body)
+    tools = tools_of(body)
     with front.job(prefix, key, body.request_id) as job:
         found = await _prompt(front, body, tools, room(front, body, "messages"))
         prompt = fitted(front, found.tokens, body, "messages")
@@ -100,7 +100,7 @@ async def prepared(
         own |= {"grammar": bound.grammar, "keeps": keeps}
         if speech.thinks or tools.used:
             own["marked_token_ids"] = speech.marked(calls=tools.used)
-        if budget_if_possible and not speech.can_limit(opened=found.thinking):
+        if budget_if_possible and speech.thinks and not speech.can_limit(opened=found.thinking):
             body.thinking_token_budget = None
         holds = bound.grammar is not None
         thinking = thinking_of(speech, body, opened=found.thinking, grammar=holds)
@@ -128,10 +128,15 @@ async def counted(front: Front, body: Chat) -> int:
     """
     front.check_model(body.model)
     apart = Room(front.facts.max_model_len, "messages", apart=True)
-    return len((await _prompt(front, body, _tools(body), apart)).tokens)
+    return len((await _prompt(front, body, tools_of(body), apart)).tokens)
 
 
-def _tools(body: Chat) -> Tools:
+def tools_of(body: Chat) -> Tools:
+    """Return a request's tools.
+
+    Raises:
+        Problem: They have another form.
+    """
     return Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
 
 
@@ -181,10 +186,12 @@ def facts_of(body: Chat, tools: Tools) -> dict[str, Any]:
 def thinking_of(speech: Speech, body: Chat, *, opened: bool, grammar: bool) -> Thinking | None:
     """Return what the engine has to know of an answer's thinking; None if it is of no concern.
 
+    A model that does not think keeps every budget.
+
     Raises:
         Problem: The model's thinking can have no budget.
     """
-    budget = body.thinking_token_budget
+    budget = body.thinking_token_budget if speech.thinks else None
     try:
         found = speech.limits(opened=opened, budget=budget, grammar=grammar)
     except InputError as error:

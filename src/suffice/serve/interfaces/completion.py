@@ -12,7 +12,8 @@ from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
 from suffice.serve.interfaces.answer import Reply
 from suffice.serve.interfaces.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
-from suffice.serve.interfaces.grammar import Structured, check
+from suffice.serve.interfaces.grammar import Structured
+from suffice.serve.interfaces.grammar import check as check_grammar
 from suffice.serve.interfaces.logprobs import Echo
 from suffice.serve.interfaces.requests import check_whole, fitted, room, works
 from suffice.text.infill import Infill
@@ -68,6 +69,18 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     return await reply.response(request)
 
 
+def check(body: Completion) -> list[str | list[int]]:
+    """Return the prompts of a request.
+
+    Raises:
+        Problem: There are none, or fields contradict each other.
+    """
+    if body.stream_options is not None and not body.stream:
+        raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
+    check_whole(body, body.prompt_logprobs)
+    return split(body.prompt)
+
+
 async def prepared(front: Front, body: Completion, key: str, prefix: str) -> Reply:
     """Hand a completion request to the engine; its id begins with the prefix.
 
@@ -75,10 +88,7 @@ async def prepared(front: Front, body: Completion, key: str, prefix: str) -> Rep
         Problem: It cannot be answered.
     """
     model = front.check_model(body.model)
-    if body.stream_options is not None and not body.stream:
-        raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
-    check_whole(body, body.prompt_logprobs)
-    prompts = split(body.prompt)
+    prompts = check(body)
     size = sum(len(each) for each in prompts if isinstance(each, str)) + len(body.suffix or "")
     with front.job(prefix, key, body.request_id) as job:
         encoded = await front.text.run(lambda: _tokens(front, body, prompts), "prompt", size)
@@ -88,7 +98,7 @@ async def prepared(front: Front, body: Completion, key: str, prefix: str) -> Rep
         if body.structured_outputs is not None:
             grammar = await front.text.elsewhere(body.structured_outputs.text)
             job.mailbox.form = "structured_outputs"
-            await check(grammar, front.text.elsewhere, job.mailbox.form)
+            await check_grammar(grammar, front.text.elsewhere, job.mailbox.form)
         scored = [body.prompt_logprobs, body.logprobs if body.echo else None]
         most_scores = max((each for each in scored if each is not None), default=None)
         own: dict[str, Any] = {"logprobs": body.logprobs, "prompt_logprobs": most_scores}

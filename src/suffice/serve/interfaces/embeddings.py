@@ -171,14 +171,15 @@ async def embed(front: Front, request: Request, raw: bytes, key: str) -> Respons
     fields = {"model": model, "input": body.input, "dimensions": body.dimensions}
     asked = checked(fields, Embeddings)
     job, vectors = await _embedded(front, request, asked, key, "api", cut=body.truncate)
+    load = int(1000 * _MS * job.waited)
     spent = int(_MS * costs(job)["timings"]["prompt_ms"])
     return answer(
         job,
         {
             "model": model,
             "embeddings": [vector.tolist() for vector in vectors],
-            "total_duration": spent,
-            "load_duration": 0,
+            "total_duration": load + spent,
+            "load_duration": load,
             "prompt_eval_count": counts(job)["prompt_tokens"],
         },
     )

@@ -23,7 +23,7 @@ from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import Objects, checked, read_object
 from suffice.serve.processes.pending import Ticket
 
-_NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
+NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
 _ALL = -1  # of `seed`: any; of `repeat_last_n`: the whole text
 
 
@@ -61,17 +61,26 @@ async def infill(front: Front, request: Request, raw: bytes, key: str) -> Respon
     Raises:
         Problem: The model has no tokens for it, or the request is bad.
     """
+    return await _answered(front, request, filled_in(raw), key)
+
+
+def filled_in(raw: bytes) -> dict[str, Any]:
+    """Return the fields of the completion request that a request of `/infill` stands for.
+
+    Raises:
+        Problem: A field has another type, or is not supported.
+    """
     given = read_object(raw)
     body = checked({key: given[key] for key in Infill.model_fields if key in given}, Infill)
     if body.input_extra:
         raise Problem("unsupported", "'input_extra' is not supported here", param="input_extra")
     rest = {key: each for key, each in given.items() if key not in Infill.model_fields}
     own = {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix or "\n"}
-    return await _answered(front, request, {**rest, **own}, key)
+    return {**rest, **own}
 
 
 async def _answered(front: Front, request: Request, given: dict[str, Any], key: str) -> Response:
-    with blamed(_NAMES):
+    with blamed(NAMES):
         body = completion_of(front, given)
         reply = await prepared(front, body, key, "cmpl")
     if body.stream:

@@ -166,10 +166,11 @@ def _of_a_server(tool: Mapping[str, Any]) -> bool:
     return tool.get("type") not in (None, "custom") and "input_schema" not in tool
 
 
-def left_out(body: Messages) -> dict[str, Any]:
-    """Return what an answer says of tools that are not here; nothing if there are none."""
+def left_out(body: Messages, *, budget: bool) -> dict[str, Any]:
+    """Return what an answer says of tools that are not here, and of a budget; else nothing."""
     kinds = sorted({str(tool["type"])[:40] for tool in body.tools or () if _of_a_server(tool)})
-    return {"metadata": {"left_out": ", ".join(f"tool {kind}" for kind in kinds)}} if kinds else {}
+    gone = [*(f"tool {kind}" for kind in kinds), *(["thinking.budget_tokens"] if budget else ())]
+    return {"metadata": {"left_out": ", ".join(gone)}} if gone else {}
 
 
 def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from suffice.serve.interfaces.message_request import (
 from suffice.serve.processes.pending import Ticket
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
+NAMES = {"stop": "stop_sequences", "response_format": "output_config"}
 
 
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -37,18 +37,20 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     try:
         body = read(raw, Create, allow_unknown=front.settings.allow_unknown_fields)
         chat = chat_of(body)
-        with blamed(_NAMES, before=body.system is not None):
+        with blamed(NAMES, before=body.system is not None):
             # Claude Code has a budget for every model.
             own = {"budget_if_possible": True, "keeps": marked(body)}
+            budget = chat.thinking_token_budget
             reply = await prepared(front, chat, key, "msg", **own)
+        gone = left_out(body, budget=chat.thinking_token_budget != budget)
         if body.stream:
-            parts = _Parts(reply, left_out(body))
+            parts = _Parts(reply, gone)
             return EventStream(front, reply.job, parts.events(), b"", parts.quick)
         try:
             whole = await reply.gathered(request)
         finally:
             front.finish(reply.job)
-        return _json({**_message(reply, whole), **left_out(body)})
+        return _json({**_message(reply, whole), **gone})
     except Problem as problem:
         front.metrics.refused(problem.code)
         return _json(problem.messages_body(), problem.status, dict(problem.headers()))

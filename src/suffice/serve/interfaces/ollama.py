@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from suffice.checkpoints.files import family_named, stored
 from suffice.decoder.pooling import Pooling
 from suffice.dialects.reader import Part
 from suffice.engine.work import Delta
@@ -24,14 +28,16 @@ from suffice.serve.interfaces.chat import prepared
 from suffice.serve.interfaces.costs import costs, usage
 from suffice.serve.interfaces.fields import checked, read_object
 from suffice.serve.interfaces.logprobs import of_chat
-from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, keep, named
+from suffice.serve.interfaces.ollama_request import Generate, Talk, chat_of, keep, named, unloads
+from suffice.serve.processes.local_fleet import Files, files_of
 from suffice.serve.processes.pending import Ticket
 
 VERSION = "0.15.0"  # of Ollama's API, as which clients know what they may send
 _LINES = "application/x-ndjson"
 _NEVER = "9999-12-31T00:00:00Z"
 _MS = 1_000_000  # nanoseconds
-_NAMES = {
+_UNKNOWN = {"parent_model": "", "parameter_size": "", "quantization_level": ""}  # clients expect it
+NAMES = {
     "response_format": "format",
     "max_tokens": "options",
     "enable_thinking": "think",
@@ -55,7 +61,7 @@ async def chat(front: Front, request: Request, raw: bytes, key: str) -> Response
     """
     allow = front.settings.allow_unknown_fields
     body = checked(read_object(raw), Talk, allow_unknown=allow)
-    return await _answered(front, request, body, key, bool(body.messages))
+    return await _answered(front, request, body, key)
 
 
 async def generate(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -66,18 +72,16 @@ async def generate(front: Front, request: Request, raw: bytes, key: str) -> Resp
     """
     allow = front.settings.allow_unknown_fields
     body = checked(read_object(raw), Generate, allow_unknown=allow)
-    return await _answered(front, request, body, key, bool(body.prompt))
+    return await _answered(front, request, body, key)
 
 
-async def _answered(
-    front: Front, request: Request, body: Talk | Generate, key: str, asks: bool
-) -> Response:
+async def _answered(front: Front, request: Request, body: Talk | Generate, key: str) -> Response:
     keep(front, body.keep_alive)
-    if not asks:  # loads the model, which has been done, or unloads it
+    if not body.asks:  # loads the model, which has been done, or unloads it
         shape = _Shape(named(front, body.model), talks=isinstance(body, Talk))
-        reason = "unload" if front.keep_seconds == 0 else "load"
+        reason = "unload" if unloads(body) else "load"
         return JSONResponse({**shape.line(), "done": True, "done_reason": reason})
-    with blamed(_NAMES):
+    with blamed(NAMES):
         reply = await prepared(front, chat_of(front, body), key, "api")
     parts = _Lines(reply, _Shape(reply.model, talks=isinstance(body, Talk)))
     if body.stream is not False:
@@ -92,8 +96,13 @@ async def _answered(
 
 def _stamp(later: float = 0.0) -> str:
     """Return the time now, or some seconds later."""
-    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=later)
-    return now.isoformat().replace("+00:00", "Z")
+    return _time(time.time() + later)
+
+
+def _time(seconds: float) -> str:
+    """Return a time, in seconds since 1970."""
+    found = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return found.isoformat().replace("+00:00", "Z")
 
 
 class _Shape:
@@ -178,11 +187,12 @@ class _Lines:
         job, reason = self._reply.job, self._reply.only.reason
         times, tokens = costs(job)["timings"], usage(job)
         prompt, decode = (int(_MS * times[name]) for name in ("prompt_ms", "predicted_ms"))
+        load = int(1000 * _MS * job.waited)
         return {
             "done": True,
             "done_reason": "length" if reason == "length" else "stop",
-            "total_duration": prompt + decode,
-            "load_duration": 0,
+            "total_duration": load + prompt + decode,
+            "load_duration": load,
             "prompt_eval_count": tokens["prompt_tokens"],
             "prompt_eval_duration": prompt,
             "eval_count": tokens["completion_tokens"],
@@ -202,27 +212,42 @@ def _line(body: Any) -> bytes:
 
 
 def _card(front: Front, name: str) -> dict[str, Any]:
-    """Return what the lists of models say of one."""
-    facts = front.instance.facts
+    """Return what the lists of models say of one; its size is of its files until it is loaded."""
+    facts, files = front.instance.facts, _files(front)
     return {
         "name": name,
         "model": name,
-        "modified_at": "1970-01-01T00:00:00Z",
-        "size": 0 if facts is None else facts.weight_bytes,
+        "modified_at": _time(max((at for *_, at, _ in files), default=0) / 1e9),
+        "size": sum(size for _, size, *_ in files) if facts is None else facts.weight_bytes,
         "digest": "" if facts is None else facts.stamp or facts.fingerprint,
-        "details": _details(),
+        "details": _details(front),
     }
 
 
-def _details() -> dict[str, Any]:
-    """Return fields that clients expect to be there."""
-    none = {"parent_model": "", "format": "", "family": "", "families": None}
-    return {**none, "parameter_size": "", "quantization_level": ""}
+def _files(front: Front) -> Files:
+    """Return what tells a model's files apart; nothing if they are not on this machine."""
+    path = stored(str(front.settings.options.get("model", "")))
+    return () if path is None else files_of(path)
+
+
+def _details(front: Front) -> dict[str, Any]:
+    """Return what a model's files say of it."""
+    path = stored(str(front.settings.options.get("model", "")))
+    if path is None:
+        return {**_UNKNOWN, "format": "", "family": "", "families": None}
+    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+    family = _family(path, files_of(path))
+    return {**_UNKNOWN, "format": kind, "family": family, "families": [family] if family else None}
+
+
+@cache
+def _family(path: Path, files: Files) -> str:
+    return family_named(path)
 
 
 def tags(models: Models) -> Response:
     """Return the models that are here."""
-    cards = [_card(each.front, name) for each in models.served for name in each.names]
+    cards = [_card(each.front, name) for each in models.served for name in each.listed]
     return JSONResponse({"models": cards})
 
 
@@ -231,10 +256,10 @@ def running(models: Models) -> Response:
     found = []
     for each in models.served:
         if each.state in ("loaded", "leaving"):
-            left = each.left(models.settings.keep_alive)
+            left = each.left(models.settings.kept_seconds)
             more = {"expires_at": _NEVER if left is None else _stamp(left), "size_vram": 0}
             more["context_length"] = each.front.facts.max_model_len
-            found += [{**_card(each.front, name), **more} for name in each.names]
+            found += [{**_card(each.front, name), **more} for name in each.listed]
     return JSONResponse({"models": found})
 
 
@@ -256,7 +281,7 @@ async def show(front: Front, request: Request, raw: bytes, key: str) -> Response
     if facts is not None:
         info["suffice.context_length"] = facts.max_model_len
         info["suffice.vocab_size"] = facts.vocabulary
-    own = {"modelfile": "", "parameters": "", "template": template, "details": _details()}
+    own = {"modelfile": "", "parameters": "", "template": template, "details": _details(front)}
     return JSONResponse({**own, "model_info": info, "capabilities": can})
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suffice.errors import brief, nearest, one_line
+from suffice.engine.option_values import seconds
+from suffice.errors import OptionError, brief, nearest, one_line
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
 from suffice.serve.http.models import LATEST
 from suffice.serve.interfaces.chat import Chat
 from suffice.serve.interfaces.fields import Objects, checked
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")  # of a time
-_CENTURY = 100 * 366 * 86_400.0  # seconds
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Options, and the fields of a chat that they are.
 _SAME = {
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
@@ -66,6 +63,11 @@ class Talk(Request):
     messages: Objects = Field(default_factory=list)
     tools: Objects | None = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is something to answer; else a model is loaded, or unloaded."""
+        return bool(self.messages)
+
 
 class Generate(Request):
     """The fields of `/api/generate`."""
@@ -77,6 +79,11 @@ class Generate(Request):
     template: str | None = None
     context: list[int] | None = None
     images: list[str] | None = None
+
+    @property
+    def asks(self) -> bool:
+        """See `Talk`."""
+        return bool(self.prompt)
 
 
 def named(front: Front, name: str) -> str:
@@ -92,35 +99,33 @@ def named(front: Front, name: str) -> str:
 
 
 def keep(front: Front, given: str | int | float | None) -> None:
-    """Keep a model loaded for as long as a request says, if it does.
+    """Keep a model loaded for as long as a request says, if it does; else as one before it said.
+
+    A time of 0 was of that request alone: it unloads the model.
 
     Raises:
         Problem: That is no time.
     """
-    if given is not None:
-        front.keep_seconds = _seconds_of(given)
+    if (found := seconds_of(given)) is not None or front.keep_seconds == 0:
+        front.keep_seconds = found
 
 
-def _seconds_of(given: str | int | float) -> float:
-    """Return a time such as 300, "5m" or "1h30m" in seconds; less than 0 is for ever.
+def unloads(body: BaseModel) -> bool:
+    """Whether a request does nothing but unload its model, which need not be loaded for it."""
+    return isinstance(body, Talk | Generate) and not body.asks and seconds_of(body.keep_alive) == 0
+
+
+def seconds_of(given: str | int | float | None) -> float | None:
+    """Return the time for which a request keeps its model, in seconds; None if it says none.
 
     Raises:
-        Problem: It is none.
+        Problem: It is no time.
     """
-    if not isinstance(given, str):
-        return _kept(float(given))
-    sign, text = (-1, given[1:]) if given.startswith("-") else (1, given)
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return _kept(sign * float(text))
-    if not text or _PART.sub("", text):
-        message = f"keep_alive={brief(given)}: must be seconds, or a time such as 5m"
-        raise Problem("invalid_value", message, param="keep_alive")
-    return _kept(sign * sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
-
-
-def _kept(seconds: float) -> float:
-    """Return a time for which a model is kept; what is longer than a century is for ever."""
-    return seconds if seconds < _CENTURY else -1.0
+    try:
+        return None if given is None else seconds("keep_alive", given)
+    except OptionError as error:
+        message = f"keep_alive={brief(given)}: {error.must}"
+        raise Problem("invalid_value", message, param="keep_alive") from None
 
 
 def chat_of(front: Front, body: Talk | Generate) -> Chat:

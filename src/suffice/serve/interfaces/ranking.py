@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from suffice.engine.ranking import ranker
+from suffice.engine.ranking import ByEmbedding, ByWord, ranker
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front, Job
 from suffice.serve.interfaces.fields import Objects, Shared, Texts, parsed
 from suffice.serve.interfaces.reading import MOST, answer, counts, read
-from suffice.serve.interfaces.requests import Ask, room
+from suffice.serve.interfaces.requests import Ask, kept, room
 
 Group = tuple[str, list[str]]  # a query and its documents
 
@@ -114,22 +115,56 @@ async def _scored(
     param: str,
 ) -> tuple[Job, list[float]]:
     """Return the scores of all documents, group by group."""
-    text, most = front.text, room(front, body, param)
+    text = front.text
     way = await text.run(
         lambda: ranker(text.tokenizer, front.pooling, body.instruction), "model", 0
     )
-    prompts = [way.prompts(query, documents) for query, documents in groups]
-    size = sum(len(each) for group in prompts for each in group)
+    size = sum(len(query) + len(each) for query, documents in groups for each in documents)
 
-    def encode() -> list[Ask]:
+    def encode() -> list[list[Ask]]:
+        encoded = _Encoded(front, body, way, param)
         return [
-            (text.encode(each, most, special=way.special), way.reading)
-            for group in prompts
-            for each in group
+            [(tokens, way.reading) for tokens in encoded.group(query, documents)]
+            for query, documents in groups
         ]
 
     with front.job(prefix, key, body.request_id) as job:
-        found = iter(
-            await read(front, request, job, body, await text.run(encode, param, size), param)
-        )
-        return job, [each for group in prompts for each in way.scores([next(found) for _ in group])]
+        asks = await text.run(encode, param, size)
+        whole = body.model_copy(update={"truncate_prompt_tokens": None})  # they are cut already
+        found = iter(await read(front, request, job, whole, [*chain(*asks)], param))
+        return job, [each for group in asks for each in way.scores([next(found) for _ in group])]
+
+
+class _Encoded:
+    """Makes the tokens of prompts; of one that is too long, the document loses its end."""
+
+    def __init__(self, front: Front, body: Ranked, way: ByWord | ByEmbedding, param: str) -> None:
+        self._way, self._text, self._room = way, front.text, room(front, body, param)
+        self._most = kept(body, self._room.tokens - body.least_tokens)
+
+    def group(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of a group's prompts.
+
+        Raises:
+            Problem: The query alone has more tokens than may stay.
+        """
+        before = [self._tokens(each) for each in self._way.before(query)]
+        return [*before, *(self._cut(query, each) for each in documents)]
+
+    def _cut(self, query: str, document: str) -> list[int]:
+        tokens = self._tokens(self._way.prompt(query, document))
+        while self._most is not None and len(tokens) > self._most:
+            if not document:
+                message = (
+                    f"truncate_prompt_tokens: {self._most} tokens may stay, but a prompt has "
+                    f"{len(tokens)} without its document, and the query is never cut"
+                )
+                raise Problem("invalid_value", message, param="truncate_prompt_tokens")
+            own = self._text.tokenizer.encode(document, special=False)
+            begun = self._text.tokenizer.decode(own[: self._most - len(tokens)])
+            document = begun.rstrip("\ufffd") if len(begun) < len(document) else document[:-1]
+            tokens = self._tokens(self._way.prompt(query, document))
+        return tokens
+
+    def _tokens(self, prompt: str) -> list[int]:
+        return self._text.encode(prompt, self._room, special=self._way.special)

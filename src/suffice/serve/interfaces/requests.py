@@ -38,20 +38,30 @@ def fitted(front: Front, prompt: list[int], body: Shared, param: str) -> list[in
         raise Problem(
             "invalid_value", f"min_tokens={body.least_tokens}: {must}", param="min_tokens"
         )
-    if (cut := body.truncate_prompt_tokens) is not None:
-        if cut == 0:
-            message = "truncate_prompt_tokens=0: must be at least 1, or -1 for as many as fit"
-            raise Problem("invalid_value", message, param="truncate_prompt_tokens")
-        prompt = prompt[-(most if cut == -1 else cut) :]
+    if (cut := kept(body, most)) is not None:
+        prompt = prompt[-cut:]
     if not prompt:
         raise Problem("invalid_value", f"{param}: the prompt is empty", param=param)
     if len(prompt) > most:
+        end = ", so that the answer fits it" if isinstance(body, Fields) else ""
         message = (
-            f"the prompt has {len(prompt)} tokens: must be at most {most}, so that the answer fits "
-            f"the context of {front.facts.max_model_len} tokens"
+            f"the prompt has {len(prompt)} tokens: must be at most {most}; the context has "
+            f"{front.facts.max_model_len}{end}"
         )
         raise Problem("context_length_exceeded", message, param=param)
     return prompt
+
+
+def kept(body: Shared, most: int) -> int | None:
+    """Return how many tokens of each prompt stay, where `most` fit; None if all must.
+
+    Raises:
+        Problem: None would.
+    """
+    if (cut := body.truncate_prompt_tokens) == 0:
+        message = "truncate_prompt_tokens=0: must be at least 1, or -1 for as many as fit"
+        raise Problem("invalid_value", message, param="truncate_prompt_tokens")
+    return most if cut == -1 else cut
 
 
 def check_whole(body: Fields, prompt_logprobs: int | None) -> None:

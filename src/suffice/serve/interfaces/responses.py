@@ -24,7 +24,7 @@ from suffice.serve.interfaces.response_request import Responses, chat_of, items_
 from suffice.serve.interfaces.response_tools import Asked
 from suffice.serve.processes.pending import Ticket
 
-_NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
+NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
 Entries = dict[str, Any]
 _MOST_ITEMS = 100  # of a page
 
@@ -37,7 +37,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     """
     body = read(raw, allow_unknown=front.settings.allow_unknown_fields)
     before = await _talk(front, body, key)
-    with blamed(_NAMES, before=body.instructions is not None):
+    with blamed(NAMES, before=body.instructions is not None):
         chat, asked = chat_of(body, before)
         reply = await prepared(front, chat, key, "resp")
     if body.stream:
@@ -56,7 +56,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Return the number of tokens of a request."""
     body = read(raw, allow_unknown=front.settings.allow_unknown_fields)
-    with blamed(_NAMES, before=body.instructions is not None):
+    with blamed(NAMES, before=body.instructions is not None):
         chat, _ = chat_of(body, await _talk(front, body, key))
         tokens = await counted(front, chat)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})

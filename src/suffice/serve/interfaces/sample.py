@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
-from suffice.dialects.reader import Part, Reader
+from suffice.dialects.reader import Kind, Part, Reader
 from suffice.engine.work import Delta
 from suffice.serve.http.chance import drawn
 from suffice.serve.http.stream import reasoning
@@ -46,6 +46,20 @@ class Sample:
     def end(self) -> tuple[str | None, int | str | None]:
         """Why it has ended, and by which stop."""
         return self.reason, self.stop_reason
+
+    def passes(self, delta: Delta) -> Kind | None:
+        """Count a delta whose text is a part as it stands, and return its kind; else None.
+
+        This is the way of most tokens of a stream, whose text nobody asks for later.
+        """
+        kind = None if self.reader is None else self.reader.passes(delta.text)
+        if kind is None or (self.marks and not set(self.marks).isdisjoint(delta.tokens)):
+            return None
+        if kind == "thinking":
+            if self.hidden:
+                return None
+            self.thinking_tokens += len(delta.tokens)
+        return kind
 
     def take(self, delta: Delta) -> list[Part]:
         """Add a delta; return its parts. A call without an id gets one."""

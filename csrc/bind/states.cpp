@@ -64,7 +64,8 @@ void set_norm(PyModel& self, const Parts& parts, RecurrentBlock& block, const Ou
 }
 
 void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, Places places,
-                    int activation, OutputNorm norm, int gate_activation, float most_strength) {
+                    int activation, OutputNorm norm, int gate_activation, float most_strength,
+                    float least_step) {
   check_sizes(shape);
   check_activation(gate_activation);
   RecurrentBlock block;
@@ -99,6 +100,7 @@ void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, 
   set_norm(self, parts, block, norm);
   block.gate_activation = gate_activation;
   block.most_strength = most_strength;
+  block.least_step = least_step;
   block.state = add_state(self, shape);
   add_block(self, parts, std::move(block));
 }
@@ -113,7 +115,7 @@ LayerStates& states_of(KVCache& cache) {
 void bind_states(nb::class_<PyModel>& model) {
   model.def("add_convolution", &add_convolution, "parts"_a, "channels"_a, "taps"_a)
       .def("add_recurrence", &add_recurrence, "parts"_a, "shape"_a, "places"_a, "activation"_a,
-           "norm"_a, "gate_activation"_a, "most_strength"_a);
+           "norm"_a, "gate_activation"_a, "most_strength"_a, "least_step"_a = 0.0f);
 }
 
 void bind_states(nb::module_& m, nb::class_<KVCache>& cache) {

@@ -99,7 +99,7 @@ void LayerStates::settle(float* to) const {
     const StateShape& shape = shapes_[layer];
     const StateLog from = before(static_cast<int>(layer));
     const int past = shape.past(), count = static_cast<int>(committed_.size());
-    for (int i = 0; i < past; i++) {  // the last inputs, of which the oldest may precede the log's
+    for (int i = 0; i < past; i++) {  // the last inputs, the oldest may precede the log's
       const int at = i + count;
       const int row = at < past ? at : past + committed_[at - past];
       std::memcpy(to + total_ + past_starts_[layer] + static_cast<size_t>(i) * shape.channels,

@@ -1,8 +1,8 @@
 // What layers keep of a request along with keys and values: states of a fixed size.
 //
 // A layer's state is the last inputs of its convolution and, of each head, a matrix. A state cannot
-// be cut back to fewer tokens as rows can, so three things stand beside the matrices: a log of what
-// the last step's rows did to them, of which the committed rows are applied in the next step; the
+// be cut back to fewer tokens as rows can, so there are three things more: a log of what
+// the last step's rows did to the matrices, whose committed rows are applied in the next step; the
 // matrices after a part of a prompt, which take the others' place once it is committed; and copies
 // at chosen lengths.
 #pragma once

@@ -70,6 +70,7 @@ struct RecurrentBlock {
   // multiplied by s. [heads], or [heads][key_size] if `by_entry`.
   const float *rates = nullptr, *step_bias = nullptr;
   bool by_entry = false;
+  float least_step = 0;          // of s
   float most_strength = 1;       // of the delta rule
   const float* skips = nullptr;  // [heads]: of a value, added to its output; null: none
   Norm norm;                     // of `norm_size` outputs at a time; without weight: none

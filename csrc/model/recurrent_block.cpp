@@ -101,7 +101,7 @@ struct RecurrentWork {
         float steps = 0;
         for (int i = 0; i < each; i++) {
           const int at = head * each + i;
-          steps = softplus(from[at] + block.step_bias[at]);
+          steps = std::max(softplus(from[at] + block.step_bias[at]), block.least_step);
           to[i] = std::exp(-block.rates[at] * steps);
         }
         if (block.strength.data) continue;

@@ -108,7 +108,7 @@ void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
         widen(mixed_width, part->mixed.rows);
         widen(value_width, part->convolution.channels);
       } else if (const auto* recurrent = std::get_if<RecurrentBlock>(&block.part)) {
-        widen(mixed_width, recurrent->mixed.rows);
+        widen(mixed_width, recurrent->convolution.channels);
         widen(mixed_width, recurrent->decay.rows);
         widen(value_width, recurrent->value_width());
         gated = true;

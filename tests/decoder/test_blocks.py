@@ -1,4 +1,4 @@
-"""Tests of blocks.py: the matrices and norms of a layer's blocks."""
+"""Tests of blocks.py and layer_config.py: the matrices and norms of a layer's blocks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_norms_around_and_inside_blocks(
 ) -> None:
     config = open_checkpoint(checkpoints(variant)).config
     blocks = config.blocks(1)
-    assert [config.norms(block) for block in blocks] == norms
+    assert [config.norms(block, 0) for block in blocks] == norms
     assert [dict(block.vectors) for block in blocks] == [vectors, {}]
     needed = {name.removeprefix("layers.1.") for name in shapes(config) if "layers.1." in name}
     around = {name for places in norms for name in places.values()}

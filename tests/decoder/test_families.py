@@ -56,6 +56,7 @@ FIRST = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
 }
+NEMOTRON = "NemotronHForCausalLM"
 GRANITE4 = "GraniteMoeHybridForCausalLM"
 # sizes that still fit if any of them is the default
 FITTING = {
@@ -121,8 +122,8 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
 
 @pytest.mark.parametrize(
     "architecture",
-    sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM", GRANITE4}),
-)  # no attention; heads of 42
+    sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM", GRANITE4, NEMOTRON}),
+)  # no attention; heads of 42; experts without gates
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
     if architecture == "OPTForCausalLM":  # its own default, 50272 tokens and 12 layers
@@ -197,11 +198,13 @@ for own in ("GraniteMoeForCausalLM", GRANITE4, "GraniteMoeSharedForCausalLM"):
         CASES.remove((own, each, "null"))
 CASES.remove(("Ernie4_5_MoeForCausalLM", "moe_k", "null"))  # fails there
 CASES.remove((GRANITE4, "num_local_experts", "missing"))  # 8 of them
-for own in ("missing", "null"):  # no attention
+for own in ("missing", "null"):  # no attention; experts without gates
+    CASES.remove((NEMOTRON, "layers_block_type", own))
     CASES.remove((GRANITE4, "layer_types", own))
     CASES.remove(("BambaForCausalLM", "attn_layer_indices", own))
 for own in bamba.MAMBA_DEFAULTS:  # fails in the model
     CASES.remove(("BambaForCausalLM", own, "null"))
+    CASES.remove((GRANITE4, own, "null"))
 for own in ("GlmForCausalLM", "Qwen2MoeForCausalLM"):  # fails in the model
     CASES.remove((own, "num_key_value_heads", "null"))
 
@@ -222,6 +225,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
     """Compare what is read of a configuration whose field is missing or null."""
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
+        *(NEMOTRON, "OlmoHybridForCausalLM"),
         *("BambaForCausalLM", "FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
         *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4, "NanoChatForCausalLM"),
         "Llama4ForCausalLM",

@@ -38,10 +38,12 @@ FAMILIES = [
     "granite-moe-shared",
     "granite4",
     "granite4-moe",
+    "granite4-states",
     "helium",
     "hunyuan",
     "hunyuan-moe",
     "lfm2",
+    "lfm2-moe",
     "llama",
     "ministral",
     "ministral3",
@@ -51,8 +53,10 @@ FAMILIES = [
     "nemotron",
     "nanochat",
     "nanochat-bare",
+    "nemotron-h",
     "neox",
     "neox-serial",
+    "olmo-hybrid",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -81,7 +85,7 @@ def expected(model: Any, prompt: list[int]) -> list[int]:
 
     Those of states are decoded without a cache, as transformers' is wrong after a single token.
     """
-    if model.config.model_type in ("bamba", "granitemoehybrid"):
+    if model.config.model_type in ("bamba", "granitemoehybrid", "nemotron_h"):
         return without_cache(model, prompt)
     cache, found, given = None, [], torch.tensor([prompt])
     with torch.no_grad():

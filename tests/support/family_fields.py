@@ -29,8 +29,10 @@ from suffice.decoder.families import (
     mistral,
     mixtral,
     nanochat,
+    nemotron_h,
     neox,
     olmo,
+    olmo_hybrid,
     opt,
     phi,
     phi_moe,
@@ -46,6 +48,9 @@ from suffice.decoder.families import (
 DEFAULTS: dict[str, Mapping[str, Any]] = {
     "BambaForCausalLM": bamba.DEFAULTS,
     "Lfm2ForCausalLM": lfm.DEFAULTS,
+    "Lfm2MoeForCausalLM": lfm.MOE_DEFAULTS,
+    "NemotronHForCausalLM": nemotron_h.DEFAULTS,
+    "OlmoHybridForCausalLM": olmo_hybrid.DEFAULTS,
     "Qwen3NextForCausalLM": qwen_next.NEXT_DEFAULTS,
     "Qwen3_5ForCausalLM": qwen_next.DENSE_DEFAULTS,
     "Qwen3_5MoeForCausalLM": qwen_next.MOE_DEFAULTS,
@@ -100,6 +105,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
 }
 ONLY = {
     "BambaForCausalLM": bamba.MAMBA_ONLY,
+    "NemotronHForCausalLM": nemotron_h.ONLY,
     "ApertusForCausalLM": apertus.ONLY,
     "Ernie4_5_MoeForCausalLM": ernie_moe.ONLY,
     "GraniteMoeHybridForCausalLM": granite_shared.ONLY,
@@ -124,6 +130,9 @@ ONLY = {
 SILENT_OF = {
     "BambaForCausalLM": bamba.SILENT,
     "Lfm2ForCausalLM": lfm.SILENT,
+    "Lfm2MoeForCausalLM": mixtral.SILENT,
+    "NemotronHForCausalLM": nemotron_h.SILENT,
+    "OlmoHybridForCausalLM": olmo_hybrid.SILENT,
     "Qwen3NextForCausalLM": qwen_moe.SILENT,
     "Qwen3_5MoeForCausalLM": qwen_moe.SILENT,
     "Llama4ForCausalLM": mixtral.SILENT,

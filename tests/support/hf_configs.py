@@ -42,6 +42,7 @@ CLASSES = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
     "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", "Lfm2Moe"),
     "Llama4ForCausalLM": ("llama4", "Llama4Text"),
     "LlamaForCausalLM": ("llama", "Llama"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
@@ -50,9 +51,11 @@ CLASSES = {
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
     "NanoChatForCausalLM": ("nanochat", "NanoChat"),
     "NemotronForCausalLM": ("nemotron", "Nemotron"),
+    "NemotronHForCausalLM": ("nemotron_h", "NemotronH"),
     "OPTForCausalLM": ("opt", "OPT"),
     "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
     "Olmo3ForCausalLM": ("olmo3", "Olmo3"),
+    "OlmoHybridForCausalLM": ("olmo_hybrid", "OlmoHybrid"),
     "OlmoeForCausalLM": ("olmoe", "Olmoe"),
     "Phi3ForCausalLM": ("phi3", "Phi3"),
     "PhiForCausalLM": ("phi", "Phi"),
@@ -69,7 +72,8 @@ CLASSES = {
     "StableLmForCausalLM": ("stablelm", "StableLm"),
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
 }
-UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary fields
+# no rotary fields
+UNTOLD = (*("GPT2LMHeadModel", "GPTJForCausalLM", "NemotronHForCausalLM", "OPTForCausalLM"),)
 NORMALIZED = (  # weights of experts, whatever the configuration says
     *("Ernie4_5_MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "PhimoeForCausalLM"),
     *("GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM", "HunYuanMoEV1ForCausalLM"),
@@ -85,6 +89,8 @@ _ACTIVATIONS = {
     "silu": "silu",
     "xielu": "xielu",
 }
+_FIRST_EXPERTS = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
+_ACTS = ("hidden_act", "activation", "mlp_hidden_act")
 _EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
 _BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says
 REFUSALS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError)
@@ -109,11 +115,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     clamped = architecture == "GptOssForCausalLM"
-    act = (
-        config.hidden_activation
-        if gemma
-        else _first(config, "hidden_act", "activation", otherwise="silu")
-    )
+    act = config.hidden_activation if gemma else _first(config, *_ACTS, otherwise="silu")
     falcon = architecture == "FalconForCausalLM"
     return {
         "vocab": config.vocab_size,
@@ -162,7 +164,8 @@ def _biases(config: Any, architecture: str) -> dict[str, bool]:
 
 def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     """Return number, choice, widths and normalization of experts, and the layers without."""
-    if not hasattr(config, "num_experts_per_tok") or not _count(config):
+    few = config.model_type == "nemotron_h"  # a layer of experts is one of its own
+    if few or not hasattr(config, "num_experts_per_tok") or not _count(config):
         return None
     own_rule = architecture in NORMALIZED
     given = getattr(config, "mlp_only_layers", [])
@@ -177,7 +180,7 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
             at in given
             or at not in (getattr(config, "moe_layers", None) or range(at + 1))
             or (at + 1) % step > 0
-            or at < _first(config, "first_k_dense_replace", "moe_layer_start_index", otherwise=0)
+            or at < _first(config, *_FIRST_EXPERTS, otherwise=0)
             or at > getattr(config, "moe_layer_end_index", at)
             for at in range(config.num_hidden_layers)
         ],
@@ -224,6 +227,8 @@ def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
 
 
 def _rotates(config: Any) -> list[bool]:
+    if config.model_type == "nemotron_h":
+        return [False] * config.num_hidden_layers
     windows = _windows(config)
     if config.model_type == "granitemoehybrid":
         return [config.position_embedding_type == "rope"] * len(windows)

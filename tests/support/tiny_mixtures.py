@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiny_variants import _FULL, _GRANITE, _NO_HEAD_DIM, _SIZES
+from tiny_variants import _FULL, _GRANITE, _MAMBA, _NO_HEAD_DIM, _SIZES
 
 _EXPERTS: dict[str, Any] = {
     **_NO_HEAD_DIM,
@@ -61,6 +61,25 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_routed_experts": 6,
             "moe_intermediate_size": 32,
             "routed_scaling_factor": 1.5,
+        },
+    ),
+    "granite4-states": (
+        "GraniteMoeHybrid",
+        {
+            **_GRANITE4,
+            **_MAMBA,
+            "num_local_experts": 5,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+    ),
+    "lfm2-moe": (
+        "Lfm2Moe",
+        {
+            **_EXPERTS,
+            "num_experts": 6,
+            "num_dense_layers": 1,
+            "moe_intermediate_size": 32,
+            "layer_types": ["conv", "full_attention", "conv"],
         },
     ),
     "granite-moe": ("GraniteMoe", {**_EXPERTS, **_GRANITE, "num_local_experts": 5}),

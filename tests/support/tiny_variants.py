@@ -186,6 +186,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("Bamba", {**_NO_HEAD_DIM, **_MAMBA, "attn_layer_indices": [1]}),
+    "nemotron-h": (
+        "NemotronH",
+        {
+            **_SIZES,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 32,
+            "time_step_min": 0.3,
+        },
+    ),
+    "olmo-hybrid": (
+        "OlmoHybrid",
+        {
+            **_NO_HEAD_DIM,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+    ),
     "lfm2": ("Lfm2", {**_NO_HEAD_DIM, "full_attn_idxs": [1], "block_multiple_of": 32}),
     "qwen3-next": ("Qwen3Next", {**_SIZES, **_DELTA, **_NEXT_EXPERTS, "mlp_only_layers": [1]}),
     "qwen3.5": ("Qwen3_5Text", {**_SIZES, **_DELTA, "head_dim": 32}),
@@ -295,4 +315,4 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # those whose layers keep states, of every kind
-STATEFUL = ("bamba", "lfm2", "qwen3-next", "qwen3.5")
+STATEFUL = ("bamba", "lfm2", "nemotron-h", "olmo-hybrid", "qwen3-next", "qwen3.5")

@@ -6,7 +6,7 @@ from suffice.errors import InputError
 
 
 class Tentative:
-    """The tree of tentative rows; `visible` has the bit mask of those that each one sees."""
+    """The tree of tentative rows; `visible` says which of them each one sees, as a bit mask."""
 
     def __init__(self) -> None:
         self.visible: list[int] = []
@@ -15,7 +15,7 @@ class Tentative:
         return len(self.visible)
 
     def add(self, parents: list[int], room: int) -> list[int]:
-        """Add rows after `parents`, of which at most `room` fit; return their masks.
+        """Add rows after `parents`, at most `room`; return their masks.
 
         Raises:
             InputError: They do not fit, or a parent does not come before its child.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.layer_config import LayerConfig as LayerConfig
 from suffice.decoder.rope_kinds import ROPE_KINDS
 from suffice.decoder.routing import Experts
 from suffice.decoder.states import StateBlock
@@ -175,26 +176,6 @@ def _stretched(positions: int, factor: float) -> int:
 
 
 @dataclass(frozen=True)
-class LayerConfig:
-    """Settings that differ from layer to layer.
-
-    A query sees the last `window` rows, itself included (None: all of them), and is rotated by
-    `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
-    have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
-    `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
-    whether it has an MLP.
-    """
-
-    window: int | None = None
-    rope: int | None = 0
-    dense: bool = False
-    norms: bool = True
-    grows: bool = True
-    mixer: Literal["attention", "state", "none"] = "attention"
-    mlp: bool = True
-
-
-@dataclass(frozen=True)
 class DecoderConfig:
     """The mechanisms and sizes of one decoder.
 
@@ -340,8 +321,8 @@ class DecoderConfig:
         blocks = [block for layer in layers for block in self.blocks(layer)]
         return sorted({shape[1] for block in blocks for shape in block.matrices.values()})
 
-    def norms(self, block: Block) -> dict[str, str]:
-        """Return the names of the norms around a block.
+    def norms(self, block: Block, layer: int) -> dict[str, str]:
+        """Return the names of the norms around a block of a layer.
 
         They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
         """
@@ -353,7 +334,7 @@ class DecoderConfig:
             "post": {"whole": own},
             "sandwich": {"before": own, "after": after},
             "output": {"after": after},
-        }[self.placement]
+        }[self.layers[layer].placement or self.placement]
 
     @property
     def max_positions(self) -> int:

@@ -81,6 +81,7 @@ _SIZES = frozenset(
 )
 _NUMBERS = {  # and their exclusive lower bounds
     "attn_logit_softcapping": 0.0,
+    "time_step_min": 0.0,
     "block_ffn_dim_multiplier": 0.0,
     "attention_multiplier": 0.0,
     "embedding_multiplier": 0.0,

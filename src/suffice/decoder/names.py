@@ -53,7 +53,7 @@ def weight_count(config: DecoderConfig) -> int:
 def _layer_shapes(config: DecoderConfig, index: int) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for block in config.blocks(index):
-        for name in config.norms(block).values():
+        for name in config.norms(block, index).values():
             found.update(_norm(config, name))
         found.update(block.vectors)
         for name, shape in block.matrices.items():

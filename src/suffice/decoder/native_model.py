@@ -114,7 +114,7 @@ class NativeModel:
         for index in range(len(config.layers)):
             model.add_layer(config.parallel)
             for block in config.blocks(index):
-                norms = {**{name: name for name in block.vectors}, **config.norms(block)}
+                norms = {**{name: name for name in block.vectors}, **config.norms(block, index)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
                 if isinstance(block, DenseMLP) and block.vectors:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from suffice.decoder.config import ACTIVATIONS
-from suffice.decoder.states import Convolution, StateBlock
+from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.native import core
 
 
@@ -25,6 +26,9 @@ def _shape(block: StateBlock) -> core.StateShape:
 
 def add_state_block(model: core.Model, block: StateBlock, parts: dict[str, object]) -> None:
     """Append a block with a state to the core's last layer."""
+    if isinstance(block, Recurrence) and block.apart:
+        filters = [parts.pop(f"{part}_convolution") for part in block.order]
+        parts["convolution"] = np.concatenate(cast(list[np.ndarray], filters))
     parts["convolution"] = _by_tap(parts["convolution"])
     if isinstance(block, Convolution):
         model.add_convolution(parts, block.width, block.taps)
@@ -40,6 +44,7 @@ def add_state_block(model: core.Model, block: StateBlock, parts: dict[str, objec
         (block.norm_size, block.shared_norm, block.gates_first, block.norm_eps),
         ACTIVATIONS.index(block.gate_activation),
         block.most_strength,
+        block.least_step,
     )
 
 

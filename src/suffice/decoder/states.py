@@ -55,12 +55,12 @@ class Convolution:
 class Recurrence:
     """A linear recurrence for each of `heads`: a matrix [key_size, value_size] is the state.
 
-    `mixed`, or three matrices if `apart`, gives the channels of a convolution, as `order` says:
-    queries, keys and values, those of `key_heads` for `heads`, which
-    have one side by side or, if `tiled`, in turn. With
-    s = softplus(decay + step_bias), a state decays by e^(-rates s), each entry of a key by its own
-    if `by_entry`. `corrects`: by the delta rule, with keys and queries of length 1, and a strength
-    of at most `most_strength`; else values are multiplied by s.
+    `mixed`, or three matrices if `apart`, whose filters are so too, gives the channels of a
+    convolution, as `order` says: queries, keys and values, those of `key_heads` for `heads`, which
+    have one side by side or, if `tiled`, in turn. With s = softplus(decay + step_bias), at least
+    `least_step`, a state decays by e^(-rates s), each entry of a key by its own if `by_entry`.
+    `corrects`: by the delta rule, with keys and queries of length 1, and a strength of at most
+    `most_strength`; else values are multiplied by s.
     `skips`: an output gets its value, times a number of its head. Outputs go through a norm over
     `norm_size` of them (0: none), of one weight for all if `shared_norm`, and are multiplied by
     gates, before the norm if `gates_first`.
@@ -86,6 +86,7 @@ class Recurrence:
     skips: bool = False
     tiled: bool = False
     most_strength: float = 1.0
+    least_step: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("heads", "key_heads"):
@@ -142,10 +143,16 @@ class Recurrence:
         }
 
     @property
+    def _filters(self) -> Shapes:
+        if not self.apart:
+            return _filter(self.channels, self.taps, self.biased)
+        return {f"{part}_convolution": (size, 1, self.taps) for part, size in self._sizes.items()}
+
+    @property
     def vectors(self) -> Shapes:
         """The shapes of the weights that are no matrices."""
         found: dict[str, tuple[int, ...]] = {
-            **_filter(self.channels, self.taps, self.biased),
+            **self._filters,
             "rates": (self.heads,),
             "step_bias": (self.decays,),
         }

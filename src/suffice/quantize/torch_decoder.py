@@ -144,9 +144,8 @@ class TorchDecoder(DecoderWeights):
     ) -> torch.Tensor:
         base = x
         for block in self.config.blocks(index):
-            norms = {
-                place: f"layers.{index}.{name}" for place, name in self.config.norms(block).items()
-            }
+            own = self.config.norms(block, index)
+            norms = {place: f"layers.{index}.{name}" for place, name in own.items()}
             given = self._placed(norms.get("before"), base if self.config.parallel else x)
             if isinstance(block, Attention):
                 y = self._attention(index, table, cache, watch, given)

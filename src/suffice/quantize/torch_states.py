@@ -63,6 +63,9 @@ def short_convolution(
 def recurrence(block: Recurrence, given: Tensors, by: Tensors, state: TorchState) -> torch.Tensor:
     """Return what `mix_out` gets, [T, H V], from what the other matrices gave."""
     parts = [given["mixed"]] if "mixed" in given else [given[f"mix_{part}"] for part in block.order]
+    if block.apart:
+        filters = [by[f"{part}_convolution"] for part in block.order]
+        by = {**by, "convolution": torch.cat(filters)}
     x = ACTIVATIONS["silu"](state.convolved(torch.cat(parts, dim=-1), by))
     count, group = len(x), block.heads // block.key_heads
     of = torch.arange(block.heads)
@@ -75,7 +78,8 @@ def recurrence(block: Recurrence, given: Tensors, by: Tensors, state: TorchState
     )
     v = x[:, block.place("values") :][:, : block.heads * block.value_size]
     v = v.reshape(count, block.heads, block.value_size)
-    steps = functional.softplus(given["decay"] + by["step_bias"]).view(count, block.heads, -1)
+    steps = functional.softplus(given["decay"] + by["step_bias"]).clamp(min=block.least_step)
+    steps = steps.view(count, block.heads, -1)
     decays = torch.exp(-by["rates"].view(block.heads, -1) * steps)
     strength = None
     skipped = by["skips"][:, None] * v if block.skips else 0.0

@@ -68,17 +68,18 @@ _WEIGHTS: Templates = {
 }
 
 
-def mamba_state(fields: Mapping[str, Any]) -> Recurrence:
-    """Read the layers of Mamba-2.
+def mamba_state(fields: Mapping[str, Any], least_step: float = 0.0) -> Recurrence:
+    """Read the layers of Mamba-2; without `mamba_expand` any number of heads will do.
 
     Raises:
         InputError: Sizes that do not fit to each other.
     """
     width, heads = fields["hidden_size"], fields["mamba_n_heads"]
-    inner, size = fields["mamba_expand"] * width, fields["mamba_d_head"]
+    expand, size = fields["mamba_expand"], fields["mamba_d_head"]
     if size == "auto":
-        size = inner // heads
+        size = expand * width // heads
     check_size("mamba_d_head", size)
+    inner = heads * size if expand is None else expand * width
     if size * heads != inner:
         raise InputError(
             f"config field 'mamba_d_head' = {size} times 'mamba_n_heads' = {heads} must be "
@@ -99,6 +100,7 @@ def mamba_state(fields: Mapping[str, Any]) -> Recurrence:
         gates_first=True,
         biased=fields["mamba_conv_bias"],
         skips=True,
+        least_step=least_step,
     )
 
 

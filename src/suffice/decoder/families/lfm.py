@@ -1,15 +1,18 @@
-"""LFM2: layers of attention among layers of short convolutions."""
+"""LFM2, dense and with experts: layers of attention among layers of short convolutions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig
+from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import sizes
+from suffice.decoder.families.mixtral import SILENT as SILENT_OF_EXPERTS
 from suffice.decoder.fields import head_size, layers_of_kinds, read_fields, under_own_name
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.routing import Experts
 from suffice.decoder.states import Convolution
 
 DEFAULTS: Mapping[str, Any] = {
@@ -31,6 +34,19 @@ DEFAULTS: Mapping[str, Any] = {
     "block_auto_adjust_ff_dim": True,
     "block_ffn_dim_multiplier": 1.0,
     "block_multiple_of": 256,
+}
+_OF_DENSE = ("full_attn_idxs", *(name for name in DEFAULTS if name.startswith("block_")))
+MOE_DEFAULTS: Mapping[str, Any] = {
+    **{name: each for name, each in DEFAULTS.items() if name not in _OF_DENSE},
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "moe_intermediate_size": 1792,
+    "num_dense_layers": 2,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "use_expert_bias": True,
 }
 SILENT = {
     *("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale"),
@@ -57,6 +73,15 @@ WEIGHTS = {
     "layers.up": _LAYER + "feed_forward.w3",
     "layers.down": _LAYER + "feed_forward.w2",
 }
+_MOE = _LAYER + "feed_forward."
+_PARTS = {"gate": "w1", "up": "w3", "down": "w2"}
+_MOE_WEIGHTS = {
+    **WEIGHTS,
+    "layers.router": _MOE + "gate",
+    "layers.choice": _MOE + "expert_bias",
+    **{f"layers.expert_{part}": f"{_MOE}experts.{{e}}.{own}" for part, own in _PARTS.items()},
+}
+_CALLED = ((r"(.*\.expert_bias)", r"\1.weight"),)
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
@@ -64,6 +89,23 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     raw = under_own_name(raw, "tie_word_embeddings", "tie_embedding")
     fields = read_fields(raw, DEFAULTS, silent=SILENT)
     return _config({**fields, "intermediate_size": _inner(fields)})
+
+
+def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, MOE_DEFAULTS, silent=SILENT_OF_EXPERTS)
+    found = _config({**fields, "full_attn_idxs": None})
+    dense = fields["num_dense_layers"]
+    check_size("num_dense_layers", dense + 1)
+    experts = Experts(
+        fields["num_experts"],
+        fields["num_experts_per_tok"],
+        fields["moe_intermediate_size"],
+        ("sigmoid", "top", *(("normalize",) if fields["norm_topk_prob"] else ())),
+        scale=fields["routed_scaling_factor"],
+        biased=fields["use_expert_bias"],
+    )
+    layers = tuple(replace(each, dense=at < dense) for at, each in enumerate(found.layers))
+    return replace(found, layers=layers, experts=experts)
 
 
 def _inner(fields: Mapping[str, Any]) -> int:
@@ -95,3 +137,4 @@ def _config(fields: Mapping[str, Any]) -> DecoderConfig:
 
 
 LFM2 = Family("lfm2", _read, WEIGHTS)
+LFM2_MOE = Family("lfm2_moe", _read_moe, _MOE_WEIGHTS, called=_CALLED)

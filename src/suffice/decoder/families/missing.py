@@ -10,7 +10,6 @@ _STATES = "layers with recurrent states"
 _BOTH_WAYS = "attention in both directions"
 
 MISSING: Mapping[str, str] = {
-    "BambaForCausalLM": _STATES,
     "BartForConditionalGeneration": "an encoder",
     "BertModel": _BOTH_WAYS,
     "BloomForCausalLM": _DISTANCE,
@@ -23,17 +22,13 @@ MISSING: Mapping[str, str] = {
     "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",
     "Glm4MoeLiteForCausalLM": _LATENT,
     "JambaForCausalLM": _STATES,
-    "Lfm2ForCausalLM": "layers with short convolutions",
-    "Lfm2MoeForCausalLM": "layers with short convolutions",
     "Mamba2ForCausalLM": _STATES,
     "MambaForCausalLM": _STATES,
     "MiniCPM3ForCausalLM": _LATENT,
     "MllamaForConditionalGeneration": "attention to an image in some layers",
     "ModernBertModel": _BOTH_WAYS,
     "MptForCausalLM": _DISTANCE,
-    "NemotronHForCausalLM": _STATES,
     "PaliGemmaForConditionalGeneration": "a prompt whose tokens see each other in both directions",
-    "Qwen3NextForCausalLM": _STATES,
     "RecurrentGemmaForCausalLM": _STATES,
     "T5ForConditionalGeneration": "an encoder",
     "XLMRobertaModel": _BOTH_WAYS,

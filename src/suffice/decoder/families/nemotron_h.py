@@ -1,0 +1,126 @@
+"""Nemotron-H without experts: each layer is a Mamba-2, attention without positions, or an MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from suffice.decoder.config import DecoderConfig, LayerConfig
+from suffice.decoder.families import Family
+from suffice.decoder.families.bamba import MAMBA_CALLED, MAMBA_CHANGES, MAMBA_ONLY, mamba_state
+from suffice.decoder.families.llama import sizes
+from suffice.decoder.fields import activation, layers_of_kinds, read_fields, under_own_name
+from suffice.decoder.name_maps import Templates, stored_together
+from suffice.errors import InputError, brief
+
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 21504,
+    "layers_block_type": None,  # or `hybrid_override_pattern`, a letter for each layer
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_hidden_act": "relu2",
+    "mlp_bias": False,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "use_bias": False,
+    "time_step_min": 0.001,
+}
+ONLY: Mapping[str, tuple[Any, ...]] = {**MAMBA_ONLY, "mamba_hidden_act": ("silu",)}
+SILENT = {
+    *("chunk_size", "expand", "hidden_dropout", "mamba_ssm_cache_dtype", "mtp_layers_block_type"),
+    *("num_hidden_layers", "num_logits_to_keep", "num_nextn_predict_layers", "time_step_floor"),
+    *("rescale_prenorm_residual", "residual_in_fp32", "time_step_max", "use_mamba_kernels"),
+    *("moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size"),
+    *("moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts"),
+    *("norm_topk_prob", "num_experts_per_tok", "output_router_logits", "routed_scaling_factor"),
+    *("sliding_window", "topk_group"),
+}
+_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_LAYER = "backbone.layers.{i}."
+_MIXER = _LAYER + "mixer."
+_WEIGHTS: Templates = {
+    "embed": "backbone.embeddings",
+    "final_norm": "backbone.norm_f",
+    "head": "lm_head",
+    "layers.attn_norm": _LAYER + "norm",
+    "layers.mlp_norm": _LAYER + "norm",
+    **{f"layers.{part}": f"{_MIXER}{part}_proj" for part in ("q", "k", "v", "o", "up", "down")},
+    **stored_together(_MIXER + "in_proj", "out_gate", "mixed", "decay"),
+    "layers.convolution": _MIXER + "conv1d",
+    "layers.rates": _MIXER + "A_log",
+    "layers.step_bias": _MIXER + "dt_bias",
+    "layers.skips": _MIXER + "D",
+    "layers.mix_norm": _MIXER + "norm",
+    "layers.mix_out": _MIXER + "out_proj",
+}
+_KINDS = {
+    "full_attention": LayerConfig(rope=None, mlp=False),
+    "linear_attention": LayerConfig(mixer="state", rope=None, mlp=False),
+    "mlp": LayerConfig(mixer="none", rope=None),
+}
+_OF_MAMBA = {
+    "mamba_n_heads": "mamba_num_heads",
+    "mamba_d_head": "mamba_head_dim",
+    "mamba_d_state": "ssm_state_size",
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_conv_bias": "use_conv_bias",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+
+def _read(raw: dict[str, Any]) -> DecoderConfig:
+    raw = under_own_name(_with_kinds(raw), "layers_block_type", "layer_types")
+    fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
+    kinds = fields["layers_block_type"]
+    count = len(kinds) if isinstance(kinds, list) else 0
+    fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}
+    fields |= {"layer_types": kinds, "num_hidden_layers": count, "mamba_expand": None}
+    attention = "qkvo" if fields["attention_bias"] else ""
+    mlp = ("up", "down") if fields["mlp_bias"] else ()
+    inner = ("out_gate", "mixed", "decay") if fields["mamba_proj_bias"] else ()
+    out = ("mix_out",) if fields["use_bias"] else ()
+    return DecoderConfig(
+        **sizes(fields, fields["head_dim"]) | {"gated": False},
+        layers=layers_of_kinds(fields, lambda index: "", _KINDS),
+        activation=activation(fields, "mlp_hidden_act"),
+        biases=frozenset((*attention, *mlp, *inner, *out)),
+        state=mamba_state(fields, least_step=fields["time_step_min"]),
+    )
+
+
+def _with_kinds(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with a list of layers instead of letters."""
+    pattern = raw.get("hybrid_override_pattern")
+    if pattern is None:
+        return raw
+    if not isinstance(pattern, str) or set(pattern) - {*_LETTERS}:
+        raise InputError(
+            f"config field 'hybrid_override_pattern' = {brief(pattern)} must be of the letters "
+            f"{', '.join(_LETTERS)}"
+        )
+    found = {name: value for name, value in raw.items() if name != "hybrid_override_pattern"}
+    return {"layers_block_type": [_LETTERS[letter] for letter in pattern], **found}
+
+
+NEMOTRON_H = Family(
+    "nemotron_h",
+    _read,
+    _WEIGHTS,
+    changes=MAMBA_CHANGES,
+    surplus=(r"mtp\..*",),
+    base="backbone.",
+    called=MAMBA_CALLED,
+)

@@ -1,0 +1,27 @@
+"""What may differ from one layer of a decoder to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Settings that differ from layer to layer.
+
+    A query sees the last `window` rows, itself included (None: all of them), and is rotated by
+    `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
+    have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
+    `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
+    whether it has an MLP. `placement`: of its norms, if it is not that of all.
+    """
+
+    window: int | None = None
+    rope: int | None = 0
+    dense: bool = False
+    norms: bool = True
+    grows: bool = True
+    mixer: Literal["attention", "state", "none"] = "attention"
+    mlp: bool = True
+    placement: str | None = None

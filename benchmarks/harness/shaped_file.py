@@ -40,6 +40,7 @@ PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
 Tensors = dict[str, tuple[int, ...]]  # sizes by name, in the order of the file
 EMBEDDING, HEAD, ROUTER = "token_embd.weight", "output.weight", "ffn_gate_inp"
+FLOATS = (ROUTER, "_norm.", "ssm_conv1d", "shortconv.conv.", "ssm_dt", ".ssm_a.", ".ssm_d.")
 _BETTER = ("attn_v", "ffn_down", "ffn_down_exps")  # in a part of a mixed file's layers
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -99,7 +100,7 @@ def head_of(sizes: Tensors) -> str:
 
 def coded(name: str, size: tuple[int, ...]) -> bool:
     """Return whether a tensor has codes."""
-    return len(size) > 1 and ROUTER not in name
+    return len(size) > 1 and not any(part in f"{name}." for part in FLOATS)
 
 
 def tensor_bytes(kind: str, size: tuple[int, ...]) -> int:

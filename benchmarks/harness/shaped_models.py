@@ -43,6 +43,34 @@ class Model(Shape):
         """Width of a head, which here need not follow from the others."""
         return self.head
 
+    def tensors(self) -> Tensors:
+        """Return the name and the shape of each tensor."""
+        found = shaped_file.tensors(self)
+        width, head = self.width, self.head_size
+        queries, keys = self.heads * head, self.kv_heads * head
+        own: Tensors = {
+            "attn_q": (queries, width),
+            "attn_k": (keys, width),
+            "attn_v": (keys, width),
+            "attn_output": (width, queries),
+        }
+        if self.architecture == QWEN3:
+            own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
+        for layer in range(self.layers):
+            found |= {f"blk.{layer}.{name}.weight": size for name, size in own.items()}
+        if self.tied:
+            del found[HEAD]
+        return found if self.rope_factor == 1 else found | {DIVISORS: (head // 2,)}
+
+    def add_facts(self, writer: gguf.GGUFWriter) -> None:
+        """Add the architecture's own metadata."""
+        shaped_file.add_sizes(writer, self, self.hidden, self.context, self.norm_eps)
+        writer.add_rope_freq_base(self.rope_base)
+
+    def given(self) -> dict[str, np.ndarray]:
+        """Return the tensors that are not random."""
+        return {DIVISORS: divisors(self)}
+
 
 def _of_paper(name: str, title: str, context: int = 4096, rope_base: float = 1e4) -> Model:
     shape = PAPERS[name]
@@ -86,29 +114,9 @@ MODELS = {
 TINY = Model("tiny", 2, 256, 256, 4, 2, 320, title="tiny", head=64, rope_factor=8.0, tied=True)
 
 
-def tensors(model: Model) -> Tensors:
-    """Return the name and the shape of each tensor."""
-    found = shaped_file.tensors(model)
-    width, head = model.width, model.head_size
-    queries, keys = model.heads * head, model.kv_heads * head
-    own: Tensors = {
-        "attn_q": (queries, width),
-        "attn_k": (keys, width),
-        "attn_v": (keys, width),
-        "attn_output": (width, queries),
-    }
-    if model.architecture == QWEN3:
-        own |= {"attn_q_norm": (head,), "attn_k_norm": (head,)}
-    for layer in range(model.layers):
-        found |= {f"blk.{layer}.{name}.weight": size for name, size in own.items()}
-    if model.tied:
-        del found[HEAD]
-    return found if model.rope_factor == 1 else found | {DIVISORS: (head // 2,)}
-
-
 def types(model: Model, kind: str) -> dict[str, str]:
     """Return the type of each tensor; the head of a Q4_0 file is Q6_K, as llama.cpp makes it."""
-    sizes = tensors(model)
+    sizes = model.tensors()
     found = shaped_file.types(sizes, model.layers, kind)
     if kind == "Q4_0" and model.width % WIDE == 0:
         found[shaped_file.head_of(sizes)] = "Q6_K"
@@ -117,7 +125,7 @@ def types(model: Model, kind: str) -> dict[str, str]:
 
 def data_bytes(model: Model, kind: str) -> int:
     """Return the bytes of all tensors of a file."""
-    return shaped_file.bytes_of(tensors(model), types(model, kind))
+    return shaped_file.bytes_of(model.tensors(), types(model, kind))
 
 
 def divisors(model: Model) -> np.ndarray:
@@ -133,16 +141,11 @@ def write(path: Path, model: Model, kind: str) -> Path:
     Raises:
         InputError: The disk has no room.
     """
-
-    def add_facts(writer: gguf.GGUFWriter) -> None:
-        shaped_file.add_sizes(writer, model, model.hidden, model.context, model.norm_eps)
-        writer.add_rope_freq_base(model.rope_base)
-
     return shaped_file.write_tensors(
         path,
         model.architecture,
-        add_facts,
-        tensors(model),
+        model.add_facts,
+        model.tensors(),
         types(model, kind),
-        {DIVISORS: divisors(model)},
+        model.given(),
     )

@@ -29,7 +29,7 @@ TINY = shaped_models.TINY
     ],
 )
 def test_a_shape_has_as_many_weights_as_its_model(name: str, billions: float) -> None:
-    found = shaped_models.tensors(shaped_models.MODELS[name])
+    found = shaped_models.MODELS[name].tensors()
     assert sum(map(math.prod, found.values())) / 1e9 == pytest.approx(billions, abs=5e-4)
 
 

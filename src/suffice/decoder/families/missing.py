@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 _DISTANCE = "a bias of scores by distance (ALiBi)"
 _LATENT = "keys and values from a latent vector (MLA)"
-_STATES = "layers with recurrent states"
+_MAMBA1 = "states whose entries decay each on its own (Mamba-1)"
+_ALONE = "a cache without layers of attention"
 _BOTH_WAYS = "attention in both directions"
 
 MISSING: Mapping[str, str] = {
@@ -16,21 +17,21 @@ MISSING: Mapping[str, str] = {
     "DbrxForCausalLM": "queries, keys and values that are clamped",
     "DeepseekV2ForCausalLM": _LATENT,
     "DeepseekV3ForCausalLM": _LATENT,
-    "FalconH1ForCausalLM": _STATES,
-    "FalconMambaForCausalLM": _STATES,
+    "FalconH1ForCausalLM": "attention and states side by side in a layer",
+    "FalconMambaForCausalLM": _MAMBA1,
     "Gemma3nForCausalLM": "embeddings of each layer, and several residual streams",
     "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",
     "Glm4MoeLiteForCausalLM": _LATENT,
-    "JambaForCausalLM": _STATES,
-    "Mamba2ForCausalLM": _STATES,
-    "MambaForCausalLM": _STATES,
+    "JambaForCausalLM": _MAMBA1,
+    "Mamba2ForCausalLM": _ALONE,
+    "MambaForCausalLM": _MAMBA1,
     "MiniCPM3ForCausalLM": _LATENT,
     "MllamaForConditionalGeneration": "attention to an image in some layers",
     "ModernBertModel": _BOTH_WAYS,
     "MptForCausalLM": _DISTANCE,
     "PaliGemmaForConditionalGeneration": "a prompt whose tokens see each other in both directions",
-    "RecurrentGemmaForCausalLM": _STATES,
+    "RecurrentGemmaForCausalLM": "recurrent units with gates of their own (RG-LRU)",
     "T5ForConditionalGeneration": "an encoder",
     "XLMRobertaModel": _BOTH_WAYS,
-    "Zamba2ForCausalLM": _STATES,
+    "Zamba2ForCausalLM": "blocks that several layers share",
 }

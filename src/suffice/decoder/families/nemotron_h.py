@@ -86,6 +86,10 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
     kinds = fields["layers_block_type"]
     count = len(kinds) if isinstance(kinds, list) else 0
+    if count and "moe" in kinds:
+        raise InputError(
+            "config field 'layers_block_type': layers of experts without gates are not supported"
+        )
     fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}
     fields |= {"layer_types": kinds, "num_hidden_layers": count, "mamba_expand": None}
     attention = "qkvo" if fields["attention_bias"] else ""

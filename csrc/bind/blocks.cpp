@@ -19,7 +19,7 @@ template <class Part>
 void add_block(PyModel& self, const Parts& parts, Part part) {
   require(!self.spec.layers.empty(), "a block belongs to a layer");
   Layer& layer = self.spec.layers.back();
-  constexpr bool attends = std::is_same_v<Part, AttentionBlock>;
+  constexpr bool attends = std::is_base_of_v<Sight, Part>;
   require(attends == layer.blocks.empty(), "a layer's first block, and no other, is its attention");
   Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
   const size_t width = self.spec.width;
@@ -57,6 +57,43 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   add_block(self, parts, block);
 }
 
+// `plain`, `rank` and `value`: see LatentBlock; all layers have the same.
+void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int value, int rope,
+                bool adjacent, float norm_eps) {
+  ModelSpec& spec = self.spec;
+  require(spec.joint == rank && spec.kv_heads == 1, "the model's rows are joint, with this rank");
+  const int rotated = spec.head_size - rank, queries = spec.heads * (plain + rotated);
+  for (const int size : {plain, rank, value, rotated})
+    require(size > 0 && size % kPanel == 0, "parts of heads are multiples of 16");
+  require(rope >= 0 && rope < static_cast<int>(spec.ropes.size()) &&
+              2 * spec.ropes[rope].pairs == rotated,
+          "the rotation is that of the rotated part");
+  LatentBlock block;
+  block.plain = plain;
+  block.rank = rank;
+  block.value = value;
+  block.rope = rope;
+  block.adjacent = adjacent;
+  block.norm_eps = norm_eps;
+  int inputs = spec.width;
+  if (parts.contains("q_low")) {
+    inputs = self.rows_of(parts, "q_low");
+    self.set(block.q_low, parts, "q_low", inputs, spec.width);
+    self.set(block.q_norm, parts, "q_norm", inputs);
+    require(block.q_norm.weight, "the model lacks its q_norm weight");
+  }
+  self.set(block.q, parts, "q", queries, inputs);
+  self.set(block.kv, parts, "kv", spec.head_size, spec.width);
+  self.set(block.kv_norm, parts, "kv_norm", rank);
+  require(block.kv_norm.weight, "the model lacks its kv_norm weight");
+  self.set(block.key_up, parts, "key_up", spec.heads * rank, plain);
+  self.set(block.value_up, parts, "value_up", spec.heads * value, rank);
+  self.set(block.o, parts, "o", spec.width, spec.heads * value);
+  block.kv_own = !same_inputs(block.q_low.data ? block.q_low : block.q, block.kv);
+  spec.latent_width = std::max({spec.latent_width, queries, spec.heads * value, block.q_low.rows});
+  add_block(self, parts, block);
+}
+
 void check_activation(int activation) {
   require(activation >= kSilu && activation <= kSquaredRelu, "no such activation");
 }
@@ -82,18 +119,27 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
   spec.inner_width = std::max(spec.inner_width, width);
 }
 
-void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale) {
+void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale,
+                 int groups, int kept_groups) {
   require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
+  require(groups >= 1 && block.experts % groups == 0, "groups are equal shares of the experts");
+  require(kept_groups <= groups && kept_groups * (block.experts / groups) >= chosen,
+          "the groups that are left have the experts that are chosen");
   require(std::all_of(steps.begin(), steps.end(),
-                      [](int step) { return step >= kSoftmax && step <= kSigmoid; }),
+                      [](int step) { return step >= kSoftmax && step <= kBestPairs; }),
           "no such step of a routing");
   require(std::count(steps.begin(), steps.end(), kTop) == 1, "a routing chooses once");
-  block.routing = {.steps = steps, .chosen = chosen, .scale = scale};
+  block.routing = {.steps = steps,
+                   .chosen = chosen,
+                   .groups = groups,
+                   .kept_groups = kept_groups,
+                   .scale = scale};
 }
 
 // Matrices of experts are stacked; `shared` is the size of the expert that all rows share, 0: none.
 void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int shared,
-                 int activation, const std::vector<int>& steps, int chosen, float scale) {
+                 int activation, const std::vector<int>& steps, int chosen, float scale, int groups,
+                 int kept_groups) {
   const ModelSpec& spec = self.spec;
   require(experts > 0 && inner > 0 && shared >= 0, "every size of a model is positive");
   require(inner % kPanel == 0 && spec.width % kPanel == 0,
@@ -105,7 +151,7 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   block.experts = experts;
   block.inner = inner;
   block.activation = activation;
-  set_routing(block, steps, chosen, scale);
+  set_routing(block, steps, chosen, scale, groups, kept_groups);
   if (parts.contains("choice")) block.routing.bias = self.vector(parts["choice"], experts);
   self.set(block.router, parts, "router", experts, spec.width);
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
@@ -125,9 +171,11 @@ void bind_blocks(nb::class_<PyModel>& model) {
   model.def("add_layer", &add_layer, "parallel"_a)
       .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a,
            "late_norms"_a = false)
+      .def("add_latent", &add_latent, "parts"_a, "plain"_a, "rank"_a, "value"_a, "rope"_a,
+           "adjacent"_a, "norm_eps"_a)
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
-           "activation"_a, "steps"_a, "chosen"_a, "scale"_a);
+           "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "groups"_a = 1, "kept_groups"_a = 1);
 }
 
 }  // namespace suffice::bind

@@ -23,6 +23,9 @@ struct PyModel {
     keep.push_back(nb::borrow(object));
     return &nb::cast<const PyLinear&>(object).linear;
   }
+  static int rows_of(const nb::dict& parts, const char* name) {
+    return nb::cast<const PyLinear&>(parts[name]).linear.rows;
+  }
   // Sets a matrix to the one of that name, [rows, columns], if it is there.
   void set(Linear& to, const nb::dict& parts, const char* name, int rows, int columns,
            bool required = true) {

@@ -27,6 +27,7 @@ struct RowBuffers {
 
 // Allocate the inputs of a block's matrices.
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
+void reserve_inputs(const LatentBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
 void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
 
@@ -39,6 +40,12 @@ struct ExpertBuffers {
   void prepare(int count, int width, int inner_stride);
 };
 
+// What a thread needs for the matrices of one head: their inputs, [rows][columns].
+struct HeadInputs {
+  std::vector<float> rows;
+  InputBuffers inputs;
+};
+
 // Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
   RowBuffers rows;
@@ -48,6 +55,7 @@ struct alignas(64) ThreadBuffers {
   LowRankScratch low_rank_scratch;
   PartClock clock;
   ExpertBuffers experts;
+  HeadInputs of_head;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
@@ -72,9 +80,12 @@ inline int items_of(const Linear& w, int threads, int unit = 1) {
 class StepBuffers {
  public:
   int rows = 0;
-  int width = 0, query_width = 0, key_width = 0, inner_width = 0;  // strides, whole panels
-  std::vector<float> queries, attended;                            // [rows][query_width]
-  std::vector<float> keys;                 // [rows][key_width], where norms are over all heads
+  // Strides, whole panels.
+  int width = 0, query_width = 0, key_width = 0, inner_width = 0, latent_width = 0;
+  std::vector<float> queries, attended;  // [rows][query_width]
+  // [rows][key_width], where norms are over all heads, or rows are joint.
+  std::vector<float> keys;
+  std::vector<float> low, latent;          // [rows][latent_width], around joint rows
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
   std::vector<ReadSums> reads;             // [layers][requests][kv_heads]

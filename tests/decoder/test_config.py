@@ -126,13 +126,13 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "llama",
             {"architectures": ["LlamaForCausallM"]},
             "unknown architecture 'LlamaForCausallM'. Did you mean 'LlamaForCausalLM'? "
-            "41 are known: see docs/models.md",
+            "47 are known: see docs/models.md",
         ),
         *(
             (
                 "llama",
                 {"architectures": [other]},
-                f"unknown architecture '{other}'. 41 are known: see docs/models.md",
+                f"unknown architecture '{other}'. 47 are known: see docs/models.md",
             )
             for other in ("Gemma4ForCausalLM", "GPTNeoForCausalLM", "MambaLM", "OlmoForCausalLM")
         ),

@@ -188,6 +188,8 @@ RULES: list[dict[str, Any]] = [
     {"steps": ("top", "softmax"), "chosen": 1},
     {"steps": ("softmax", "top"), "chosen": 6},
     {"steps": ("sigmoid", "top", "normalize"), "scale": 1.5},
+    {"steps": ("softmax", "best_groups", "top"), "groups": 3, "kept_groups": 1},
+    {"steps": ("sigmoid", "best_pairs", "top", "normalize"), "groups": 3, "kept_groups": 1},
 ]
 
 
@@ -235,6 +237,24 @@ def test_the_reference_of_a_rule(steps: tuple[str, ...], expected: list[float]) 
     torch.testing.assert_close(found, torch.tensor([expected]))
     doubled = route(logits, Experts(4, 2, 16, steps, scale=2.0))
     torch.testing.assert_close(doubled, 2 * torch.tensor([expected]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "bias", "expected"),
+    [
+        ("best_groups", None, [0.0, 0.0, 0.0, 0.0, 4.0, 1.0]),  # by the greatest of each
+        ("best_pairs", None, [0.0, 0.0, 3.0, 3.0, 0.0, 0.0]),  # by the sum of the two greatest
+        ("best_pairs", [3.0, 0.0, 0.0, 0.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_the_reference_of_groups(
+    limit: str, bias: list[float] | None, expected: list[float]
+) -> None:
+    """On logits whose softmax is 2, 2, 3, 3, 4, 1, of 15, in three groups; one is left."""
+    logits = torch.tensor([[2.0, 2.0, 3.0, 3.0, 4.0, 1.0]]).log()
+    rule = Experts(6, 2, 16, ("softmax", limit, "top"), groups=3, kept_groups=1)
+    found = route(logits, rule, None if bias is None else torch.tensor(bias))
+    torch.testing.assert_close(15 * found, torch.tensor([expected]))
 
 
 @pytest.mark.parametrize("quant", ["int8", "4bit", "rtn:bits=4,group=32", "kmeans:hadamard=false"])
@@ -296,9 +316,11 @@ def test_what_is_stored_once_more_keeps_its_routers(checkpoints: Any) -> None:
     [
         ({"steps": [0]}, "a routing chooses once"),
         ({"steps": [1, 1]}, "a routing chooses once"),
-        ({"steps": [1, 4]}, "no such step of a routing"),
+        ({"steps": [1, 6]}, "no such step of a routing"),
         ({"chosen": 0}, "from 1 to all experts can be chosen"),
         ({"chosen": 7}, "from 1 to all experts can be chosen"),
+        ({"groups": 4}, "groups are equal shares of the experts"),
+        ({"groups": 6}, "the groups that are left have the experts that are chosen"),
         ({"inner": 24}, "experts have whole panels of 16 inputs and outputs"),
         ({"inner": 32}, r"expert_gate is \[288, 64\]; \[192, 64\] expected"),
         ({"experts": 2**30}, "more rows of experts than can be numbered"),
@@ -313,6 +335,7 @@ def test_the_core_checks_its_arguments(
     decoder = decoder_of(checkpoints("mixtral"))
     plain = native.core.Model.add_experts
     names = ("experts", "inner", "shared", "activation", "steps", "chosen", "scale")
+    names += ("groups", "kept_groups")
 
     class Changed(native.core.Model):
         def add_experts(self, parts: Any, *arguments: Any) -> None:

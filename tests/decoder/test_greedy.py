@@ -17,6 +17,10 @@ FAMILIES = [
     "arcee",
     "cohere",
     "cohere2",
+    "deepseek-v2",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "deepseek-v3-bias",
     "ernie",
     "exaone4",
     "exaone4-full",
@@ -26,6 +30,7 @@ FAMILIES = [
     "glm",
     "glm4",
     "glm4-moe",
+    "glm4-moe-lite",
     "gpt-oss",
     "gpt2",
     "gpt2-unscaled",
@@ -36,8 +41,10 @@ FAMILIES = [
     "hunyuan",
     "hunyuan-moe",
     "llama",
+    "minicpm3",
     "ministral",
     "ministral3",
+    "mistral4",
     "mixtral",
     "nemotron",
     "neox",
@@ -57,6 +64,7 @@ FAMILIES = [
     "stablelm",
     "stablelm-parallel",
     "starcoder2",
+    "youtu",
 ]
 
 

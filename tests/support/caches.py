@@ -101,6 +101,7 @@ def empty_cache(
 def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -> KVCache:
     config = decoder.config
     options.setdefault("rounding", None)  # another model's would not suit
+    options["joint"] = config.joint
     return empty_cache(len(config.layers), config.kv_heads, config.head_size, dtype, **options)
 
 

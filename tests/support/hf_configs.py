@@ -17,6 +17,8 @@ CLASSES = {
     "ArceeForCausalLM": ("arcee", "Arcee"),
     "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
     "CohereForCausalLM": ("cohere", "Cohere"),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", "DeepseekV2"),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", "DeepseekV3"),
     "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
     "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
     "FalconForCausalLM": ("falcon", "Falcon"),
@@ -28,6 +30,7 @@ CLASSES = {
     "GemmaForCausalLM": ("gemma", "Gemma"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
     "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", "Glm4MoeLite"),
     "GlmForCausalLM": ("glm", "Glm"),
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
     "GraniteForCausalLM": ("granite", "Granite"),
@@ -36,8 +39,10 @@ CLASSES = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
     "LlamaForCausalLM": ("llama", "Llama"),
+    "MiniCPM3ForCausalLM": ("minicpm3", "MiniCPM3"),
     "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
     "MinistralForCausalLM": ("ministral", "Ministral"),
+    "Mistral4ForCausalLM": ("mistral4", "Mistral4"),
     "MistralForCausalLM": ("mistral", "Mistral"),
     "MixtralForCausalLM": ("mixtral", "Mixtral"),
     "NemotronForCausalLM": ("nemotron", "Nemotron"),
@@ -55,6 +60,7 @@ CLASSES = {
     "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
     "StableLmForCausalLM": ("stablelm", "StableLm"),
     "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
+    "YoutuForCausalLM": ("youtu", "Youtu"),
 }
 UNTOLD = ("GPT2LMHeadModel", "GPTJForCausalLM", "OPTForCausalLM")  # no rotary fields
 PARALLEL = (*("Cohere2ForCausalLM", "CohereForCausalLM", "FalconForCausalLM", "PhiForCausalLM"),)
@@ -88,6 +94,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         return _facts_of_gpt2(config)
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    joint = hasattr(config, "kv_lora_rank")
     gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     clamped = architecture == "GptOssForCausalLM"
     act = config.hidden_activation if gemma else _first(config, "hidden_act", "activation")
@@ -96,12 +103,16 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
-        "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", None) or heads,
-        "head_size": size,
+        "kv_heads": (
+            1 if falcon or joint else getattr(config, "num_key_value_heads", None) or heads
+        ),
+        "head_size": config.kv_lora_rank + config.qk_rope_head_dim if joint else size,
         "mlp_width": _first(config, "intermediate_size", "ffn_hidden_size"),
         "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
-        "scale": getattr(
+        "scale": _joint_scale(config)
+        if joint
+        else getattr(
             config,
             "attention_multiplier",
             (config.query_pre_attn_scalar if gemma else size) ** -0.5,
@@ -114,7 +125,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "parallel": getattr(config, "use_parallel_residual", architecture in PARALLEL),
         "factors": [
             getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
-            getattr(config, "residual_multiplier", 1.0),
+            _residual_factor(config),
             getattr(config, "logits_scaling", 1 / getattr(config, "logit_scale", 1.0)),
         ],
         **_biases(config, architecture),
@@ -122,6 +133,18 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],
         "spare": clamped,
     }
+
+
+def _joint_scale(config: Any) -> float:
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
+
+    return float(yarn_apply_mscale(config.rope_parameters, config.qk_head_dim**-0.5))
+
+
+def _residual_factor(config: Any) -> float:
+    if hasattr(config, "scale_depth"):
+        return float(config.scale_depth / config.num_hidden_layers**0.5)
+    return float(getattr(config, "residual_multiplier", 1.0))
 
 
 def _biases(config: Any, architecture: str) -> dict[str, bool]:
@@ -152,9 +175,12 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
         _shared(config, architecture),
-        getattr(config, "norm_topk_prob", own_rule),
+        bool(getattr(config, "norm_topk_prob", own_rule)),
         [
-            at in given or (at + 1) % step > 0 or at < getattr(config, "first_k_dense_replace", 0)
+            at in given
+            or (at + 1) % step > 0
+            or at < getattr(config, "first_k_dense_replace", 0)
+            or getattr(config, "mlp_layer_types", {at: ""})[at] == "dense"
             for at in range(config.num_hidden_layers)
         ],
     )
@@ -182,7 +208,9 @@ def _rotates(config: Any) -> list[bool]:
 
 
 def _embedding_factor(config: Any, architecture: str) -> float:
-    return config.hidden_size**0.5 if architecture.startswith("Gemma") else 1.0
+    if architecture.startswith("Gemma"):
+        return float(config.hidden_size**0.5)
+    return float(getattr(config, "scale_emb", 1.0))
 
 
 def _facts_of_gpt2(config: Any) -> dict[str, Any]:
@@ -282,7 +310,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "rotates": [layer.rope is not None for layer in config.layers],
         "parallel": config.parallel,
         "factors": [config.embed_scale, config.residual_scale, round(1 / config.logit_scale, 12)],
-        "attention bias": "q" in config.biases,
+        "attention bias": bool(config.biases & {"q", "kv"}),
         "mlp bias": "up" in config.biases,
         "experts": config.experts
         and (
@@ -290,7 +318,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             config.experts.chosen,
             config.experts.inner,
             config.experts.shared,
-            config.experts.steps[1:] != ("top",),
+            config.experts.steps[-1] != "top",
             [layer.dense for layer in config.layers],
         ),
         "caps": [config.score_cap or None, config.logit_cap or None],
@@ -299,7 +327,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
 
 
 def _turns_of_ours(config: DecoderConfig, rope: Rope) -> tuple[list[float], float]:
-    found, factor = frequencies(rope, config.head_size, config.trained_positions)
+    found, factor = frequencies(rope, config.rotary_size, config.trained_positions)
     return found.tolist(), factor
 
 

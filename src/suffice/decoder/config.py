@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.latent import Latent
+from suffice.decoder.rope_kinds import ROPE_KINDS
 from suffice.decoder.routing import Experts
 from suffice.errors import InputError, brief, unknown
 
@@ -56,33 +57,6 @@ def check_layers(count: int, field: str = "num_hidden_layers") -> None:
         raise InputError(f"config field '{field}' = {count} must be at most {_MAX_LAYERS}")
 
 
-# kind of rotation: the parameters that it must have, and those that it may have
-ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "default": (frozenset(), frozenset()),
-    "linear": (frozenset({"factor"}), frozenset()),
-    "dynamic": (frozenset({"factor"}), frozenset()),
-    "llama3": (
-        frozenset(
-            {
-                "factor",
-                "high_freq_factor",
-                "low_freq_factor",
-                "original_max_position_embeddings",
-            }
-        ),
-        frozenset(),
-    ),
-    "longrope": (
-        frozenset({"factor", "long_factor", "original_max_position_embeddings", "short_factor"}),
-        frozenset({"attention_factor"}),
-    ),
-    "yarn": (
-        frozenset({"factor", "original_max_position_embeddings"}),
-        frozenset(
-            {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
-        ),
-    ),
-}
 # parameter below, parameter above, and their values if they are not given
 _BANDS = (("low_freq_factor", "high_freq_factor", 0.0, 0.0), ("beta_slow", "beta_fast", 1.0, 32.0))
 
@@ -254,6 +228,7 @@ class DecoderConfig:
     paired: bool = False  # Hugging Face's files have the two rows that a rotation mixes adjacent
     biases: frozenset[str] = frozenset()  # which matrices have one
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
+    latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -276,7 +251,7 @@ class DecoderConfig:
                 check_number(field, getattr(self, field))
         for field in ("attention_scale", "residual_scale", "logit_scale", "embed_scale"):
             check_number(field, getattr(self, field))
-        if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
+        if not self.latent and (self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE):
             raise InputError(
                 f"config field 'head_dim' = {self.head_size} is not supported; "
                 f"supported: multiples of 16 up to {MAX_HEAD_SIZE}"
@@ -295,12 +270,21 @@ class DecoderConfig:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
         for rope in self.ropes:
-            _check_rotated(rope, self.head_size)
+            _check_rotated(rope, self.rotary_size)
 
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
-        attention = Attention(
+        if self.experts and not own.dense:
+            return self._attention(own), ExpertMLP(self.width, self.activation, self.experts)
+        mlp = DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
+        return self._attention(own), mlp
+
+    def _attention(self, own: LayerConfig) -> Block:
+        if self.latent:
+            assert own.rope is not None, "joint rows have a rotated part"
+            return LatentAttention(self.width, self.heads, self.latent, own.rope)
+        return Attention(
             self.width,
             self.heads,
             self.kv_heads,
@@ -312,9 +296,16 @@ class DecoderConfig:
             late_norms=self.qk_norm and self.late_qk_norm,
             spare=self.spare_logits,
         )
-        if self.experts and not own.dense:
-            return attention, ExpertMLP(self.width, self.activation, self.experts)
-        return attention, DenseMLP(self.width, self.mlp_width, self.gated, self.activation)
+
+    @property
+    def rotary_size(self) -> int:
+        """Entries of a head that a rotation may rotate, or a part of them."""
+        return self.latent.rotated if self.latent else self.head_size
+
+    @property
+    def joint(self) -> int:
+        """Entries of a cached row that are its value, too; 0: keys and values are apart."""
+        return self.latent.rank if self.latent else 0
 
     @property
     def input_sizes(self) -> list[int]:

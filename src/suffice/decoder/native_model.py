@@ -17,7 +17,7 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, ExpertMLP, LatentAttention
 from suffice.decoder.config import ACTIVATIONS
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.decoder.routing import STEPS
@@ -104,6 +104,7 @@ class NativeModel:
             logit_cap=config.logit_cap,
             position_rows=learned,
             adapters=len(self._adapters),
+            joint=config.joint,
         )
         for cos, sin in decoder.rope_tables(self._reached):
             tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
@@ -314,12 +315,18 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         rope = -1 if block.rope is None else block.rope
         model.add_attention(parts, block.window or 0, rope, block.whole_norms, block.late_norms)
         return
+    if isinstance(block, LatentAttention):
+        latent = block.latent
+        sizes = latent.plain, latent.rank, latent.value
+        model.add_latent(parts, *sizes, block.rope, latent.adjacent, latent.norm_eps)
+        return
     activation = ACTIVATIONS.index(block.activation)
     if isinstance(block, ExpertMLP):
         own = block.experts
         steps = [STEPS.index(step) for step in own.steps]
         sizes = own.count, own.inner, own.shared
-        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale)
+        groups = own.groups, own.kept_groups
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, own.scale, *groups)
     else:
         model.add_mlp(parts, block.inner, activation)
 

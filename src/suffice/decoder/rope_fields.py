@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from suffice.decoder.config import ROPE_KINDS, Rope, check_number, check_rope_parameter
+from suffice.decoder.config import Rope, check_number, check_rope_parameter
+from suffice.decoder.rope_kinds import ROPE_KINDS
 from suffice.errors import InputError, brief, unknown
 
 # transformers' defaults of the fields that every family with rotary positions reads

@@ -2,10 +2,12 @@
 
 A rule is a list of steps on a row's scores, which are at first the logits of the router:
 
-    softmax    of the scores that are there
-    sigmoid    of each score
-    top        leaves the greatest ones; of equal scores, those of the first experts
-    normalize  to the sum 1
+    softmax      of the scores that are there
+    sigmoid      of each score
+    top          leaves the greatest ones; of equal scores, those of the first experts
+    normalize    to the sum 1
+    best_groups  leaves the groups of experts with the greatest scores
+    best_pairs   leaves the groups whose two greatest scores have the greatest sums
 
 What is left at the end weighs the experts' outputs. So a family's rule stands in its own file. The
 steps are carried out by `csrc/model/routing.cpp` and, as a reference, by
@@ -18,7 +20,14 @@ from dataclasses import dataclass
 
 from suffice.errors import InputError
 
-STEPS = ("softmax", "top", "normalize", "sigmoid")  # as the native core numbers them
+STEPS = (
+    "softmax",
+    "top",
+    "normalize",
+    "sigmoid",
+    "best_groups",
+    "best_pairs",
+)  # as the native core numbers them
 MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
 _WHOLE = 16  # rows of a panel, which belong to one expert
 
@@ -29,7 +38,8 @@ class Experts:
 
     `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
     there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
-    `biased`: a bias of each expert is added to its score for the choice alone.
+    `biased`: a bias of each expert is added to its score for the choice alone, of groups as well.
+    Of the `groups`, equal shares of the experts in their order, a step may leave `kept_groups`.
 
     Raises:
         InputError: A number that cannot work.
@@ -43,6 +53,8 @@ class Experts:
     shared: int = 0
     gated_share: bool = False
     biased: bool = False
+    groups: int = 1
+    kept_groups: int = 1
 
     def __post_init__(self) -> None:
         assert self.steps.count("top") == 1 and set(self.steps) <= set(STEPS)
@@ -53,7 +65,23 @@ class Experts:
                 f"config field 'num_experts_per_tok' = {self.chosen} is more than the "
                 f"{self.count} experts of a layer"
             )
+        self._check_groups()
         if self.inner % _WHOLE:
             raise InputError(
                 f"the inner width of an expert is {self.inner}; a multiple of {_WHOLE} is supported"
+            )
+
+    def _check_groups(self) -> None:
+        """Refuse groups that do not share out the experts, or leave too few to choose from."""
+        least = 2 if "best_pairs" in self.steps else 1
+        each = self.count // self.groups
+        if self.count % self.groups or each < least:
+            raise InputError(
+                f"config field 'n_group' = {self.groups} does not share out {self.count} experts "
+                f"to groups of at least {least}"
+            )
+        if not self.chosen <= self.kept_groups * each <= self.count:
+            raise InputError(
+                f"config field 'topk_group' = {self.kept_groups} of {self.groups} groups leaves no "
+                f"{self.chosen} of {self.count} experts"
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from suffice.cache import machine, next_capacity, row_bytes, types_of, with_defaults
+from suffice.cache import machine, next_capacity, token_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.pooling import Pooling
@@ -57,7 +57,9 @@ class Runner(ModelWithTechniques):
         super().__init__(config, decoder, sample, adapters, stamp)
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
-        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.trace.plain_row_bytes = token_bytes(
+            config.dtype, config.dtype, model.head_size, joint=model.joint > 0
+        )
         self.trace.estimates = config.technique.estimates
         self.trace.confidence = config.technique.confidence
         self.stored_as = ""
@@ -99,6 +101,7 @@ class Runner(ModelWithTechniques):
             sketch=self._sketched,
             bases=self._based,
             rounding=self._rounding,
+            joint=model.joint,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
         self.config.policy.prepare(cache, self.windows)
@@ -382,7 +385,7 @@ class Runner(ModelWithTechniques):
         model = self.decoder.config
         heads = len(model.layers) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
-        row = sum(row_bytes(each, model.head_size, based=self._based) for each in types)
+        row = token_bytes(*types, model.head_size, joint=model.joint > 0, based=self._based)
         return capacity * heads * row
 
     def close(self, sequence: Sequence) -> None:

@@ -15,6 +15,7 @@ import tiny
 from caches import cache_for
 from suffice.backends.cpu.linear import unpack
 from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.formats.gguf_latent import LATENT
 from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
@@ -23,10 +24,27 @@ from suffice.errors import InputError
 from suffice.quant import QUANTS
 from suffice.quantize.torch_decoder import TorchDecoder
 
+SCALED = {  # the files have one factor, that of scores
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.7,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "arcee": {"mlp_bias": False},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},
+    "deepseek-v2": {"rope_parameters": SCALED},
+    "deepseek-v2-lite": {},
+    "deepseek-v3": {"rope_parameters": SCALED},
+    "glm4-moe-lite": {
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "routed_scaling_factor": 1.5,
+    },
+    "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    "youtu": {},
     "ernie": {},
     "exaone4": {},
     "exaone4-full": {},
@@ -78,7 +96,7 @@ def test_no_window_is_stored_as_0(tmp_path: Path) -> None:
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
+    assert {*ARCHITECTURES, *LATENT} == {*elsewhere, *gguf_families.ARCHITECTURES.values()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from suffice.checkpoints.checkpoint import Checkpoint, assemble
 from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
+from suffice.checkpoints.formats.gguf_latent import LATENT, renamed, variant
 from suffice.checkpoints.formats.gguf_names import (
     ARCHITECTURES,
     WITH_EXPERTS,
@@ -31,6 +32,7 @@ _ROW = "ffn_gate_inp_shexp.weight"
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
+_LOGARITHM = "mscale_all_dim"
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 _TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
@@ -47,9 +49,13 @@ def open_gguf(path: Path) -> Checkpoint:
     """
     file = GGUF.open(path)
     name = file.metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
-    own = ARCHITECTURES[name]
+    known = {**ARCHITECTURES, **LATENT}
+    if not isinstance(name, str) or name not in known:
+        raise unknown("GGUF architecture", f"{name!s:.200}", known, close=0.85)
+    own = known[name]
+    if name in LATENT:
+        file = replace(file, tensors=renamed(file.tensors))
+        own = variant(name, own, file.metadata, file.tensors)
     if file.metadata.get(f"{name}.expert_count"):
         own = WITH_EXPERTS.get(name, own)
     if file.metadata.get(f"{name}.attention.sliding_window"):
@@ -171,7 +177,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     for key in keys:
         if key not in fields:
             raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
-    for key in (*_NEEDED, *keys):
+    for key in (*_NEEDED, *own.needed, *keys):
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
@@ -194,7 +200,8 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
-    return {field: value for field, value in called.items() if field} | dict(own.fixed)
+    fields = {field: value for field, value in called.items() if field}
+    return own.finished(fields | dict(own.fixed))
 
 
 def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
@@ -246,6 +253,7 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         "yarn": {
             "factor": "factor",
             "original_context_length": "original_max_position_embeddings",
+            "yarn_log_multiplier": _LOGARITHM,
         },
     }
     if not isinstance(kind, str) or kind not in names:
@@ -254,8 +262,12 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
         if key not in names[kind]:
             known = [f"rope.scaling.{name}" for name in names[kind]]
             raise unknown("GGUF key", f"rope.scaling.{key}", known)
-        _check_number(file, f"rope.scaling.{key}", value, float if key == "factor" else int)
+        whole = key == "original_context_length"
+        _check_number(file, f"rope.scaling.{key}", value, int if whole else float)
     fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
+    if _LOGARITHM in fields:  # a tenth of the factor of scores; the rotation itself has none
+        factor = float(f"{10 * fields[_LOGARITHM]:.6g}")  # it is stored in float32
+        fields |= {"mscale": factor, _LOGARITHM: factor}
     return {"rope_scaling": {"rope_type": kind, **fields}}
 
 

@@ -6,7 +6,7 @@ Where its files leave out a field of the configuration, llama.cpp has a fixed va
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,8 @@ class Architecture:
     are values of keys that mean that they are not there. `paired`: rows that a rotation mixes are
     stored next to each other. `partial`: the field of the part of a head that is rotated, if not
     all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
-    is one. `scaled`: parameters of a scaled rotation that the file does not have.
+    is one. `scaled`: parameters of a scaled rotation that the file does not have. `needed`: keys
+    that a file must have. `finished` turns all fields into those of the class.
     """
 
     name: str
@@ -113,6 +114,8 @@ class Architecture:
     partial: str = ""
     bias: str = "attention_bias"
     scaled: Mapping[str, Any] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
+    finished: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {

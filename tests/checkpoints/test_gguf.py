@@ -178,7 +178,7 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
     plain = tiny.write_gguf(folder, tmp_path / "plain.gguf")
     other = tmp_path / "other.gguf"
     assert refusal(rewrite(plain, other, "mamba", {})).startswith(
-        "unknown GGUF architecture 'mamba'. Known: arcee, cohere2, command-r, ernie4_5, exaone4, "
+        "unknown GGUF architecture 'mamba'. Known: arcee, cohere2, command-r, deepseek2, ernie4_5, "
     )
     assert refusal(rewrite(plain, other, "llama", {"llama.logit_scale": 2.0})).startswith(
         "unknown GGUF key of 'llama' 'llama.logit_scale'."

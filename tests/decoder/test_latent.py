@@ -175,7 +175,7 @@ def test_chunks_and_threads_change_no_bit(each_isa: str, variant: str, checkpoin
 
 
 def test_watched_queries_are_those_of_rows(checkpoints: Any) -> None:
-    """Whoever chooses rows by queries gets them as they are compared with rows."""
+    """A policy that chooses rows by queries gets them as they are compared with rows."""
     decoder = decoder_of(checkpoints("deepseek-v3"))
     seen: dict[str, list[np.ndarray]] = {"torch": [], "core": []}
     tokens = TOKENS[:9]

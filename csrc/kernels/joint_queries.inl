@@ -19,6 +19,17 @@ SUFFICE_INLINE size_t joint_group_bytes(int steps) {
   return static_cast<size_t>(steps) * kVectorBytes;
 }
 
+// Query rows from row `first` on, the first one of a group.
+inline Queries queries_from(const KVHead& head, Queries queries, int first) {
+  for_type(head.key_type, [&]<Type T>() {
+    queries.lanes += first / kJointRows * joint_group_bytes(head.size / kJointElements<T> / 2);
+  });
+  queries.values += first;
+  queries.scales += first;
+  queries.rest_scales += first;
+  return queries;
+}
+
 // Rounds `size` elements of a query to int16; returns the scale.
 SUFFICE_INLINE float quantize_part(const float* values, int size, int16_t* codes) {
   return quantize_to_int16([&](int i) { return load(values + i * W); }, size / W,

@@ -25,6 +25,7 @@ TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().ma
 LATER = (
     "experts",
     "late_qk_norm",
+    "latent",
     "logit_scale",
     "norm_biases",
     "paired",
@@ -65,7 +66,7 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
     "variant",
     [
         *("cohere2", "gpt2", "granite", "hunyuan", "ministral3", "nemotron", "neox", "olmo2"),
-        *("phi", "phi3-longrope", "smollm3"),
+        *("phi", "phi3-longrope", "smollm3", "youtu"),
     ],
 )
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:

@@ -11,6 +11,9 @@ constexpr int joint_keys(int groups) {
   return (kManyRegisters && groups <= 2) || groups == 1 ? kPanel / 2 : kPanel / 4;
 }
 
+// Steps of two words that are taken together: each part of a row has whole ones, 16 elements.
+constexpr int kJointSteps = 4;
+
 // Whether a row is multiplied as it is stored.
 template <Type T>
 constexpr bool kJointAsStored = T == Type::f32 || kBf16Pairs<T>;
@@ -56,20 +59,24 @@ SUFFICE_INLINE void multiply_joint(const std::byte* lanes, size_t group_bytes,
   using Taken = std::conditional_t<kJointElements<T> == 2, vi, vf>;
   const std::byte* four[K / 4];
   for (int i = 0; i < K / 4; i++) four[i] = keys.words + 4 * i * keys.stride + 8 * begin;
-  for (int step = begin; step < end; step++) {
-    Taken query[G];
-    for (int g = 0; g < G; g++)
-      std::memcpy(query + g, lanes + g * group_bytes + static_cast<size_t>(step) * kVectorBytes,
-                  kVectorBytes);
-    for (int k = 0; k < K; k++) {
-      const Taken key = two_words<Taken>(four[k / 4] + k % 4 * keys.stride);
+  lanes += static_cast<size_t>(begin) * kVectorBytes;
+  for (int step = begin; step < end; step += kJointSteps) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kJointSteps; s++) {
+      Taken query[G];
       for (int g = 0; g < G; g++)
-        if constexpr (kBf16Pairs<T>)
-          total[g][k] = dot_bf16(total[g][k], query[g], key);
-        else
-          total[g][k] = multiply_add(query[g], key, total[g][k]);
+        std::memcpy(query + g, lanes + g * group_bytes + s * kVectorBytes, kVectorBytes);
+      for (int k = 0; k < K; k++) {
+        const Taken key = two_words<Taken>(four[k / 4] + k % 4 * keys.stride + 8 * s);
+        for (int g = 0; g < G; g++)
+          if constexpr (kBf16Pairs<T>)
+            total[g][k] = dot_bf16(total[g][k], query[g], key);
+          else
+            total[g][k] = multiply_add(query[g], key, total[g][k]);
+      }
     }
-    for (const std::byte*& at : four) at += 8;
+    for (const std::byte*& at : four) at += 8 * kJointSteps;
+    lanes += kJointSteps * kVectorBytes;
   }
 }
 

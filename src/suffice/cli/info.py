@@ -230,6 +230,7 @@ def _experts(config: DecoderConfig) -> str:
     dense = sum(layer.dense for layer in config.layers)
     found = [
         f"{own.chosen} of {own.count}, of width {own.inner}, by {', '.join(own.steps)}",
+        *([f"in {own.kept_groups} of {own.groups} groups"] if own.groups > 1 else []),
         *([f"times {own.scale:g}"] if own.scale != 1 else []),
         *([f"one of width {own.shared} for all tokens"] if own.shared else []),
         *([f"{dense} layers without"] if dense else []),

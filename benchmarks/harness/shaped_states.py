@@ -23,7 +23,7 @@ class Hybrid(Model):
 
     `state_heads` of `state_values` values have `state_groups` groups of keys and queries of
     `state_keys`; without heads the states are those of convolutions of `taps`. A layer's MLP is of
-    the width `hidden`, with `experts`, of which `chosen` take part, of width `inner` as well.
+    the width `hidden`, along with `chosen` of the `experts` of width `inner`, if there are any.
     """
 
     attends: tuple[int, ...] = ()

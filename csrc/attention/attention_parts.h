@@ -160,6 +160,9 @@ struct Queries {
   float* scales;               // [count]
   int32_t* offsets;            // [count]: what their products with unsigned bytes have too much
   float* means;                // [count]: their products with the mean key
+  // For joint rows: see joint_queries.inl; and the scales of what multiplies their rest.
+  std::byte* lanes;
+  float* rest_scales;
 };
 
 // Destination of a traversal's scores unless `rows` is null: [query rows][stride].

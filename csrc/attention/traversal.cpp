@@ -71,14 +71,19 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
 
 const Queries& PreparedQueries::of(const KVHead& head, const float* const* queries, int count) {
   if (queries == queries_.values && count == count_ && head.key_type == type_) return queries_;
-  const size_t padded = round_up(count, kPanel), codes = static_cast<size_t>(count) * head.size / 2;
-  if (memory_.size() < 3 * padded + codes) memory_.resize(3 * padded + codes);
-  float* const scales = memory_.data();
+  const size_t padded = round_up(count, kPanel);
+  const size_t codes = head.joint ? padded * head.size : static_cast<size_t>(count) * head.size / 2;
+  const size_t needed = kPanel + 4 * padded + codes;
+  if (memory_.size() < needed) memory_.resize(needed);
+  const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) % kLineBytes;
+  float* const scales = memory_.data() + (past ? kLineBytes - past : 0) / sizeof(float);
   queries_ = {.values = queries,
-              .codes = reinterpret_cast<int16_t*>(scales + 3 * padded),
+              .codes = reinterpret_cast<int16_t*>(scales + 4 * padded),
               .scales = scales,
               .offsets = reinterpret_cast<int32_t*>(scales + padded),
-              .means = scales + 2 * padded};
+              .means = scales + 2 * padded,
+              .lanes = reinterpret_cast<std::byte*>(scales + 4 * padded),
+              .rest_scales = scales + 3 * padded};
   count_ = count;
   type_ = head.key_type;
   kernels().attention.prepare_queries(head, queries_, count);

@@ -40,7 +40,43 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   block.k_own = !same_inputs(block.q, block.k);
   block.v_own = !same_inputs(block.q, block.v);
   add_block(self, parts, block);
-  self.spec.layers.back().cached = self.spec.cached_layers++;
+}
+
+// `plain`, `rank` and `value`: see LatentBlock; all layers have the same.
+void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int value, int rope,
+                bool adjacent, float norm_eps) {
+  ModelSpec& spec = self.spec;
+  require(spec.joint == rank && spec.kv_heads == 1, "the model's rows are joint, with this rank");
+  const int rotated = spec.head_size - rank, queries = spec.heads * (plain + rotated);
+  for (const int size : {plain, rank, value, rotated})
+    require(size > 0 && size % kPanel == 0, "parts of heads are multiples of 16");
+  require(rope >= 0 && rope < static_cast<int>(spec.ropes.size()) &&
+              2 * spec.ropes[rope].pairs == rotated,
+          "the rotation is that of the rotated part");
+  LatentBlock block;
+  block.plain = plain;
+  block.rank = rank;
+  block.value = value;
+  block.rope = rope;
+  block.adjacent = adjacent;
+  block.norm_eps = norm_eps;
+  int inputs = spec.width;
+  if (parts.contains("q_low")) {
+    inputs = self.rows_of(parts, "q_low");
+    self.set(block.q_low, parts, "q_low", inputs, spec.width);
+    self.set(block.q_norm, parts, "q_norm", inputs);
+    require(block.q_norm.weight, "the model lacks its q_norm weight");
+  }
+  self.set(block.q, parts, "q", queries, inputs);
+  self.set(block.kv, parts, "kv", spec.head_size, spec.width);
+  self.set(block.kv_norm, parts, "kv_norm", rank);
+  require(block.kv_norm.weight, "the model lacks its kv_norm weight");
+  self.set(block.key_up, parts, "key_up", spec.heads * rank, plain);
+  self.set(block.value_up, parts, "value_up", spec.heads * value, rank);
+  self.set(block.o, parts, "o", spec.width, spec.heads * value);
+  block.kv_own = !same_inputs(block.q_low.data ? block.q_low : block.q, block.kv);
+  spec.latent_width = std::max({spec.latent_width, queries, spec.heads * value, block.q_low.rows});
+  add_block(self, parts, block);
 }
 
 void check_activation(int activation) {
@@ -76,22 +112,30 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
 }
 
 void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale,
-                 float margin, bool before) {
+                 float margin, bool before, int groups, int kept_groups) {
   require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
+  require(groups >= 1 && block.experts % groups == 0, "groups are equal shares of the experts");
+  require(kept_groups <= groups && kept_groups * (block.experts / groups) >= chosen,
+          "the groups that are left have the experts that are chosen");
   require(std::all_of(steps.begin(), steps.end(),
-                      [](int step) { return step >= kSoftmax && step <= kInTurn; }),
+                      [](int step) { return step >= kSoftmax && step <= kBestPairs; }),
           "no such step of a routing");
   const auto chooses = [](int step) { return step == kTop || step == kInTurn; };
   require(std::count_if(steps.begin(), steps.end(), chooses) == 1, "a routing chooses once");
   require(margin >= 0, "a negative margin");
-  block.routing = {
-      .steps = steps, .chosen = chosen, .margin = margin, .scale = scale, .before = before};
+  block.routing = {.steps = steps,
+                   .chosen = chosen,
+                   .groups = groups,
+                   .kept_groups = kept_groups,
+                   .margin = margin,
+                   .scale = scale,
+                   .before = before};
 }
 
 // Matrices of experts are stacked; `shared` is the size of the expert that all rows share, 0: none.
 void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int shared,
                  int activation, const std::vector<int>& steps, int chosen, float scale,
-                 float margin, bool before) {
+                 float margin, bool before, int groups, int kept_groups) {
   const ModelSpec& spec = self.spec;
   require(experts > 0 && inner > 0 && shared >= 0, "every size of a model is positive");
   require(inner % kPanel == 0 && spec.width % kPanel == 0,
@@ -104,7 +148,7 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   block.experts = experts;
   block.inner = inner;
   block.activation = activation;
-  set_routing(block, steps, chosen, scale, margin, before);
+  set_routing(block, steps, chosen, scale, margin, before, groups, kept_groups);
   if (parts.contains("choice")) block.routing.bias = self.vector(parts["choice"], experts);
   self.set(block.router, parts, "router", experts, spec.width);
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
@@ -124,9 +168,12 @@ void bind_blocks(nb::class_<PyModel>& model) {
   model.def("add_layer", &add_layer, "parallel"_a)
       .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a,
            "late_norms"_a = false, "grows"_a = true)
+      .def("add_latent", &add_latent, "parts"_a, "plain"_a, "rank"_a, "value"_a, "rope"_a,
+           "adjacent"_a, "norm_eps"_a)
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
-           "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "margin"_a = 0.0f, "before"_a = false);
+           "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "margin"_a = 0.0f, "before"_a = false,
+           "groups"_a = 1, "kept_groups"_a = 1);
   bind_states(model);
 }
 

@@ -29,7 +29,7 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
   size_t first = 0;
   for (size_t i = 0; i < caches.size(); i++) {
     const KVCache &cache = *caches[i], &alike = *caches[0];
-    require(cache.heads() == alike.heads() && cache.size() == alike.size() &&
+    require(cache.heads() == alike.heads() && cache.sizes() == alike.sizes() &&
                 cache.layers() == alike.layers() && cache.key_type() == alike.key_type() &&
                 cache.value_type() == alike.value_type(),
             "caches of one call must be of one model");
@@ -53,7 +53,7 @@ void check_shape(const KVCache& cache, size_t heads, size_t rows, size_t size, s
               std::to_string(count) + ", " + std::to_string(cache.size()) + "]");
 }
 
-// Writes rows first.. of a layer; strides of k and v are in elements.
+// Writes rows first.. of a layer; strides of k and v are in elements. Joint rows have no v.
 void store(KVCache& cache, int layer, int first, int count, const float* k, const float* v,
            size_t head_stride, size_t row_stride) {
   if (count == 0) return;  // a cache of no rows has no memory to point into
@@ -62,23 +62,24 @@ void store(KVCache& cache, int layer, int first, int count, const float* k, cons
     const KVHead head = cache.head(layer, h);
     for (int i = 0; i < count; i++) {
       const size_t start = h * head_stride + i * row_stride;
-      kernels().rows.store_row(head, first + i, k + start, v + start);
+      kernels().rows.store_row(head, first + i, k + start, v ? v + start : nullptr);
     }
   }
 }
 
-// Writes k, v [G, T, D] of the tokens first.. to a layer.
-void py_store(KVCache& cache, int layer, int token, ConstFloats k, ConstFloats v) {
-  require(k.ndim() == 3 && v.ndim() == 3, "keys and values must have three dimensions");
+// Writes k, v [G, T, D] of the tokens first.. to a layer; joint rows have no v.
+void py_store(KVCache& cache, int layer, int token, ConstFloats k, std::optional<ConstFloats> v) {
+  require(cache.sizes().joint ? !v : v.has_value(), "all but joint rows have values of their own");
+  require(k.ndim() == 3 && (!v || v->ndim() == 3), "keys and values must have three dimensions");
   require(layer >= 0 && layer < cache.layers(), "there is no such layer");
   const int count = static_cast<int>(k.shape(1));
   const int first = token - cache.removed(layer);
   check_rows(cache, layer, first, count);
   check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
-  check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
+  if (v) check_shape(cache, v->shape(0), v->shape(1), v->shape(2), count);
   nb::gil_scoped_release release;
   const size_t size = cache.size();
-  store(cache, layer, first, count, k.data(), v.data(), count * size, size);
+  store(cache, layer, first, count, k.data(), v ? v->data() : nullptr, count * size, size);
 }
 
 // Writes k, v [rows, G, D] of a layer: counts[i] rows to cache i, after its first lengths[i]
@@ -87,6 +88,7 @@ void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, C
                    ConstFloats k, ConstFloats v) {
   require(k.ndim() == 3 && v.ndim() == 3, "keys and values must have three dimensions");
   const std::vector<StepRequest> requests = requests_of(caches, layer, lengths, counts, k.shape(0));
+  require(!caches[0]->sizes().joint, "joint rows have no values of their own");
   const size_t heads = caches[0]->heads(), size = caches[0]->size(), rows = k.shape(0);
   for (const ConstFloats* array : {&k, &v})
     require(array->shape(0) == rows && array->shape(1) == heads && array->shape(2) == size,
@@ -125,19 +127,31 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   }
 }
 
+// Joint rows have one type, whose elements stand alone, and nothing in 4 bits next to them.
+void check_joint(int size, int joint, const std::string& key_type, const std::string& value_type,
+                 bool coded) {
+  require(joint > 0 && joint % kPanel == 0 && joint < size,
+          "the value of a joint row is its first multiple of 16 entries");
+  require(key_type == value_type && !is_four_bits(type_of(key_type)),
+          "joint rows have one type for keys and values, of float32, bfloat16, float16 and int8");
+  require(!coded, "joint rows have neither sketches nor bases nor a rounding of their own");
+}
+
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
                 bool boxes, bool masses, bool bases, std::shared_ptr<KeyRoundings> rounding,
-                const std::vector<StateShape>& states) {
+                const std::vector<StateShape>& states, int joint) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
-  require(size > 0 && size % kPanel == 0 && size <= kMaxSize,
-          "the head size must be a multiple of 16 up to " + std::to_string(kMaxSize) + ", not " +
+  if (joint) check_joint(size, joint, key_type, value_type, sketch || bases || rounding);
+  const int most = joint ? kMaxSize : kMaxApart;
+  require(size > 0 && size % kPanel == 0 && size <= most,
+          "the head size must be a multiple of 16 up to " + std::to_string(most) + ", not " +
               std::to_string(size));
   require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
                         rounding->size() == size && (bases || is_four_bits(type_of(key_type)))),
           "the key rounding must have the cache's layers, heads and size, and bases, or storage "
           "kmeans4 or planes");
-  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
+  new (self) KVCache(layers, heads, {size, joint}, type_of(key_type), type_of(value_type), arena,
                      Extras{sketch, boxes, masses, bases}, rounding, states);
 }
 
@@ -185,10 +199,11 @@ void bind_cache(nb::module_& m) {
   cache
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
            "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false, "bases"_a = false,
-           "rounding"_a.none() = nb::none(), "states"_a = std::vector<StateShape>())
+           "rounding"_a.none() = nb::none(), "states"_a = std::vector<StateShape>(), "joint"_a = 0)
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)
+      .def_prop_ro("joint", [](const KVCache& self) { return self.sizes().joint; })
       .def_prop_ro("capacity", &KVCache::capacity)
       .def_prop_ro("bytes", &KVCache::bytes)
       .def_prop_ro("row_bytes", &KVCache::row_bytes)
@@ -228,7 +243,7 @@ void bind_cache(nb::module_& m) {
           },
           "keep"_a, "capacity"_a)
       .def("forget_answers", &KVCache::forget_answers)
-      .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert())
+      .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert().none())
       .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
            "values"_a.noconvert().none(), "base"_a = false);
   bind_rows(m);

@@ -59,7 +59,7 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
   const LayerStates* const states = cache.layer_states();
   require(cache.layers() == spec.cached_layers && cache.heads() == spec.kv_heads &&
-              cache.size() == spec.head_size &&
+              cache.sizes() == HeadSize{spec.head_size, spec.joint} &&
               (states ? states->shapes() == spec.states : spec.states.empty()),
           "the cache was made for another model");
   check_tokens(cache, length, count);
@@ -318,6 +318,39 @@ void bind_counts(nb::module_& m) {
       .def_ro("tile_rows_held", &Counts::tile_rows_held);
 }
 
+void make_model(PyModel* self, int width, int heads, int kv_heads, int head_size, int vocabulary,
+                int embedding_width, bool layer_norm, float norm_eps, float attention_scale,
+                float embedding_scale, float residual_scale, float logit_scale, float score_cap,
+                float logit_cap, int position_rows, int adapters, int joint) {
+  require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
+          "every size of a model is positive");
+  require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
+  require(score_cap >= 0 && logit_cap >= 0, "caps are positive, or 0 for none");
+  require(adapters >= 0, "a negative number of adapters");
+  require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");
+  require(joint >= 0 && joint % kPanel == 0 && joint < head_size,
+          "a joint row's value is its first multiple of 16 entries, or 0 for none");
+  new (self) PyModel();
+  ModelSpec& spec = self->spec;
+  spec.width = width;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.head_size = head_size;
+  spec.joint = joint;
+  spec.vocabulary = vocabulary;
+  spec.embedding_width = embedding_width;
+  spec.layer_norm = layer_norm;
+  spec.norm_eps = norm_eps;
+  spec.attention_scale = attention_scale;
+  spec.embedding_scale = embedding_scale;
+  spec.residual_scale = residual_scale;
+  spec.logit_scale = logit_scale;
+  spec.score_cap = score_cap;
+  spec.logit_cap = logit_cap;
+  spec.adapters.bytes.assign(adapters, 0);
+  spec.position_rows = position_rows;
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
@@ -325,41 +358,10 @@ void bind_model(nb::module_& m) {
   nb::class_<PyModel> model(m, "Model");
   bind_blocks(model);
   model
-      .def(
-          "__init__",
-          [](PyModel* self, int width, int heads, int kv_heads, int head_size, int vocabulary,
-             int embedding_width, bool layer_norm, float norm_eps, float attention_scale,
-             float embedding_scale, float residual_scale, float logit_scale, float score_cap,
-             float logit_cap, int position_rows, int adapters) {
-            require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
-                    "every size of a model is positive");
-            require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
-            require(score_cap >= 0 && logit_cap >= 0, "caps are positive, or 0 for none");
-            require(adapters >= 0, "a negative number of adapters");
-            require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");
-            new (self) PyModel();
-            ModelSpec& spec = self->spec;
-            spec.width = width;
-            spec.heads = heads;
-            spec.kv_heads = kv_heads;
-            spec.head_size = head_size;
-            spec.vocabulary = vocabulary;
-            spec.embedding_width = embedding_width;
-            spec.layer_norm = layer_norm;
-            spec.norm_eps = norm_eps;
-            spec.attention_scale = attention_scale;
-            spec.embedding_scale = embedding_scale;
-            spec.residual_scale = residual_scale;
-            spec.logit_scale = logit_scale;
-            spec.score_cap = score_cap;
-            spec.logit_cap = logit_cap;
-            spec.adapters.bytes.assign(adapters, 0);
-            spec.position_rows = position_rows;
-          },
-          "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "vocabulary"_a, "embedding_width"_a,
-          "layer_norm"_a, "norm_eps"_a, "attention_scale"_a, "embedding_scale"_a,
-          "residual_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a, "position_rows"_a,
-          "adapters"_a)
+      .def("__init__", &make_model, "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a,
+           "vocabulary"_a, "embedding_width"_a, "layer_norm"_a, "norm_eps"_a, "attention_scale"_a,
+           "embedding_scale"_a, "residual_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a,
+           "position_rows"_a, "adapters"_a, "joint"_a = 0)
       .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
       .def("set_query_scales", &set_query_scales, "scales"_a, "positions"_a)
       .def("finish", &finish, "parts"_a)

@@ -23,6 +23,9 @@ struct PyModel {
     keep.push_back(nb::borrow(object));
     return &nb::cast<const PyLinear&>(object).linear;
   }
+  static int rows_of(const nb::dict& parts, const char* name) {
+    return nb::cast<const PyLinear&>(parts[name]).linear.rows;
+  }
   // Sets a matrix to the one of that name, [rows, columns], if it is there.
   void set(Linear& to, const nb::dict& parts, const char* name, int rows, int columns,
            bool required = true) {
@@ -84,8 +87,9 @@ template <class Part>
 void add_block(PyModel& self, const Parts& parts, Part part) {
   require(!self.spec.layers.empty(), "a block belongs to a layer");
   Layer& layer = self.spec.layers.back();
-  constexpr bool attends = std::is_same_v<Part, AttentionBlock>;
+  constexpr bool attends = std::is_base_of_v<Sight, Part>;
   require(!attends || layer.blocks.empty(), "attention is a layer's first block");
+  if (attends) layer.cached = self.spec.cached_layers++;
   Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
   const size_t width = self.spec.width;
   self.set(block.before, parts, "before", width);

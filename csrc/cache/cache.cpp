@@ -65,7 +65,7 @@ KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* scales,
                     passed_.data() + start * size, weights_.data() + start});
 }
 
-KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
+KVCache::KVCache(int layers, int heads, HeadSize size, Type key_type, Type value_type,
                  std::shared_ptr<Arena> arena, Extras extras,
                  std::shared_ptr<const KeyRoundings> rounding,
                  const std::vector<StateShape>& states)
@@ -105,16 +105,17 @@ int KVCache::capacity() const {
   return least;
 }
 
-KVCache::Sizes KVCache::sizes(int rows) const {
+KVCache::Sizes KVCache::bytes_of(int rows) const {
   const size_t blocks = round_up(rows, kPanel) / kPanel, scales = rows * sizeof(float);
   Sizes found{};
-  found[kKeys] = blocks * kPanel * elements_bytes(key_type_, size_);
-  found[kValues] = rows * elements_bytes(value_type_, size_);
+  const int size = size_.key;
+  found[kKeys] = blocks * kPanel * elements_bytes(key_type_, size);
+  if (!size_.joint) found[kValues] = rows * elements_bytes(value_type_, size);
   if (has_scales(key_type_)) found[kKeyScales] = scales;
   if (has_scales(value_type_)) found[kValueScales] = scales;
   if (planes_of(key_type_) > 1) found[kKeyRest] = found[kKeys];
   if (planes_of(value_type_) > 1) found[kValueRest] = found[kValues];
-  const size_t base = elements_bytes(Type::kmeans4, size_);
+  const size_t base = elements_bytes(Type::kmeans4, size);
   if (extras_.bases && !is_four_bits(key_type_)) {
     found[kBaseKeys] = blocks * kPanel * base;
     found[kBaseKeyScales] = scales;
@@ -125,14 +126,14 @@ KVCache::Sizes KVCache::sizes(int rows) const {
   }
   if (keeps_errors(key_type_)) found[kKeyErrors] = rows;
   if (keeps_errors(value_type_)) found[kValueErrors] = rows;
-  if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size_);
-  if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size_);
+  if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size);
+  if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size);
   if (extras_.masses) found[kMasses] = scales;
   return found;
 }
 
 KVCache::Layout KVCache::layout(int rows) const {
-  const Sizes strides = sizes(round_up(rows, kPanel));
+  const Sizes strides = bytes_of(round_up(rows, kPanel));
   Layout found;
   size_t end = 0;
   for (int i = 0; i < kArrays; i++) {
@@ -148,7 +149,7 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   const auto floats = [&](int kind) { return reinterpret_cast<float*>(array(kind)); };
   KVHead result;
   result.keys = array(kKeys);
-  result.values = array(kValues);
+  result.values = size_.joint ? result.keys : array(kValues);
   result.key_scales = floats(kKeyScales);
   result.value_scales = floats(kValueScales);
   result.key_rest = array(kKeyRest);
@@ -162,7 +163,9 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   result.sketch = array(kSketch);
   result.boxes = floats(kBoxes);
   result.masses = floats(kMasses);
-  result.size = size_;
+  result.size = size_.key;
+  result.value_size = size_.value();
+  result.joint = size_.joint > 0;
   result.key_type = key_type_;
   result.value_type = value_type_;
   return result;
@@ -185,19 +188,22 @@ size_t KVCache::rows_bytes() const {
   return bytes;
 }
 
-int64_t KVCache::key_bytes() const { return stored_bytes(key_type_, size_); }
+// The key of a joint row holds the value; the second scale is the value's.
+int64_t KVCache::key_bytes() const { return stored_bytes(key_type_, size_.key); }
 
-int64_t KVCache::value_bytes() const { return stored_bytes(value_type_, size_); }
+int64_t KVCache::value_bytes() const {
+  return stored_bytes(value_type_, size_.joint ? 0 : size_.key);
+}
 
 size_t KVCache::row_bytes() const {
-  const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;
-  const size_t box = extras_.boxes ? box_bytes(size_) / kPanel : 0;
+  const size_t sketch = extras_.sketch ? sketch_bytes(size_.key) / kSketchRows : 0;
+  const size_t box = extras_.boxes ? box_bytes(size_.key) / kPanel : 0;
   const size_t mass = extras_.masses ? sizeof(float) : 0;
   const size_t errors = keeps_errors(key_type_) + keeps_errors(value_type_);
   const size_t bases = extras_.bases ? !is_four_bits(key_type_) + !is_four_bits(value_type_) : 0;
   return static_cast<size_t>(layers_) * heads_ *
-         (key_bytes() + value_bytes() + bases * stored_bytes(Type::kmeans4, size_) + sketch + box +
-          mass + errors);
+         (key_bytes() + value_bytes() + bases * stored_bytes(Type::kmeans4, size_.key) + sketch +
+          box + mass + errors);
 }
 
 bool KVCache::populate(size_t bytes) {

@@ -75,11 +75,20 @@ struct Eligible {
   int sinks = 0, recent = 0, blocks = 0;
 };
 
+// The entries of keys and values of a head. `joint`: rows are both at once (kv_head.h), and a value
+// is the first `joint` entries; 0: keys and values are stored apart.
+struct HeadSize {
+  int key = 0, joint = 0;
+
+  int value() const { return joint ? joint : key; }
+  bool operator==(const HeadSize&) const = default;
+};
+
 // Tokens are counted from the start of the context, whether evicted or not: token t, if it came
 // after the last eviction, has row t - removed(layer) of a layer.
 class KVCache {
  public:
-  KVCache(int layers, int heads, int size, Type key_type, Type value_type,
+  KVCache(int layers, int heads, HeadSize size, Type key_type, Type value_type,
           std::shared_ptr<Arena> arena, Extras extras = {},
           std::shared_ptr<const KeyRoundings> rounding = nullptr,
           const std::vector<StateShape>& states = {});
@@ -89,7 +98,8 @@ class KVCache {
 
   int layers() const { return layers_; }
   int heads() const { return heads_; }
-  int size() const { return size_; }
+  int size() const { return size_.key; }
+  HeadSize sizes() const { return size_; }
   int capacity() const;  // tokens
   int removed(int layer) const { return removed_[layer]; }
   Type key_type() const { return key_type_; }
@@ -175,7 +185,7 @@ class KVCache {
     size_t total;
   };
   using Sizes = std::array<size_t, kArrays>;
-  Sizes sizes(int rows) const;  // the bytes of a head's first `rows` rows, of each kind
+  Sizes bytes_of(int rows) const;  // the bytes of a head's first `rows` rows, of each kind
   Layout layout(int rows) const;
   KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
   void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
@@ -188,7 +198,8 @@ class KVCache {
   int dead_rows(int layer, int length) const;
   int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
 
-  int layers_, heads_, size_;
+  int layers_, heads_;
+  HeadSize size_;
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
   Extras extras_;

@@ -21,7 +21,7 @@ KVHead extra_bases(const KVHead& head) {
   bases.values = head.base_values;
   bases.key_scales = head.base_key_scales;
   bases.value_scales = head.base_value_scales;
-  bases.size = head.size;
+  bases.size = bases.value_size = head.size;
   bases.key_type = bases.value_type = Type::kmeans4;
   return bases;
 }
@@ -34,7 +34,7 @@ void move_rows(const KVHead& head, int from, int to, int count) {
     if (plane)
       std::memmove(plane + to * key_bytes, plane + from * key_bytes,
                    round_up(count, kPanel) * key_bytes);
-  for (std::byte* plane : {head.values, head.value_rest})
+  for (std::byte* plane : {head.joint ? nullptr : head.values, head.value_rest})
     if (plane)
       std::memmove(plane + to * value_bytes, plane + from * value_bytes, count * value_bytes);
   for (float* row : {head.key_scales, head.value_scales, head.masses})
@@ -45,9 +45,13 @@ void move_rows(const KVHead& head, int from, int to, int count) {
   if (head.base_keys || head.base_values) move_rows(extra_bases(head), from, to, count);
 }
 
-}  // namespace
-
-void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
+// The elements of a row: of joint rows those of its value are among the key's.
+void copy_elements(const KVHead& from, int row, const KVHead& to, int to_row) {
+  const size_t key_bytes = elements_bytes(from.key_type, from.size);
+  if (from.joint) {
+    std::memcpy(to.keys + to_row * key_bytes, from.keys + row * key_bytes, key_bytes);
+    return;
+  }
   const int run = key_run(from.key_type), runs = from.size / key_pair(from.key_type);
   const auto key_at = [=](const KVHead& head, std::byte* plane, int index) {
     return plane + index / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
@@ -66,6 +70,12 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
   for (const auto plane : {&KVHead::values, &KVHead::value_rest})
     if (from.*plane)
       std::memcpy(to.*plane + to_row * value_bytes, from.*plane + row * value_bytes, value_bytes);
+}
+
+}  // namespace
+
+void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
+  copy_elements(from, row, to, to_row);
   for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
   for (const auto errors : {&KVHead::key_errors, &KVHead::value_errors})

@@ -8,7 +8,8 @@
 
 namespace suffice {
 
-constexpr int kMaxSize = 512;  // of a head
+constexpr int kMaxSize = 576;   // of a head
+constexpr int kMaxApart = 512;  // where keys and values are apart: sums of int8 keys fit 32 bits
 
 // Keys lie in panels of 16, so that one load has an element, or a run of elements, of 16 keys.
 // Values lie row by row, [rows][D].
@@ -29,6 +30,12 @@ constexpr int64_t stored_bytes(Type type, int size) {  // of a key or a value, i
   return static_cast<int64_t>(planes_of(type) * elements_bytes(type, size)) +
          (has_scales(type) ? 4 : 0);
 }
+
+// A joint row is key and value at once: the key is all of it, the value its first `value_size`
+// entries. Such rows lie one after the other, and are stored once. In int8 each has two scales,
+// that of the value's entries, and that of the rest, which is the key's alone.
+//
+//     | value_size entries: key and value | size - value_size entries: key |
 
 // A row in kmeans4 takes D/2 bytes for a key or a value, and 4 bytes more. Rows are multiplied by
 // Hadamard matrices, as large as their size allows. This makes elements nearly normally
@@ -130,8 +137,8 @@ constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * si
 
 // One key/value head of one layer of one cache.
 struct KVHead {
-  std::byte* keys = nullptr;      // panels of 16 keys
-  std::byte* values = nullptr;    // [capacity][size]
+  std::byte* keys = nullptr;      // panels of 16 keys; [capacity][size] if rows are joint
+  std::byte* values = nullptr;    // [capacity][size]; of joint rows the same memory
   std::byte* key_rest = nullptr;  // second planes, in the layout of the first, or null
   std::byte* value_rest = nullptr;
   float* key_scales = nullptr;  // [capacity], of int8 and 4-bit types
@@ -146,8 +153,10 @@ struct KVHead {
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
   float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
   float* masses = nullptr;                // [capacity]: attention mass of each row so far, or null
-  float cap = 0;  // scores s, in base 2, become cap * tanh(s / cap); 0: they stay
-  int size = 0;   // D
+  float cap = 0;       // scores s, in base 2, become cap * tanh(s / cap); 0: they stay
+  int size = 0;        // D
+  int value_size = 0;  // entries of a value that are not zero, a multiple of 16
+  bool joint = false;  // rows are keys and values at once
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };

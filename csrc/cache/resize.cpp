@@ -9,7 +9,7 @@ namespace suffice {
 
 // Copies the first rows of a layer to memory with another layout.
 void KVCache::copy_rows(int layer, std::byte* to, const Layout& layout_to, int keep) const {
-  const Sizes bytes = sizes(keep);
+  const Sizes bytes = bytes_of(keep);
   const Layout from = layout(rows_[layer]);
   for (int i = 0; i < kArrays; i++)
     for (int h = 0; h < heads_ && bytes[i]; h++)
@@ -44,7 +44,7 @@ void KVCache::extend(int capacity) {
 // Moves a layer's rows within its memory from one layout to a larger one. The last go first, so
 // none is overwritten; what lay between the new places of two heads is zeroed.
 void KVCache::spread(int layer, const Layout& from, const Layout& to, int keep) {
-  const Sizes kept = sizes(keep);
+  const Sizes kept = bytes_of(keep);
   std::byte* const memory = memory_[layer];
   std::byte* const used = memory + from.total;  // behind it memory is new, and zero
   std::byte* end = memory + to.total;

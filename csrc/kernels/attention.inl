@@ -6,9 +6,9 @@
 // and a key that a row may not see adds exactly zero to it: in a batch of drafts, each row gets the
 // bits that it gets when decoded alone.
 
-inline void attend(const KVHead& head, const Queries& queries, const Visible* visible, int count,
-                   const int32_t* list, int begin, int end, const Partial& state, float* scratch,
-                   const Scores& kept) {
+inline void attend_together(const KVHead& head, const Queries& queries, const Visible* visible,
+                            int count, const int32_t* list, int begin, int end,
+                            const Partial& state, float* scratch, const Scores& kept) {
   Running running(head, queries, count, state, scratch);
   const int end_row = rows_in_use(visible, count);
   const Visible all = seen_by_all(visible, count);
@@ -23,4 +23,30 @@ inline void attend(const KVHead& head, const Queries& queries, const Visible* vi
     running.soften_and_add_tile(tile);
   }
   running.finish();
+}
+
+// Query rows of joint rows that are attended for together: these, their outputs and a tile of keys
+// stay in the second cache.
+constexpr int kJointTogether = 64;
+
+// The results of query rows from row `first` on.
+inline Partial results_from(Partial state, int first, int size) {
+  state.output += static_cast<size_t>(first) * size;
+  for (float** each : {&state.peak, &state.sum, &state.dropped, &state.greatest})
+    if (*each) *each += first;
+  return state;
+}
+
+inline void attend(const KVHead& head, const Queries& queries, const Visible* visible, int count,
+                   const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+                   const Scores& kept) {
+  if (!head.joint)
+    return attend_together(head, queries, visible, count, list, begin, end, state, scratch, kept);
+  for (int first = 0; first < count; first += kJointTogether) {
+    const int rows = count - first < kJointTogether ? count - first : kJointTogether;
+    Scores scores = kept;
+    if (kept.rows) scores.rows += static_cast<size_t>(first) * kept.stride;
+    attend_together(head, queries_from(head, queries, first), visible + first, rows, list, begin,
+                    end, results_from(state, first, head.size), scratch, scores);
+  }
 }

@@ -207,7 +207,7 @@ struct Coded {
     rows += picked.count;
     codes.weigh();
     if (has_scales(type)) scale_packed(type, scales, packed, codes.count, picked);
-    add_picked(type, picked, head.size, codes.count, packed, state.output);
+    add_picked(head, type, picked, codes.count, packed, state.output);
   }
 
   ValueReads finish(int64_t keys) {

@@ -19,11 +19,12 @@ SUFFICE_INLINE void add_picked_units(const Picked& picked, int size, int first, 
 
 // Adds the selected values to all query rows; then none are left.
 template <Type T>
-void add_all_picked(Picked& picked, int size, int count, const Weights& packed, float* output) {
+void add_all_picked(const KVHead& head, Picked& picked, int count, const Weights& packed,
+                    float* output) {
   if (picked.count == 0) return;
   in_units<kQueries>(count, [&]<int Q>(int first) {
-    in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
-      add_picked_units<T, Q, U>(picked, size, first, unit, packed, output);
+    in_units<units_for(Q)>(head.value_size / kPanel, [&]<int U>(int unit) {
+      add_picked_units<T, Q, U>(picked, head.size, first, unit, packed, output);
     });
   });
   picked.count = 0;

@@ -206,7 +206,9 @@ struct SearchKernels {
 // Rows of keys and values.
 struct RowKernels {
   void (*fetch_place)(const KVHead&, int row);  // that store_row will write to
+  // Of joint rows `key` is all, and `value` is not read.
   void (*store_row)(const KVHead&, int row, const float* key, const float* value);
+  // Values [count][size]: of joint rows zero where they have no value.
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
 };
 

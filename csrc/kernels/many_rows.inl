@@ -217,14 +217,15 @@ void add_unpacked(const KVHead& head, const Tile& tile, const Weights& weights, 
   const auto unpack = [&](int unit, int units) {
     unpack_values<T>(head.size, tile, unit, units, lines);
   };
-  in_register_tiles(count, head.size / kPanel, unpack, [&]<int Q, int U>(int first, int unit) {
-    const std::byte* words[Q];
-    for (int q = 0; q < Q; q++)
-      words[q] = static_cast<const std::byte*>(weights_at<T, pairs>(weights, first + q, 0));
-    float* const to = output + first * head.size + unit * kPanel;
-    WeightedSums<T, Q, U, pairs, true> sums;
-    sums.begin(to, head.size);
-    multiply_lines<T, false, Q, U>(lines, steps_of<T>(tile), words, sums.total);
-    sums.end(to, head.size, weights.units + first);
-  });
+  in_register_tiles(
+      count, head.value_size / kPanel, unpack, [&]<int Q, int U>(int first, int unit) {
+        const std::byte* words[Q];
+        for (int q = 0; q < Q; q++)
+          words[q] = static_cast<const std::byte*>(weights_at<T, pairs>(weights, first + q, 0));
+        float* const to = output + first * head.size + unit * kPanel;
+        WeightedSums<T, Q, U, pairs, true> sums;
+        sums.begin(to, head.size);
+        multiply_lines<T, false, Q, U>(lines, steps_of<T>(tile), words, sums.total);
+        sums.end(to, head.size, weights.units + first);
+      });
 }

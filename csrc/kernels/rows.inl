@@ -46,6 +46,7 @@ SUFFICE_INLINE void load_elements(Type type, const std::byte* from, int pair, in
 
 // Offset of the first element of a key row, in bytes from the head's keys.
 SUFFICE_INLINE size_t key_offset(const KVHead& head, int row) {
+  if (head.joint) return row * elements_bytes(head.key_type, head.size);
   return row / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
          static_cast<size_t>(row % kPanel) * key_run(head.key_type);
 }
@@ -54,17 +55,49 @@ SUFFICE_INLINE size_t value_offset(const KVHead& head, int row) {
   return row * elements_bytes(head.value_type, head.size);
 }
 
-// Fetches the memory that a row will be stored in: lines of a panel, few bytes of each.
+// Fetches the memory that a row will be stored in: of keys lines of a panel, few bytes of each.
 inline void fetch_place(const KVHead& head, int row) {
   const size_t panel_bytes = kPanel * elements_bytes(head.key_type, head.size);
   const std::byte* const keys = head.keys + row / kPanel * panel_bytes;
-  for (size_t at = 0; at < panel_bytes; at += kLineBytes) fetch_near(keys + at);
+  for (size_t at = 0; at < panel_bytes && !head.joint; at += kLineBytes) fetch_near(keys + at);
   const size_t end = value_offset(head, row + 1);
   for (size_t at = value_offset(head, row); at < end; at += kLineBytes)
     fetch_near(head.values + at);
 }
 
+// The parts of a joint row: f(offset, count, its scale in int8).
+template <class F>
+SUFFICE_INLINE void each_part(const KVHead& head, int row, F f) {
+  f(0, head.value_size, head.value_scales ? head.value_scales + row : nullptr);
+  f(head.value_size, head.size - head.value_size,
+    head.key_scales ? head.key_scales + row : nullptr);
+}
+
+inline void store_joint(const KVHead& head, int row, const float* key) {
+  std::byte* const to = head.keys + key_offset(head, row);
+  each_part(head, row, [&](int at, int count, float* scale) {
+    store_elements(head.key_type, to + elements_bytes(head.key_type, at), 1, 1, key + at, count,
+                   scale);
+  });
+}
+
+inline void load_joint(const KVHead& head, int first, int count, float* keys, float* values) {
+  for (int row = first; row < first + count; row++) {
+    const std::byte* const from = head.keys + key_offset(head, row);
+    const size_t start = static_cast<size_t>(row - first) * head.size;
+    each_part(head, row, [&](int at, int size, const float* scale) {
+      const std::byte* const part = from + elements_bytes(head.key_type, at);
+      if (keys) load_elements(head.key_type, part, 1, 1, keys + start + at, size, scale);
+      if (values && at == 0)
+        load_elements(head.key_type, part, 1, 1, values + start, size, scale);
+      else if (values)
+        std::memset(values + start + at, 0, size * sizeof(float));
+    });
+  }
+}
+
 inline void load_rows(const KVHead& head, int first, int count, float* keys, float* values) {
+  if (head.joint) return load_joint(head, first, count, keys, values);
   const int pair = key_pair(head.key_type);
   for (int row = first; row < first + count; row++) {
     const size_t offset = static_cast<size_t>(row - first) * head.size;
@@ -122,6 +155,7 @@ inline void store_base_value(const KVHead& head, int row) {
 }
 
 inline void store_row(const KVHead& head, int row, const float* key, const float* value) {
+  if (head.joint) return store_joint(head, row, key);
   std::byte* const key_at = head.keys + key_offset(head, row);
   std::byte* const value_at = head.values + value_offset(head, row);
   float* const key_scale = head.key_scales ? head.key_scales + row : nullptr;

@@ -141,7 +141,7 @@ struct Running {
     picked = pick(head, tile, mask, weights, packed, count);
   }
 
-  void add_picked_rows() { add_picked(type, picked, size, count, packed, state.output); }
+  void add_picked_rows() { add_picked(head, type, picked, count, packed, state.output); }
 
   void finish() {
     add_picked_rows();

@@ -251,5 +251,9 @@ void score(const KVHead& head, const Tile& tile, const Queries& queries, int cou
 }
 
 inline void prepare_queries(const KVHead& head, const Queries& queries, int count) {
-  for_type(head.key_type, [&]<Type T>() { prepare<T>(head, queries, count); });
+  for_type(head.key_type, [&]<Type T>() {
+    if constexpr (!is_four_bits(T))
+      if (head.joint) return prepare_joint<T>(head, queries, count);
+    prepare<T>(head, queries, count);
+  });
 }

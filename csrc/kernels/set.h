@@ -73,7 +73,7 @@ void score_keys(const KVHead&, const Tile&, const Queries&, int count, float* sc
 // order of complete outputs [count][size], and undoes the rotation of values.
 void add_values(const KVHead&, const Tile&, const Weights&, int count, float* output,
                 std::byte* lines);
-void add_picked(Type, Picked&, int size, int count, const Weights& packed, float* output);
+void add_picked(const KVHead&, Type, Picked&, int count, const Weights& packed, float* output);
 void restore_values(Type, float* output, int count, int size);
 
 #pragma GCC visibility pop

@@ -101,7 +101,7 @@ struct LightRows {
       state.sum[q] += sum_of(total);
     }
     scale_packed(Type::kmeans4, scales, packed, count, picked);
-    add_picked(Type::kmeans4, picked, head.size, count, packed, state.output);
+    add_picked(head, Type::kmeans4, picked, count, packed, state.output);
   }
 };
 

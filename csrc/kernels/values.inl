@@ -182,7 +182,7 @@ void restore(float* output, int count, int size) {
 template <Type T>
 void add(const KVHead& head, const Tile& tile, const Weights& weights, int count, float* output) {
   in_units<kQueriesOf<T>>(count, [&]<int Q>(int first) {
-    in_units<units_for(Q)>(head.size / kPanel, [&]<int U>(int unit) {
+    in_units<units_for(Q)>(head.value_size / kPanel, [&]<int U>(int unit) {
       add_values<T, Q, U>(head, tile, first, unit, weights, output);
     });
   });

@@ -3,15 +3,6 @@
 namespace suffice {
 namespace {
 
-// Rotates pairs of a head's first entries: [x1, x2] -> [x1 cos - x2 sin, x2 cos + x1 sin].
-void rotate(float* head, int pairs, const float* cos, const float* sin) {
-  for (int i = 0; i < pairs; i++) {
-    const float a = head[i], b = head[pairs + i];
-    head[i] = a * cos[i] - b * sin[i];
-    head[pairs + i] = b * cos[i] + a * sin[i];
-  }
-}
-
 // The part of one thread in a layer's attention.
 struct AttentionWork {
   const AttentionBlock& block;
@@ -49,7 +40,7 @@ struct AttentionWork {
     if (block.rope >= 0) {
       const Rope& rope = spec.ropes[block.rope];
       const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
-      rotate(head, rope.pairs, rope.cos + start, rope.sin + start);
+      rotate_pairs(head, rope.pairs, rope.cos + start, rope.sin + start);
     }
     if (own && block.late_norms) normalize(norm, head);
   }
@@ -190,21 +181,51 @@ struct AttentionWork {
     kernels().pointwise.normalize(heads, width, norm.weight, norm.bias, false, spec.norm_eps,
                                   heads);
   }
-
-  // Copies the watched requests' queries of a layer out, without their scale.
-  void hand_out() const {
-    const float inverse = 1.0f / (spec.attention_scale * kLog2e);
-    const size_t width = shared.query_width;
-    float* to = step.queries + static_cast<size_t>(layer) * step.watched_rows * width;
-    for (const StepRequest& request : step.requests) {
-      if (!request.watched) continue;
-      const float* from = shared.queries.data() + request.first_row * width;
-      for (size_t i = 0; i < request.count * width; i++) *to++ = from[i] * inverse;
-    }
-  }
 };
 
+// Copies the watched requests' queries of a layer out, without their scale.
+void hand_out(int layer, const Worker& worker) {
+  const Step& step = worker.step;
+  const float inverse = 1.0f / (worker.spec.attention_scale * kLog2e);
+  const size_t width = worker.shared.query_width;
+  float* to = step.queries + static_cast<size_t>(layer) * step.watched_rows * width;
+  for (const StepRequest& request : step.requests) {
+    if (!request.watched) continue;
+    const float* from = worker.shared.queries.data() + request.first_row * width;
+    for (size_t i = 0; i < request.count * width; i++) *to++ = from[i] * inverse;
+  }
+}
+
 }  // namespace
+
+// [x1, x2] -> [x1 cos - x2 sin, x2 cos + x1 sin]
+void rotate_pairs(float* head, int pairs, const float* cos, const float* sin) {
+  for (int i = 0; i < pairs; i++) {
+    const float a = head[i], b = head[pairs + i];
+    head[i] = a * cos[i] - b * sin[i];
+    head[pairs + i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void rotate_neighbours(float* head, int pairs, const float* cos, const float* sin) {
+  for (int i = 0; i < pairs; i++, head += 2) {
+    const float a = head[0], b = head[1];
+    head[0] = a * cos[i] - b * sin[i];
+    head[1] = b * cos[i] + a * sin[i];
+  }
+}
+
+void attend(const Sight& sight, int cached, Worker& worker) {
+  StepBuffers& shared = worker.shared;
+  if (worker.step.queries && worker.thread == 0) hand_out(cached, worker);
+  {
+    const Timed timed = worker.time(Part::attention);
+    if (worker.thread == 0 && worker.step.outside.attend)
+      shared.attend_outside(worker.spec, worker.step, sight, cached);
+    shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
+  }
+  worker.wait();
+}
 
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to) {
   for (const Linear* w : {&block.q, &block.gate, &block.o})
@@ -241,14 +262,7 @@ void run(const AttentionBlock& block, int layer, Worker& worker) {
   if (worker.thread == 0) shared.plan(worker.spec, worker.step, block, cached, worker.team.size());
   work.project();
   worker.wait();
-  if (worker.step.queries && worker.thread == 0) work.hand_out();
-  {
-    const Timed timed = worker.time(Part::attention);
-    if (worker.thread == 0 && worker.step.outside.attend)
-      shared.attend_outside(worker.spec, worker.step, block, cached);
-    shared.attention.work(worker.buffers.scratch, worker.team, worker.thread);
-  }
-  worker.wait();
+  attend(block, cached, worker);
   if (block.gate.data) {
     gate(block, worker);
     worker.wait();

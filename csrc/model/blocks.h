@@ -15,17 +15,21 @@ struct Norm {
   const float* bias = nullptr;
 };
 
+// Which keys of the layer a token sees.
+struct Sight {
+  int window = 0;  // 0: all keys
+  int sinks = 0;   // with a window: the first keys, visible as well
+  // A logit of each query head that takes part in its softmax without a value; null: none.
+  const float* spare = nullptr;
+};
+
 // Attention to the layer's own keys and values.
-struct AttentionBlock {
+struct AttentionBlock : Sight {
   Matrix q, k, v, o;
   Norm q_norm, k_norm;       // of each head, or of all heads together
   bool whole_norms = false;  // the latter
   bool late_norms = false;   // after the rotation
   bool grows = true;         // its queries are multiplied by ModelSpec::query_scales
-  int window = 0;            // 0: all keys
-  int sinks = 0;             // with a window: the first keys, visible as well
-  // A logit of each query head that takes part in its softmax without a value; null: none.
-  const float* spare = nullptr;
   Matrix gate;    // outputs are multiplied by the logistic of its products; data null: they stay
   int rope = -1;  // index into ModelSpec::ropes; -1: positions do not matter
   bool k_own = false, v_own = false;  // takes inputs otherwise than q
@@ -89,6 +93,31 @@ struct RecurrentBlock {
   }
 };
 
+// Attention to joint rows that all query heads share: what `kv` makes of an input, its first `rank`
+// entries normalised, the others rotated. A head's query has `plain` entries, which `key_up`
+// multiplies into `rank`, and rotated ones; `value_up` makes the `value` entries of its output of
+// the `rank` that it finds. The matrices of heads are stacked.
+struct LatentBlock : Sight {
+  Matrix q_low;  // `q` takes its output, normalised; data null: `q` takes the input
+  Matrix q, kv, o;
+  Linear key_up;         // [heads rank, plain]
+  Linear value_up;       // [heads value, rank]
+  Norm q_norm, kv_norm;  // of q_low's output, and of the first `rank` entries of kv's
+  float norm_eps = 1e-6f;
+  int plain = 0, rank = 0, value = 0;
+  int rope = -1;          // index into ModelSpec::ropes
+  bool adjacent = false;  // a rotation mixes neighbours, else entries half of the part apart
+  bool kv_own = false;    // takes inputs otherwise than q_low, or q
+
+  template <class F>
+  void each_matrix(F f) const {
+    for (const Linear* w :
+         {static_cast<const Linear*>(&q_low), static_cast<const Linear*>(&q),
+          static_cast<const Linear*>(&kv), &key_up, &value_up, static_cast<const Linear*>(&o)})
+      if (w->data) f(*w);
+  }
+};
+
 // down(act(gate) * up), or down(act(up)).
 struct DenseMlp {
   Matrix gate, up, down;  // gate.data null: without gate
@@ -112,13 +141,16 @@ enum RoutingStep : int {
   // Leaves the greatest ones as well, each by its softmax among itself and those after it that are
   // close to it.
   kInTurn = 4,
+  kBestGroups = 5,  // leaves the groups with the greatest scores
+  kBestPairs = 6,   // leaves the groups whose two greatest scores have the greatest sums
 };
 
 // Which experts a row goes to, and by what weights.
 struct Routing {
-  std::vector<int> steps;  // one of them is kTop or kInTurn
-  int chosen = 0;          // experts that it leaves
-  float margin = 0;        // of kInTurn: how far below a score others are close, of its size
+  std::vector<int> steps;           // one of them is kTop or kInTurn
+  int chosen = 0;                   // experts that it leaves
+  int groups = 1, kept_groups = 1;  // equal shares of the experts, and how many of them are left
+  float margin = 0;  // of kInTurn: how far below a score others are close, of its size
   // Added to scores for the choice alone, by expert; null: nothing.
   const float* bias = nullptr;
   float scale = 1;      // of the weights at the end
@@ -155,7 +187,8 @@ struct Block {
   Norm before;  // of the block's input
   Norm after;   // of its output, before that is added
   Norm whole;   // of the stream, once it is added
-  std::variant<AttentionBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp> part;
+  std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp>
+      part;
 };
 
 struct Layer {
@@ -164,11 +197,14 @@ struct Layer {
   bool parallel = false;  // all blocks read what the layer began with
   bool skipped = false;
 
-  // Its attention, null: it has none.
-  AttentionBlock* attention() {
-    return blocks.empty() ? nullptr : std::get_if<AttentionBlock>(&blocks.front().part);
+  // What its attention sees; null: it has none.
+  Sight* sight() {
+    if (blocks.empty()) return nullptr;
+    auto& part = blocks.front().part;
+    if (auto* latent = std::get_if<LatentBlock>(&part)) return latent;
+    return std::get_if<AttentionBlock>(&part);
   }
-  const AttentionBlock* attention() const { return const_cast<Layer*>(this)->attention(); }
+  const Sight* sight() const { return const_cast<Layer*>(this)->sight(); }
 
   template <class F>
   void each_matrix(F f) const {

@@ -212,7 +212,7 @@ int64_t weight_bytes(const ModelSpec& spec) {
 
 void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
   for (Layer& layer : spec_.layers) {
-    AttentionBlock* const block = layer.attention();
+    Sight* const block = layer.sight();
     if (block && recent && (!block->window || block->window > recent)) {
       // A layer's own window may not reach the sinks. Larger values would overflow.
       block->sinks = block->window ? 0 : std::min(sinks, 1 << 30);

@@ -24,8 +24,11 @@ struct Rope {
 };
 
 struct ModelSpec {
-  int width = 0, heads = 0, kv_heads = 0, head_size = 0, vocabulary = 0;
-  int inner_width = 0;  // of the widest MLP
+  int width = 0, heads = 0, kv_heads = 0, vocabulary = 0;
+  int head_size = 0;     // of keys
+  int joint = 0;         // entries of the value of a joint row; 0: rows are not joint
+  int inner_width = 0;   // of the widest MLP
+  int latent_width = 0;  // of the widest queries, or outputs of heads, around joint rows
   int embedding_width = 0;
   bool layer_norm = false;  // else RMSNorm
   float norm_eps = 1e-5f;
@@ -52,7 +55,9 @@ struct ModelSpec {
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {
     return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) {
-      return layer.attention() && layer.attention()->whole_norms;
+      const auto* block =
+          layer.blocks.empty() ? nullptr : std::get_if<AttentionBlock>(&layer.blocks.front().part);
+      return block && block->whole_norms;
     });
   }
 

@@ -61,6 +61,29 @@ void keep_in_turn(std::vector<Scored>& scores, int count, float margin) {
   scores = std::move(kept);
 }
 
+// A group's rank: the sum of the `count` greatest of its scores.
+float rank_of(const Scored* group, int size, int count, const float* bias) {
+  float greatest = -INFINITY, second = -INFINITY;
+  for (int i = 0; i < size; i++) {
+    const float score = bias ? group[i].score + bias[group[i].expert] : group[i].score;
+    second = std::max(second, std::min(greatest, score));
+    greatest = std::max(greatest, score);
+  }
+  return count == 2 ? greatest + second : greatest;
+}
+
+// Leaves the experts of the groups that rank first.
+void keep_groups(std::vector<Scored>& scores, const Routing& routing, int count) {
+  const int size = static_cast<int>(scores.size()) / routing.groups;
+  std::vector<Scored> ranks;  // of groups
+  for (int group = 0; group < routing.groups; group++)
+    ranks.push_back({group, rank_of(scores.data() + group * size, size, count, routing.bias)});
+  keep_greatest(ranks, routing.kept_groups, nullptr);
+  auto to = scores.begin();
+  for (const Scored& each : ranks) to = std::copy_n(scores.begin() + each.expert * size, size, to);
+  scores.erase(to, scores.end());
+}
+
 void sigmoid(std::vector<Scored>& scores) {
   for (Scored& each : scores) each.score = 1.0f / (1.0f + std::exp(-each.score));
 }
@@ -124,6 +147,8 @@ void Routes::route(const ExpertMlp& block, int row, std::vector<Scored>& scores)
     if (step == kTop) keep_greatest(scores, routing.chosen, routing.bias);
     if (step == kInTurn) keep_in_turn(scores, routing.chosen, routing.margin);
     if (step == kNormalize) normalize(scores);
+    if (step == kBestGroups) keep_groups(scores, routing, 1);
+    if (step == kBestPairs) keep_groups(scores, routing, 2);
   }
   if (routing.left_out > 0) leave_out(scores, routing.left_out);
   std::copy(scores.begin(), scores.end(), chosen_.begin() + row * routing.chosen);

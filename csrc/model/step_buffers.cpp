@@ -16,7 +16,7 @@ void set_rows_visible(const Step& step, const StepRequest& request, const Bounds
 }
 
 // The rows of a layer that a request's tokens see; prompts see all rows of the layer's window.
-Bounds bounds_in(const AttentionBlock& block, int index, const StepRequest& request) {
+Bounds bounds_in(const Sight& block, int index, const StepRequest& request) {
   const KVCache& cache = *request.cache;
   if (request.exact) return {block.window, cache.removed(index), block.sinks};
   return bounds_of(cache, index, block.window, block.sinks);
@@ -48,11 +48,15 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   rows = static_cast<int>(step.tokens.size());
   width = round_up(std::max(spec.width, spec.embedding_width), kPanel);
   query_width = spec.heads * spec.head_size;
+  latent_width = round_up(spec.latent_width, kPanel);
   key_width = spec.kv_heads * spec.head_size;
   inner_width = round_up(spec.inner_width, kPanel);
   queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
   attended.assign(queries.size(), 0.0f);
-  if (spec.has_whole_norms()) keys.assign(static_cast<size_t>(rows) * key_width, 0.0f);
+  if (spec.joint || spec.has_whole_norms())
+    keys.assign(static_cast<size_t>(rows) * key_width, 0.0f);
+  for (std::vector<float>* each : {&low, &latent})
+    each->assign(static_cast<size_t>(rows) * latent_width, 0.0f);
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);
@@ -74,7 +78,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
       if (const auto* part = std::get_if<ExpertMlp>(&block.part))
         routes.reserve(*part, rows, width);
   for (const Layer& layer : spec.layers)
-    if (layer.attention()) window_of(layer.attention()->window);
+    if (layer.sight()) window_of(layer.sight()->window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }
 
@@ -124,7 +128,7 @@ void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
 }
 
 int StepBuffers::input_stride() const {
-  return std::max({width, query_width, inner_width, value_width});
+  return std::max({width, query_width, inner_width, value_width, latent_width});
 }
 
 StepBuffers::Window& StepBuffers::window_of(int window) {
@@ -160,8 +164,8 @@ Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, 
   return audit_at(first, part, spec.heads);
 }
 
-void StepBuffers::plan(const ModelSpec& spec, const Step& step, const AttentionBlock& block,
-                       int layer, int thread_count) {
+void StepBuffers::plan(const ModelSpec& spec, const Step& step, const Sight& block, int layer,
+                       int thread_count) {
   std::vector<Traversal>& traversals = window_of(block.window).traversals;
   size_t index = 0;
   for (const StepRequest& request : step.requests) {
@@ -195,8 +199,8 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, const AttentionB
   attention.plan(traversals, thread_count);
 }
 
-void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step,
-                                 const AttentionBlock& block, int layer) {
+void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, const Sight& block,
+                                 int layer) {
   const Outside& outside = step.outside;
   const int window = block.window;
   const std::vector<Traversal>& traversals = window_of(window).traversals;

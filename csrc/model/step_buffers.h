@@ -32,6 +32,7 @@ struct RowBuffers {
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to);
 void reserve_inputs(const ConvolutionBlock& block, RowBuffers& to);
 void reserve_inputs(const RecurrentBlock& block, RowBuffers& to);
+void reserve_inputs(const LatentBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
 void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
 
@@ -44,6 +45,12 @@ struct ExpertBuffers {
   void prepare(int count, int width, int inner_stride);
 };
 
+// What a thread needs for the matrices of one head: their inputs, [rows][columns].
+struct HeadInputs {
+  std::vector<float> rows;
+  InputBuffers inputs;
+};
+
 // Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
   RowBuffers rows;
@@ -54,6 +61,7 @@ struct alignas(64) ThreadBuffers {
   PartClock clock;
   ExpertBuffers experts;
   RecurrenceBuffers recurrence;
+  HeadInputs of_head;
 };
 
 // From this number of rows on, each thread normalises and quantizes some of them for all, at the
@@ -78,14 +86,17 @@ inline int items_of(const Linear& w, int threads, int unit = 1) {
 class StepBuffers {
  public:
   int rows = 0;
-  int width = 0, query_width = 0, key_width = 0, inner_width = 0;  // strides, whole panels
-  int mixed_width = 0, value_width = 0;                            // of blocks with states
-  std::vector<float> queries, attended;                            // [rows][query_width]
+  // Strides, whole panels; the last three are of blocks with states and around joint rows.
+  int width = 0, query_width = 0, key_width = 0, inner_width = 0;
+  int mixed_width = 0, value_width = 0, latent_width = 0;
+  std::vector<float> queries, attended;  // [rows][query_width]
   std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates
-  std::vector<float> mixed, recurred;      // [rows][mixed_width], [rows][value_width]
-  std::vector<float> strengths, decays;    // [rows][mixed_width]
-  std::vector<StateRows> state_rows;       // of each request
-  std::vector<float> keys;                 // [rows][key_width], where norms are over all heads
+  std::vector<float> mixed, recurred;    // [rows][mixed_width], [rows][value_width]
+  std::vector<float> strengths, decays;  // [rows][mixed_width]
+  std::vector<StateRows> state_rows;     // of each request
+  // [rows][key_width], where norms are over all heads, or rows are joint.
+  std::vector<float> keys;
+  std::vector<float> low, latent;          // [rows][latent_width], around joint rows
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
   std::vector<ReadSums> reads;             // [cached layers][requests][kv_heads]
@@ -102,11 +113,9 @@ class StepBuffers {
   void prepare(const ModelSpec& spec, const Step& step, int threads);
   int input_stride() const;  // that of the widest inputs of a matrix
   // Plans the attention of a block, that of the layer `cached` of caches, by one thread.
-  void plan(const ModelSpec& spec, const Step& step, const AttentionBlock& block, int cached,
-            int threads);
+  void plan(const ModelSpec& spec, const Step& step, const Sight& block, int cached, int threads);
   // Has the attention of requests that are `outside` computed, by one thread.
-  void attend_outside(const ModelSpec& spec, const Step& step, const AttentionBlock& block,
-                      int cached);
+  void attend_outside(const ModelSpec& spec, const Step& step, const Sight& block, int cached);
 
  private:
   // One traversal per request and key/value head. Layers of the same window share it except for the

@@ -161,11 +161,22 @@ struct Worker {
   }
 };
 
+// Rotates pairs of a head's first entries, half of the rotated ones apart.
+void rotate_pairs(float* head, int pairs, const float* cos, const float* sin);
+
+// The same of pairs that are next to each other.
+void rotate_neighbours(float* head, int pairs, const float* cos, const float* sin);
+
+// Attends by the queries of a layer, once all are there and its keys are stored, and returns once
+// every thread has.
+void attend(const Sight& sight, int cached, Worker& worker);
+
 // Run a block of a layer on the worker's `normal`, and return once every thread has left its part
 // of the output in the shared `output`.
 void run(const AttentionBlock& block, int layer, Worker& worker);
 void run(const ConvolutionBlock& block, int layer, Worker& worker);
 void run(const RecurrentBlock& block, int layer, Worker& worker);
+void run(const LatentBlock& block, int layer, Worker& worker);
 void run(const DenseMlp& block, int layer, Worker& worker);
 void run(const ExpertMlp& block, int layer, Worker& worker);
 

@@ -221,7 +221,8 @@ class Trace:
     that tiles of prompts read, of `tile_rows_held`, if they may leave something unread. `audit`
     has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
-    end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
+    end; `plain_row_bytes` are the bytes of a key and its value in the model's own type (0: not
+    known).
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
     and `shift` the bound on how far that and estimated values move an output, over the length of
     the longest value that the token sees. `bounds`: the sums of both over all softmaxes.

@@ -40,7 +40,7 @@ struct Filled {
       : keys(round_up(rows, kTileRows) * static_cast<size_t>(size)), values(keys.size()) {
     head.keys = reinterpret_cast<std::byte*>(keys.data());
     head.values = reinterpret_cast<std::byte*>(values.data());
-    head.size = size;
+    head.size = head.value_size = size;
     for (int row = 0; row < rows; row++)
       base::rows.store_row(head, row, k + row * size, v + row * size);
   }

@@ -16,6 +16,7 @@ import tiny
 from caches import cache_for
 from suffice.backends.cpu.linear import unpack
 from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.formats.gguf_latent import LATENT
 from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
@@ -29,11 +30,28 @@ LONGROPE = tiny.VARIANTS["phi-moe-longrope"][1]["rope_parameters"] | {
     "original_max_position_embeddings": 32,
     **dict.fromkeys(("short_mscale", "long_mscale"), math.sqrt(1 + math.log(4) / math.log(32))),
 }
+SCALED = {  # the files have one factor, that of scores
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.7,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "arcee": {"mlp_bias": False},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},
+    "deepseek-v2": {"rope_parameters": SCALED},
+    "deepseek-v2-lite": {},
+    "deepseek-v3": {"rope_parameters": SCALED},
+    "glm4-moe-lite": {
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "routed_scaling_factor": 1.5,
+    },
+    "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    "youtu": {},
     "ernie": {},
     "ernie-moe": {"moe_layer_end_index": -1},
     "exaone4": {},
@@ -108,7 +126,7 @@ def test_models_of_128_experts_have_no_norms_of_heads(tmp_path: Path) -> None:
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
-    assert set(ARCHITECTURES) == {*elsewhere, *SEEING, *gguf_families.ARCHITECTURES.values()}
+    assert {*ARCHITECTURES, *LATENT} == {*elsewhere, *SEEING, *gguf_families.ARCHITECTURES.values()}
 
 
 @pytest.mark.parametrize("name", SEEING)

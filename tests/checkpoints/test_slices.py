@@ -77,6 +77,22 @@ def test_rows_of_a_view(name: str) -> None:
     assert plain.read == (5 if cut.transposed else 4 * 32)
 
 
+def test_rows_of_a_view_whose_matrices_are_turned() -> None:
+    """Of two heads, each with 3 rows of another matrix after 16 that are turned."""
+    whole = numbers(2 * 19, 32)
+    turned = View("whole", (64, 16), 0, 16, 19, transposed=False, turned=True)
+    expected = np.concatenate([whole[:16].T, whole[19:35].T])
+    source = slice_source(Plain(whole=whole), {"own": turned})
+    assert np.array_equal(source.load("own"), expected)
+    for size in (1, 7, 32, 50, 64):
+        out = np.empty((64, 16), np.float32)
+        for first in range(0, 64, size):
+            source.load_rows("own", first, out[first : first + size])
+        assert np.array_equal(out, expected)
+    coded = slice_source(Plain(codes=object(), whole=whole), {"own": turned})
+    assert not coded.in_codes("own")
+
+
 def test_a_view_of_a_bias() -> None:
     bias = numbers(64)
     for cut, rows in VIEWS.values():

@@ -97,6 +97,14 @@ def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
     assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
 
 
+def test_describes_latent_attention(cli: Cli, tmp_path: Path) -> None:
+    said = cli("info", "-m", str(tiny.make(tmp_path, "deepseek-v2"))).out
+    assert "latent attention, to rows of 48 + 16 entries, queries by 40 entries" in said
+    # 3 layers of 64 entries; int8 has two scales
+    assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16, 0.2 KiB int8\n" in said
+    assert "by softmax, best_groups, top; in 2 of 4 groups; times 1.5" in said
+
+
 def test_describes_experts(cli: Cli, tmp_path: Path) -> None:
     said = cli("info", "-m", str(tiny.make(tmp_path / "one", "qwen2-moe-mixed"))).out
     rule = "2 of 4, of width 48, by softmax, top"

@@ -26,6 +26,7 @@ LATER = (
     "embed_norm",
     "experts",
     "late_qk_norm",
+    "latent",
     "logit_scale",
     "norm_biases",
     "paired",
@@ -67,6 +68,7 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
     [
         *("apertus", "cohere2", "gpt2", "granite", "hunyuan", "ministral3"),
         *("llama4", "nanochat", "nemotron", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"),
+        "youtu",
     ],
 )
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, variant: str) -> None:

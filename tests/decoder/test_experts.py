@@ -192,6 +192,8 @@ RULES: list[dict[str, Any]] = [
     {"steps": ("in_turn",), "margin": 0.2},
     {"steps": ("in_turn",), "margin": 0.8, "chosen": 3},
     {"steps": ("top", "sigmoid"), "before": True},
+    {"steps": ("softmax", "best_groups", "top"), "groups": 3, "kept_groups": 1},
+    {"steps": ("sigmoid", "best_pairs", "top", "normalize"), "groups": 3, "kept_groups": 1},
 ]
 
 
@@ -315,11 +317,13 @@ def test_what_is_stored_once_more_keeps_its_routers(checkpoints: Any) -> None:
         ({"steps": [0]}, "a routing chooses once"),
         ({"steps": [1, 1]}, "a routing chooses once"),
         ({"steps": [1, 4]}, "a routing chooses once"),
-        ({"steps": [1, 5]}, "no such step of a routing"),
+        ({"steps": [1, 7]}, "no such step of a routing"),
         ({"margin": -0.5}, "a negative margin"),
-        ({"activation": 6}, "experts have an activation without parameters"),
+        ({"activation": 7}, "experts have an activation without parameters"),
         ({"chosen": 0}, "from 1 to all experts can be chosen"),
         ({"chosen": 7}, "from 1 to all experts can be chosen"),
+        ({"groups": 4}, "groups are equal shares of the experts"),
+        ({"groups": 6}, "the groups that are left have the experts that are chosen"),
         ({"inner": 24}, "experts have whole panels of 16 inputs and outputs"),
         ({"inner": 32}, r"expert_gate is \[288, 64\]; \[192, 64\] expected"),
         ({"experts": 2**30}, "more rows of experts than can be numbered"),
@@ -334,7 +338,7 @@ def test_the_core_checks_its_arguments(
     decoder = decoder_of(checkpoints("mixtral"))
     plain = native.core.Model.add_experts
     names = ("experts", "inner", "shared", "activation", "steps", "chosen", "scale")
-    names += ("margin", "before")
+    names += ("margin", "before", "groups", "kept_groups")
 
     class Changed(native.core.Model):
         def add_experts(self, parts: Any, *arguments: Any) -> None:

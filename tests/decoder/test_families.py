@@ -38,6 +38,7 @@ EXTRA = {
     "sliding_window_pattern",
     "_sliding_window_pattern",
     "head_dim",  # of Qwen2
+    "qk_head_dim",
     "rotary_emb_base",
     "rotary_pct",
     "full_attention_interval",  # of Qwen3-Next
@@ -120,9 +121,13 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
     assert {name for name in GenerationConfig().to_dict() if name[0] != "_"} <= SILENT
 
 
+# the defaults of one have heads of 42 entries, and those of the other no number of chosen experts
 @pytest.mark.parametrize(
     "architecture",
-    sorted(set(CLASSES) - {"BambaForCausalLM", "Glm4MoeForCausalLM", GRANITE4, NEMOTRON}),
+    sorted(
+        set(CLASSES)
+        - {"BambaForCausalLM", "DeepseekV2ForCausalLM", "Glm4MoeForCausalLM", GRANITE4, NEMOTRON}
+    ),
 )  # no attention; heads of 42; experts without gates
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
@@ -166,6 +171,7 @@ def test_every_program_and_family_is_there() -> None:
     assert {own for name, own in found if name == "mlx-lm"} == FIRST - {"OPTForCausalLM"}
 
 
+LATENT = [own for own in DEFAULTS if "kv_lora_rank" in DEFAULTS[own]]
 CASES = [
     (own, field, change)
     for own in DEFAULTS
@@ -175,6 +181,7 @@ CASES = [
 for own in (
     *("ApertusForCausalLM", "Exaone4ForCausalLM", "GptOssForCausalLM", "LlamaForCausalLM"),
     "Ministral3ForCausalLM",
+    *("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Mistral4ForCausalLM"),
 ):
     CASES.remove((own, "original_max_position_embeddings", "null"))  # fails there
 for own in (
@@ -207,6 +214,20 @@ for own in bamba.MAMBA_DEFAULTS:  # fails in the model
     CASES.remove((GRANITE4, own, "null"))
 for own in ("GlmForCausalLM", "Qwen2MoeForCausalLM"):  # fails in the model
     CASES.remove((own, "num_key_value_heads", "null"))
+for own in LATENT:
+    for size in ("head_dim", "qk_head_dim", "v_head_dim"):  # fail in the model
+        if (own, size) != ("MiniCPM3ForCausalLM", "v_head_dim"):
+            CASES.remove((own, size, "null"))
+for own in ("DeepseekV3ForCausalLM", "Mistral4ForCausalLM"):
+    for size in ("n_group", "num_experts_per_tok", "topk_group"):  # fail in the model
+        CASES.remove((own, size, "null"))
+    CASES.remove((own, "norm_topk_prob", "null"))  # taken as false there
+for own in ("DeepseekV3ForCausalLM", "Mistral4ForCausalLM", "YoutuForCausalLM"):
+    CASES.remove((own, "rope_interleave", "null"))  # taken as false there
+for own in ("num_attention_heads", "num_experts_per_tok", "moe_intermediate_size"):
+    CASES.remove(("DeepseekV2ForCausalLM", own, "missing"))  # 32 of 16; none; 1407
+for own in ("num_experts_per_tok", "topk_method"):  # fail in the model
+    CASES.remove(("DeepseekV2ForCausalLM", own, "null"))
 
 
 @pytest.mark.parametrize("architecture", DEFAULTS)
@@ -230,6 +251,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
         *("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", GRANITE4, "NanoChatForCausalLM"),
         "Llama4ForCausalLM",
         *("SeedOssForCausalLM", "Starcoder2ForCausalLM", *UNTOLD),
+        *LATENT,  # whose heads all have keys and values
     )
     fitting = {} if own else FITTING
     raw = {name: value for name, value in (raw | fitting).items() if name in DEFAULTS[architecture]}

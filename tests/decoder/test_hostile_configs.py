@@ -161,8 +161,8 @@ def mutated(raw: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             place[name] = draw.choice(HOSTILE)
         elif kind < 0.75:
             place.pop(name, None)
-        elif kind < 0.9 and isinstance(place.get(name), int | float):
-            place[name] = place[name] * draw.choice((-1, 0, 0.5, 2, 1024, 1e30))
+        elif kind < 0.9 and isinstance(value := place.get(name), int | float) and value < 1e300:
+            place[name] = value * draw.choice((-1, 0, 0.5, 2, 1024, 1e30))
         else:
             place[name[:-1] + draw.choice("abc_\x00")] = place.get(name)
     return changed

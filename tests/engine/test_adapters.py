@@ -63,7 +63,9 @@ def llm(made: dict[str, Path]) -> LLM:
     return load(made["base"], adapters={"one": made["one"], "two": made["two"]})
 
 
-@pytest.mark.parametrize("variant", ["glm", "gpt2", "gptj", "neox", "olmo2", "opt", "phi3"])
+@pytest.mark.parametrize(
+    "variant", ["glm", "gpt2", "gptj", "minicpm3", "neox", "olmo2", "opt", "phi3"]
+)
 def test_modules_of_other_names_of_joined_matrices_and_with_norms_of_all_heads(
     variant: str, tmp_path: Path
 ) -> None:

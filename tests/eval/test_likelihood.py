@@ -1,4 +1,4 @@
-"""Log likelihoods equal transformers', whatever else is run with them."""
+"""Log likelihoods equal transformers', whatever else is run with them; whole_prompts.py."""
 
 from __future__ import annotations
 

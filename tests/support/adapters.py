@@ -18,6 +18,10 @@ TARGETS = {  # of the modules of variants: all that adapters may change
     "glm": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
     "gptj": ("q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"),
     "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    "minicpm3": (
+        *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"),
+        *("gate_proj", "up_proj", "down_proj"),
+    ),
     "olmo2": ("q_proj", "k_proj", "v_proj", "up_proj"),
     "neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
     "opt": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),

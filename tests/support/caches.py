@@ -103,6 +103,7 @@ def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -
     config = decoder.config
     options.setdefault("rounding", None)  # another model's would not suit
     options.setdefault("states", state_shapes(config.states))
+    options["joint"] = config.joint
     return empty_cache(len(config.cached), config.kv_heads, config.head_size, dtype, **options)
 
 

@@ -10,12 +10,14 @@ from suffice.decoder.families import (
     arcee,
     bamba,
     cohere,
+    deepseek,
     ernie,
     ernie_moe,
     exaone4,
     falcon,
     gemma,
     glm,
+    glm_lite,
     glm_moe,
     gpt2,
     gpt_oss,
@@ -26,7 +28,9 @@ from suffice.decoder.families import (
     lfm,
     llama,
     llama4,
+    minicpm,
     mistral,
+    mistral4,
     mixtral,
     nanochat,
     nemotron_h,
@@ -43,6 +47,7 @@ from suffice.decoder.families import (
     smollm,
     stablelm,
     starcoder,
+    youtu,
 )
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
@@ -102,6 +107,12 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "Olmo3ForCausalLM": olmo.OLMO3_DEFAULTS,
     "SeedOssForCausalLM": seed_oss.DEFAULTS,
     "Starcoder2ForCausalLM": starcoder.DEFAULTS,
+    "DeepseekV2ForCausalLM": deepseek.V2_DEFAULTS,
+    "DeepseekV3ForCausalLM": deepseek.V3_DEFAULTS,
+    "Glm4MoeLiteForCausalLM": glm_lite.DEFAULTS,
+    "MiniCPM3ForCausalLM": minicpm.DEFAULTS,
+    "Mistral4ForCausalLM": mistral4.DEFAULTS,
+    "YoutuForCausalLM": youtu.DEFAULTS,
 }
 ONLY = {
     "BambaForCausalLM": bamba.MAMBA_ONLY,
@@ -126,6 +137,10 @@ ONLY = {
     "Cohere2ForCausalLM": cohere.COHERE2_ONLY,
     "GPTJForCausalLM": gptj.ONLY,
     "Starcoder2ForCausalLM": starcoder.ONLY,
+    "DeepseekV2ForCausalLM": deepseek.V2_ONLY,
+    "DeepseekV3ForCausalLM": deepseek.V3_ONLY,
+    "Glm4MoeLiteForCausalLM": glm_lite.ONLY,
+    **dict.fromkeys(("MiniCPM3ForCausalLM", "YoutuForCausalLM"), deepseek.DENSE_ONLY),
 }
 SILENT_OF = {
     "BambaForCausalLM": bamba.SILENT,
@@ -154,6 +169,16 @@ SILENT_OF = {
     "GPTJForCausalLM": gptj.SILENT,
     "SeedOssForCausalLM": seed_oss.SILENT,
     "Starcoder2ForCausalLM": starcoder.SILENT,
+    **dict.fromkeys(
+        (
+            "DeepseekV2ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "Glm4MoeLiteForCausalLM",
+            "Mistral4ForCausalLM",
+        ),
+        deepseek.SILENT,
+    ),
+    "YoutuForCausalLM": youtu.SILENT,
     "HunYuanDenseV1ForCausalLM": hunyuan.SILENT,
     "HunYuanMoEV1ForCausalLM": hunyuan.MOE_SILENT,
     "Exaone4ForCausalLM": {exaone4.PATTERN},

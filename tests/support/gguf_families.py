@@ -15,12 +15,19 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+import gguf_latent
+
 # model_type: the architecture's name there
 ARCHITECTURES = {
     "apertus": "apertus",
     "arcee": "arcee",
     "cohere": "command-r",
     "cohere2": "cohere2",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    "youtu": "deepseek2",
+    "minicpm3": "minicpm3",
     "ernie4_5": "ernie4_5",
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone4": "exaone4",
@@ -104,22 +111,36 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
 def write(
-    folder: Path, path: Path, kind: str = "F32", name: str = "", keys: dict[str, Any] | None = None
+    folder: Path,
+    path: Path,
+    kind: str = "F32",
+    name: str = "",
+    keys: dict[str, Any] | None = None,
+    *,
+    together: bool = False,
 ) -> Path:
     """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`.
 
-    `name` is another architecture than the usual one, `keys` are further ones of it.
+    `name` is another architecture than the usual one, `keys` are further ones of it. `together`:
+    see `gguf_latent`.
     """
     raw = json.loads((folder / "config.json").read_text())
     family = raw["model_type"]
     name = name or ARCHITECTURES[family]
     writer = gguf.GGUFWriter(path, name)
-    for field, key in (_keys(raw) | (keys or {})).items():
+    latent = gguf_latent.is_latent(raw)
+    fields = _keys(raw)
+    if latent:
+        fields = gguf_latent.keys(raw, fields, together=together)
+    for field, key in (fields | (keys or {})).items():
         _add(writer, f"{name}.{field}", key)
     _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
     names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
-    for stored, values in _tensors(raw, load_file(folder / "model.safetensors")):
+    weights = load_file(folder / "model.safetensors")
+    if latent:
+        weights = gguf_latent.tensors(raw, weights, together=together)
+    for stored, values in _tensors(raw, weights):
         called = (
             stored
             if stored.startswith(("blk.", "rope_"))

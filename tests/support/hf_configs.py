@@ -10,68 +10,10 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
+from hf_classes import CLASSES as CLASSES
 from suffice.decoder.config import DecoderConfig, Rope
 from suffice.decoder.rope import frequencies
 
-# architecture: module of transformers.models, and the prefix of its classes' names
-CLASSES = {
-    "ApertusForCausalLM": ("apertus", "Apertus"),
-    "ArceeForCausalLM": ("arcee", "Arcee"),
-    "BambaForCausalLM": ("bamba", "Bamba"),
-    "Cohere2ForCausalLM": ("cohere2", "Cohere2"),
-    "CohereForCausalLM": ("cohere", "Cohere"),
-    "Ernie4_5ForCausalLM": ("ernie4_5", "Ernie4_5"),
-    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", "Ernie4_5_Moe"),
-    "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
-    "FalconForCausalLM": ("falcon", "Falcon"),
-    "GPT2LMHeadModel": ("gpt2", "GPT2"),
-    "GPTJForCausalLM": ("gptj", "GPTJ"),
-    "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
-    "Gemma2ForCausalLM": ("gemma2", "Gemma2"),
-    "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
-    "GemmaForCausalLM": ("gemma", "Gemma"),
-    "Glm4ForCausalLM": ("glm4", "Glm4"),
-    "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),
-    "GlmForCausalLM": ("glm", "Glm"),
-    "GptOssForCausalLM": ("gpt_oss", "GptOss"),
-    "GraniteForCausalLM": ("granite", "Granite"),
-    "GraniteMoeForCausalLM": ("granitemoe", "GraniteMoe"),
-    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", "GraniteMoeHybrid"),
-    "GraniteMoeSharedForCausalLM": ("granitemoeshared", "GraniteMoeShared"),
-    "HeliumForCausalLM": ("helium", "Helium"),
-    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
-    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
-    "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
-    "Lfm2MoeForCausalLM": ("lfm2_moe", "Lfm2Moe"),
-    "Llama4ForCausalLM": ("llama4", "Llama4Text"),
-    "LlamaForCausalLM": ("llama", "Llama"),
-    "Ministral3ForCausalLM": ("ministral3", "Ministral3"),
-    "MinistralForCausalLM": ("ministral", "Ministral"),
-    "MistralForCausalLM": ("mistral", "Mistral"),
-    "MixtralForCausalLM": ("mixtral", "Mixtral"),
-    "NanoChatForCausalLM": ("nanochat", "NanoChat"),
-    "NemotronForCausalLM": ("nemotron", "Nemotron"),
-    "NemotronHForCausalLM": ("nemotron_h", "NemotronH"),
-    "OPTForCausalLM": ("opt", "OPT"),
-    "Olmo2ForCausalLM": ("olmo2", "Olmo2"),
-    "Olmo3ForCausalLM": ("olmo3", "Olmo3"),
-    "OlmoHybridForCausalLM": ("olmo_hybrid", "OlmoHybrid"),
-    "OlmoeForCausalLM": ("olmoe", "Olmoe"),
-    "Phi3ForCausalLM": ("phi3", "Phi3"),
-    "PhiForCausalLM": ("phi", "Phi"),
-    "PhimoeForCausalLM": ("phimoe", "Phimoe"),
-    "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
-    "Qwen2MoeForCausalLM": ("qwen2_moe", "Qwen2Moe"),
-    "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
-    "Qwen3MoeForCausalLM": ("qwen3_moe", "Qwen3Moe"),
-    "Qwen3NextForCausalLM": ("qwen3_next", "Qwen3Next"),
-    "Qwen3_5ForCausalLM": ("qwen3_5", "Qwen3_5Text"),
-    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe", "Qwen3_5MoeText"),
-    "SeedOssForCausalLM": ("seed_oss", "SeedOss"),
-    "SmolLM3ForCausalLM": ("smollm3", "SmolLM3"),
-    "StableLmForCausalLM": ("stablelm", "StableLm"),
-    "Starcoder2ForCausalLM": ("starcoder2", "Starcoder2"),
-}
 # no rotary fields
 UNTOLD = (*("GPT2LMHeadModel", "GPTJForCausalLM", "NemotronHForCausalLM", "OPTForCausalLM"),)
 NORMALIZED = (  # weights of experts, whatever the configuration says
@@ -113,6 +55,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         return _facts_of_gpt2(config)
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    joint = hasattr(config, "kv_lora_rank")
     gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     clamped = architecture == "GptOssForCausalLM"
     act = config.hidden_activation if gemma else _first(config, *_ACTS, otherwise="silu")
@@ -121,12 +64,16 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
-        "kv_heads": 1 if falcon else getattr(config, "num_key_value_heads", None) or heads,
-        "head_size": size,
+        "kv_heads": (
+            1 if falcon or joint else getattr(config, "num_key_value_heads", None) or heads
+        ),
+        "head_size": config.kv_lora_rank + config.qk_rope_head_dim if joint else size,
         "mlp_width": _mlp_width(config, architecture),
         "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
-        "scale": getattr(
+        "scale": _joint_scale(config)
+        if joint
+        else getattr(
             config,
             "attention_multiplier",
             (config.query_pre_attn_scalar if gemma else size) ** -0.5,
@@ -140,7 +87,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "parallel": getattr(config, "use_parallel_residual", architecture in PARALLEL),
         "factors": [
             getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
-            getattr(config, "residual_multiplier", 1.0),
+            _residual_factor(config),
             getattr(config, "logits_scaling", 1 / getattr(config, "logit_scale", 1.0)),
         ],
         **_biases(config, architecture),
@@ -148,6 +95,18 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],
         "spare": clamped,
     }
+
+
+def _joint_scale(config: Any) -> float:
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
+
+    return float(yarn_apply_mscale(config.rope_parameters, config.qk_head_dim**-0.5))
+
+
+def _residual_factor(config: Any) -> float:
+    if hasattr(config, "scale_depth"):
+        return float(config.scale_depth / config.num_hidden_layers**0.5)
+    return float(getattr(config, "residual_multiplier", 1.0))
 
 
 def _biases(config: Any, architecture: str) -> dict[str, bool]:
@@ -175,13 +134,14 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         config.num_experts_per_tok,
         _first(config, "moe_intermediate_size", "intermediate_size"),
         _shared(config, architecture),
-        getattr(config, "norm_topk_prob", own_rule),
+        bool(getattr(config, "norm_topk_prob", own_rule)),
         [
             at in given
             or at not in (getattr(config, "moe_layers", None) or range(at + 1))
             or (at + 1) % step > 0
             or at < _first(config, *_FIRST_EXPERTS, otherwise=0)
             or at > getattr(config, "moe_layer_end_index", at)
+            or (getattr(config, "mlp_layer_types", None) or {at: ""})[at] == "dense"
             for at in range(config.num_hidden_layers)
         ],
     )
@@ -239,7 +199,9 @@ def _rotates(config: Any) -> list[bool]:
 
 
 def _embedding_factor(config: Any, architecture: str) -> float:
-    return config.hidden_size**0.5 if architecture.startswith("Gemma") else 1.0
+    if architecture.startswith("Gemma"):
+        return float(config.hidden_size**0.5)
+    return float(getattr(config, "scale_emb", 1.0))
 
 
 def _facts_of_gpt2(config: Any) -> dict[str, Any]:
@@ -351,7 +313,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "rotates": [layer.rope is not None for layer in config.layers],
         "parallel": config.parallel,
         "factors": [config.embed_scale, config.residual_scale, round(1 / config.logit_scale, 12)],
-        "attention bias": "q" in config.biases,
+        "attention bias": bool(config.biases & {"q", "kv"}),
         "mlp bias": "up" in config.biases,
         "experts": config.experts
         and (
@@ -359,7 +321,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
             config.experts.chosen,
             config.experts.inner,
             config.experts.shared,
-            config.experts.steps[1:] != ("top",),
+            config.experts.steps[-1] != "top",
             [layer.dense for layer in config.layers],
         ),
         "caps": [config.score_cap or None, config.logit_cap or None],
@@ -368,7 +330,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
 
 
 def _turns_of_ours(config: DecoderConfig, rope: Rope) -> tuple[list[float], float]:
-    found, factor = frequencies(rope, config.head_size, config.trained_positions)
+    found, factor = frequencies(rope, config.rotary_size, config.trained_positions)
     return found.tolist(), factor
 
 

@@ -23,16 +23,22 @@ def _model_type(folder: Path) -> str:
 
 def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
     """Load a checkpoint in transformers; with float64 it computes all in float64."""
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=torch.float32,
-        # sdpa knows neither capped scores nor spare logits
-        attn_implementation="eager" if _model_type(folder) in _EAGER else "sdpa",
-        experts_implementation="eager",
-        **options,
-    ).eval()
+    # some that are parts of larger models are none of transformers' automatic classes
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    model = (
+        getattr(transformers, name)
+        .from_pretrained(
+            folder,
+            dtype=torch.float32,
+            # sdpa knows neither capped scores nor spare logits
+            attn_implementation="eager" if _model_type(folder) in _EAGER else "sdpa",
+            experts_implementation="eager",
+            **options,
+        )
+        .eval()
+    )
     return exact(model) if dtype == torch.float64 else model
 
 

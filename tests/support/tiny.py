@@ -54,7 +54,8 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
     if changes.pop("tokenizer", False):
         changes["vocab_size"] = write_tokenizer(folder)
     model = _model(family, {**fields, **changes})
-    fill(model, seed, centred=family.startswith(_CENTRED))
+    centred = family.startswith(_CENTRED) and family != "NemotronH"
+    fill(model, seed, centred=centred)
     model.save_pretrained(folder)
 
 

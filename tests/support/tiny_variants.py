@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from latent_variants import latent_variants
+
 VOCABULARY = 200
 
 _SIZES: dict[str, Any] = {
@@ -312,6 +314,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", {**_NO_HEAD_DIM, "use_qkv_bias": True}),
     "starcoder2": ("Starcoder2", {**_NO_HEAD_DIM, "sliding_window": 8}),
     "stablelm-parallel": ("StableLm", {**_NO_HEAD_DIM, "use_parallel_residual": True}),
+    **latent_variants(_NO_HEAD_DIM),
 }
 
 # those whose layers keep states, of every kind

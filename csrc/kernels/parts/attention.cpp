@@ -10,6 +10,7 @@ namespace {
 #include "kernels/kv_planes.inl"
 #include "kernels/by_type.inl"
 #include "kernels/tile.inl"
+#include "kernels/joint_queries.inl"
 #include "kernels/scores.inl"
 #include "kernels/pointwise.inl"
 #include "kernels/visible.inl"

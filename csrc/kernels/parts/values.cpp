@@ -10,6 +10,7 @@ namespace {
 #include "kernels/kv_planes.inl"
 #include "kernels/by_type.inl"
 #include "kernels/tile.inl"
+#include "kernels/joint_queries.inl"
 #include "kernels/scores.inl"
 #include "kernels/values.inl"
 #include "kernels/many_rows.inl"
@@ -26,9 +27,9 @@ void add_values(const KVHead& head, const Tile& tile, const Weights& weights, in
   });
 }
 
-void add_picked(Type type, Picked& picked, int size, int count, const Weights& packed,
+void add_picked(const KVHead& head, Type type, Picked& picked, int count, const Weights& packed,
                 float* output) {
-  for_type(type, [&]<Type T>() { add_all_picked<T>(picked, size, count, packed, output); });
+  for_type(type, [&]<Type T>() { add_all_picked<T>(head, picked, count, packed, output); });
 }
 
 void restore_values(Type type, float* output, int count, int size) {

@@ -10,17 +10,20 @@ import dataclasses
 import numbers
 from typing import Any, Protocol
 
-from suffice.errors import InputError, brief
+from suffice.errors import InputError, brief, unknown
 from suffice.registry import Table
 
 __all__ = [
     "BLOCK",
     "GROWTHS",
+    "JOINT_DTYPES",
     "KV_DTYPES",
     "Growth",
+    "check_rows",
     "fits_keys",
     "next_capacity",
     "row_bytes",
+    "token_bytes",
     "types_of",
     "with_defaults",
 ]
@@ -32,6 +35,8 @@ _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4, 
 _SCALED = ("int8", "kmeans4", "planes")  # types with a float32 scale for each row
 _FITTED = ("kmeans4", "planes")  # types whose rounding is fitted to the model's keys
 KV_DTYPES = tuple(_BITS)
+_MOST, _MOST_JOINT = 512, 576  # elements of a head, and of a joint row
+JOINT_DTYPES = ("float32", "bfloat16", "float16", "int8")  # of rows that are keys and values
 
 
 def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:
@@ -41,6 +46,37 @@ def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:
     """
     base = row_bytes("kmeans4", size) if based and dtype not in _FITTED else 0
     return size * _BITS[dtype] // 8 + (4 if dtype in _SCALED else 0) + base
+
+
+def token_bytes(
+    keys: str, values: str, size: int, *, joint: bool = False, based: bool = False
+) -> int:
+    """Return the bytes of a token's key and value of `size` elements in one head.
+
+    `joint`: the value is a part of the key, and is stored with it; see `kv.KVCache`.
+    """
+    value = row_bytes(values, 0 if joint else size, based=based)
+    return row_bytes(keys, size, based=based) + value
+
+
+def check_rows(size: int, joint: int, keys: str, values: str) -> None:
+    """Refuse sizes and types of keys and values that a cache cannot have; see `kv.KVCache`.
+
+    Raises:
+        InputError: A head size that is not supported, an unknown type, or one for joint rows.
+    """
+    for dtype in (keys, values):
+        if dtype not in KV_DTYPES:
+            raise unknown("KV cache dtype", dtype, KV_DTYPES)
+    most = _MOST_JOINT if joint else _MOST
+    if size % 16 or not 16 <= size <= most:
+        raise InputError(f"head_size={size} must be a multiple of 16 up to {most}")
+    if joint and (keys != values or keys not in JOINT_DTYPES):
+        given = keys if keys == values else f"{keys}/{values}"
+        raise InputError(
+            f"KV cache dtype '{given}': this model stores keys and values as one row, in one type "
+            f"of {', '.join(JOINT_DTYPES)}"
+        )
 
 
 def fits_keys(dtype: str) -> bool:

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from suffice.cache import BLOCK, KV_DTYPES, Growth, next_capacity
+from suffice.cache import BLOCK, Growth, check_rows, next_capacity
 from suffice.cache.tentative import Tentative
-from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
 
 MAX_TENTATIVE = 32
@@ -30,11 +30,13 @@ class KVCache:
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
     largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
     `bases`: other rows than `planes` in `kmeans4`, too. `rounding`: see `decoder.key_rounding`.
-    `states`: the sizes of what other layers keep; a cache with states can be cut back only to
-    lengths that are `reachable`.
+    `joint`: a row is a key, and its first `joint` entries are its value; values that are returned
+    have zeros after them. 0: keys and values are apart.
+    `states`: sizes of what other layers keep; it is then cut back to `reachable` lengths only.
 
     Raises:
-        InputError: Unknown storage type, or a head size that is not a multiple of 16.
+        InputError: Unknown storage type, one that joint rows cannot have, or a head size that is
+            not a multiple of 16.
     """
 
     def __init__(
@@ -54,12 +56,9 @@ class KVCache:
         bases: bool = False,
         rounding: core.KeyRoundings | None = None,
         states: Sequence[core.StateShape] = (),
+        joint: int = 0,
     ) -> None:
-        for dtype in (key_dtype, value_dtype):
-            if dtype not in KV_DTYPES:
-                raise unknown("KV cache dtype", dtype, KV_DTYPES)
-        if head_size % 16 or not 16 <= head_size <= 512:
-            raise InputError(f"head_size={head_size} must be a multiple of 16 up to 512")
+        check_rows(head_size, joint, key_dtype, value_dtype)
         self.native = core.KVCache(
             layers,
             kv_heads,
@@ -73,6 +72,7 @@ class KVCache:
             bases,
             rounding,
             list(states),
+            joint,
         )
         self.stateful = bool(states)
         self.growth = growth
@@ -181,16 +181,16 @@ class KVCache:
         """
         return bool(self.native.populate(size))
 
-    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+    def append(self, layer: int, k: np.ndarray, v: np.ndarray | None) -> None:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
 
-        `advance` commits them, once all layers are written.
+        Joint rows have no v. `advance` commits them, once all layers are written.
 
         Raises:
             InputError: There are tentative rows, which would be overwritten.
         """
         self._require_no_drafts()
-        self.native.store(layer, self.length, _floats(k), _floats(v))
+        self.native.store(layer, self.length, _floats(k), None if v is None else _floats(v))
 
     def advance(self, rows: int) -> None:
         """Commit `rows` rows that were appended in every layer."""

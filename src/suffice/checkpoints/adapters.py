@@ -29,7 +29,7 @@ from suffice.quant.none import NoQuant
 
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
-_ADAPTED = ("q", "k", "v", "o", "gate", "up", "down")  # matrices that adapters may change
+_ADAPTED = ("q", "k", "v", "o", "gate", "up", "down", "q_low", "kv")  # that adapters may change
 _MOST_RANK, _MOST = 1024, 1e30  # the latter of an entry
 
 

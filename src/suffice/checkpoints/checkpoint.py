@@ -7,6 +7,7 @@ the configuration, and names and shapes of weights, both missing and superfluous
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from suffice.decoder.config import DecoderConfig
 from suffice.decoder.families import Change, Family
 from suffice.decoder.name_maps import Templates
 from suffice.decoder.names import is_linear, is_norm, shapes
-from suffice.errors import InputError, shown
+from suffice.errors import InputError, SufficeWarning, shown
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def assemble(
     spare_head = spare if config.tied and spare in stored else None
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
     if family.predicts:
-        rest = {name: shape for name, shape in rest.items() if not after(name, len(config.layers))}
+        rest = _without_drafts(path, rest, len(config.layers))
     wanted = shapes(config)
     constants = filled(wanted, weights)
     experts = config.experts.count if config.experts else 0
@@ -172,3 +173,20 @@ def assemble(
     offset = family.norm_offset if norm_offset is None else norm_offset
     changes = family.changes if changes is None else changes
     return Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)
+
+
+def _without_drafts(
+    path: Path, stored: Mapping[str, tuple[int, ...]], layers: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all weights but those of layers after the first `layers`; warn of them.
+
+    These predict tokens further ahead, to be checked as drafts.
+    """
+    kept = {name: shape for name, shape in stored.items() if not after(name, layers)}
+    if len(kept) < len(stored):
+        warnings.warn(
+            f"{path}: the weights of layers {layers} and later, which only draft, are left out",
+            SufficeWarning,
+            stacklevel=3,
+        )
+    return kept

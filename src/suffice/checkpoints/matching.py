@@ -10,7 +10,7 @@ from suffice.checkpoints.slices import View
 from suffice.checkpoints.stacks import EVERY, members
 from suffice.checkpoints.stored_file import Array, is_finite
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.name_maps import Filled, Slice, Templates
+from suffice.decoder.name_maps import Filled, Half, Slice, Templates
 from suffice.decoder.names import shapes
 from suffice.errors import InputError, shown
 
@@ -58,7 +58,9 @@ def match(
     for name, full in names.items():
         needed = wanted[name]
         cut = _template(name, templates)
-        if isinstance(cut, Slice):
+        if isinstance(cut, Half):
+            *_, needed = cut.split(_by_part(name, cut, wanted))
+        elif isinstance(cut, Slice):
             rows = sum(wanted[other][0] for other in _siblings(name, cut))
             needed = cut.shape(rows, needed, experts)
         elif EVERY in full:
@@ -114,6 +116,8 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
     found: dict[str, View] = {}
     for name, full in names.items():
         cut = _template(name, templates)
+        if isinstance(cut, Half):
+            found[name] = _half(full, name, cut, wanted)
         if not isinstance(cut, Slice):
             continue
         others = {other: wanted[other][0] for other in _siblings(name, cut)}
@@ -133,6 +137,21 @@ def views(config: DecoderConfig, templates: Templates, names: Mapping[str, str])
             order = cut.rows(config, cut.part)
         found[name] = View(full, wanted[name], first, run, step, cut.transposed, order)
     return found
+
+
+def _half(full: str, name: str, cut: Half, wanted: Mapping[str, tuple[int, ...]]) -> View:
+    turned, others, _ = cut.split(_by_part(name, cut, wanted))
+    if cut.part == cut.parts[0]:
+        return View(full, wanted[name], 0, turned, turned + others, transposed=False, turned=True)
+    return View(full, wanted[name], turned, others, turned + others, transposed=False)
+
+
+def _by_part(
+    name: str, cut: Half, wanted: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of both parts, by their names within a layer."""
+    layer = name.rpartition(".")[0]
+    return {part: wanted[f"{layer}.{part}"] for part in cut.parts}
 
 
 def paired_views(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, View]:
@@ -196,7 +215,7 @@ def filled(wanted: Mapping[str, tuple[int, ...]], templates: Templates) -> dict[
     return {name: each.value for name, each in found if isinstance(each, Filled)}
 
 
-def _template(name: str, templates: Templates) -> str | Slice | Filled:
+def _template(name: str, templates: Templates) -> str | Slice | Half | Filled:
     parts = name.removesuffix(".bias").split(".")
     return templates[parts[0] if len(parts) == 1 else f"layers.{parts[2]}"]
 
@@ -205,7 +224,7 @@ def _stored_name(name: str, templates: Templates) -> str:
     suffix = ".bias" if name.endswith(".bias") else ".weight"
     template = _template(name, templates)
     assert not isinstance(template, Filled), name
-    full = template.stored if isinstance(template, Slice) else template
+    full = template if isinstance(template, str) else template.stored
     layer = name.split(".")[1] if name.startswith("layers.") else ""
     return full.format(i=layer, e=EVERY) + ("" if full.endswith(".bias") else suffix)
 

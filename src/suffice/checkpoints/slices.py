@@ -26,6 +26,7 @@ class View:
     """Rows of a stored weight: from `first` on, `run` at a time, whose starts are `step` apart.
 
     With an `order`, row i of each `len(order)` is `order[i]` of each `step` stored ones.
+    `turned`: each run of stored rows [K, N] is a matrix [N, K] of the view.
     """
 
     stored: str
@@ -35,6 +36,7 @@ class View:
     step: int
     transposed: bool
     order: tuple[int, ...] = ()
+    turned: bool = False
 
     def runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
         """Yield runs of `count` rows from `first` on: where stored, how many before, how many."""
@@ -49,6 +51,8 @@ class View:
         """Return the view's rows of a stored weight."""
         if self.order:
             return self.ordered(whole)
+        if self.turned:
+            return self.turn(whole)
         rows = self.rows_of(whole)
         if self.run == 1:
             return np.ascontiguousarray(rows[self.alternate(0, self.shape[0])])
@@ -59,6 +63,11 @@ class View:
         """Return the view's rows of whole groups of stored rows."""
         groups = rows.reshape(-1, self.step, *rows.shape[1:])
         return groups[:, list(self.order)].reshape(-1, *rows.shape[1:])
+
+    def turn(self, rows: Array) -> Array:
+        """Return the matrices that whole steps of stored rows hold turned, below each other."""
+        runs = rows.reshape(-1, self.step, rows.shape[1])[:, self.first : self.first + self.run]
+        return np.ascontiguousarray(runs.swapaxes(1, 2)).reshape(-1, self.run)
 
     def rows_of(self, whole: Array) -> Array:
         """Return all rows of a stored weight, those of all experts below each other."""
@@ -134,6 +143,8 @@ class _Sliced:
             return self._source.load_rows(name, first, out)
         if view.order:
             return self._load_ordered(view, first, out)
+        if view.turned:
+            return self._load_turned(view, first, out)
         if view.run == 1:
             return self._load_alternating(view, first, out)
         for start, to, rows in view.runs(first, len(out)):
@@ -161,6 +172,13 @@ class _Sliced:
         self._source.load_rows(view.stored, begin * view.step, groups)
         out[...] = view.ordered(groups)[first - begin * size : last - begin * size]
 
+    def _load_turned(self, view: View, first: int, out: NDArray[np.float32]) -> None:
+        size, last = self._shapes[view.stored][1], first + len(out)  # rows of a matrix
+        begin, end = first // size, -(-last // size)
+        runs = np.empty(((end - begin) * view.step, size), np.float32)
+        self._source.load_rows(view.stored, begin * view.step, runs)
+        out[...] = view.turn(runs)[first - begin * size : last - begin * size]
+
     def _turned_rows(self, view: View) -> Array:
         """Return all rows of a stored matrix; the last one is kept."""
         if self._turned is None or self._turned[0] != view.stored:
@@ -172,7 +190,7 @@ class _Sliced:
         view = self._views.get(name)
         if view is None or not self._source.in_codes(view.stored):
             return self._source.in_codes(self._stored(name))
-        if view.order:
+        if view.order or view.turned:
             return False
         if view.run == 1:
             return not view.transposed

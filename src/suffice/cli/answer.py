@@ -136,8 +136,8 @@ def kv_read(trace: Trace) -> list[str]:
     """Return the bytes of keys and values held and read, and the bound on the unread softmax."""
     tokens, held = trace.cached
     heads = trace.rows[0].size
-    whole = 2 * tokens * heads * trace.plain_row_bytes
-    plain = 2 * trace.rows_held * trace.plain_row_bytes
+    whole = tokens * heads * trace.plain_row_bytes
+    plain = trace.rows_held * trace.plain_row_bytes
     if not whole or not plain:
         return []
     size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
-from suffice.cache import KV_DTYPES, machine, row_bytes
+from suffice.cache import JOINT_DTYPES, KV_DTYPES, machine, token_bytes
 from suffice.cli.output import busy, markdown
 from suffice.cli.techniques import SEAMS, Seam
 from suffice.eval.record import versions
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from suffice.checkpoints.formats.quantized_file import Quantized
     from suffice.checkpoints.storage import StoredMatrix
     from suffice.decoder.config import DecoderConfig, Rope
+    from suffice.decoder.latent import Latent
 
 ISA_NAMES = {
     "v4_bf16": "AVX-512 with BF16",
@@ -144,7 +145,11 @@ def show_model(name: str) -> None:
     parameters = weight_count(config)
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
     layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
-    rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
+    heads = len(config.layers) * config.kv_heads
+
+    def bytes_of(dtype: str) -> int:
+        return token_bytes(dtype, dtype, config.head_size, joint=config.joint > 0)
+
     lines = {
         "file": opened.path,
         "parameters": f"{parameters / 1e6:.1f} M",
@@ -158,8 +163,9 @@ def show_model(name: str) -> None:
         "context": _context(config),
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
         "KV per token": ", ".join(
-            f"{rows * row_bytes(dtype, config.head_size) / 2**10:.1f} KiB {dtype}"
+            f"{heads * bytes_of(dtype) / 2**10:.1f} KiB {dtype}"
             for dtype in _KV_TYPES
+            if not config.joint or dtype in JOINT_DTYPES
         ),
     }
     if isinstance(opened, Quantized):
@@ -224,6 +230,7 @@ def _experts(config: DecoderConfig) -> str:
     dense = sum(layer.dense for layer in config.layers)
     found = [
         f"{own.chosen} of {own.count}, of width {own.inner}, by {', '.join(own.steps)}",
+        *([f"in {own.kept_groups} of {own.groups} groups"] if own.groups > 1 else []),
         *([f"times {own.scale:g}"] if own.scale != 1 else []),
         *([f"one of width {own.shared} for all tokens"] if own.shared else []),
         *([f"{dense} layers without"] if dense else []),
@@ -239,6 +246,7 @@ def _mechanisms(config: DecoderConfig) -> str:
         *(["parallel blocks"] if config.parallel else []),
         f"{'gated ' if config.gated else ''}{config.activation}",
         *ropes,
+        *([_latent(config.latent)] if config.latent else []),
         *([f"{bare} layers without rope"] if bare else []),
         *(["a norm of embeddings"] if config.embed_norm else []),
         *(["learned positions"] if config.position_rows else []),
@@ -249,6 +257,11 @@ def _mechanisms(config: DecoderConfig) -> str:
         *([f"biases on {', '.join(sorted(config.biases))}"] if config.biases else []),
     ]
     return "; ".join(found)
+
+
+def _latent(latent: Latent) -> str:
+    low = f", queries by {latent.low} entries" if latent.low else ""
+    return f"latent attention, to rows of {latent.rank} + {latent.rotated} entries{low}"
 
 
 def _context(config: DecoderConfig) -> str:

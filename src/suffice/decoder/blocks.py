@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from suffice.decoder import states
+from suffice.decoder.latent import Latent
 from suffice.decoder.routing import Experts
 from suffice.decoder.states import StateBlock
 
@@ -19,6 +20,7 @@ ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
+    *("q_low", "kv", "key_up", "value_up"),
 )
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
@@ -74,6 +76,39 @@ class Attention:
             name: (count * self.head_size,)
             for name, count in zip(("q_norm", "k_norm"), counts, strict=True)
         }
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Attention of a layer's `heads` to rows that they share, rotated by `rope`; see `Latent`.
+
+    `key_up` and `value_up` are stacks of a matrix for each head.
+    """
+
+    name: ClassVar[str] = "attn"
+    width: int
+    heads: int
+    latent: Latent
+    rope: int
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        own, heads, width = self.latent, self.heads, self.width
+        low = {"q_low": (own.low, width)} if own.low else {}
+        return low | {
+            "q": (heads * own.query, own.low or width),
+            "kv": (own.row, width),
+            "key_up": (heads * own.rank, own.plain),
+            "value_up": (heads * own.value, own.rank),
+            "o": (width, heads * own.value),
+        }
+
+    @property
+    def vectors(self) -> Shapes:
+        """The shapes of the weights of norms inside the block."""
+        own = self.latent
+        return ({"q_norm": (own.low,)} if own.low else {}) | {"kv_norm": (own.rank,)}
 
 
 @dataclass(frozen=True)
@@ -139,4 +174,4 @@ class ExpertMLP:
         return {"choice": (self.experts.count,)} if self.experts.biased else {}
 
 
-Block = Attention | DenseMLP | ExpertMLP | StateBlock
+Block = Attention | LatentAttention | DenseMLP | ExpertMLP | StateBlock

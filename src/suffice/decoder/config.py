@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.latent import Latent
 from suffice.decoder.layer_config import LayerConfig as LayerConfig
 from suffice.decoder.rope_kinds import ROPE_KINDS
 from suffice.decoder.routing import Experts
@@ -224,11 +225,12 @@ class DecoderConfig:
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
     output_gate: bool = False  # attention's outputs are multiplied by the logistic of products
     state: StateBlock | None = None  # in place of attention, in layers that say so
+    latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
 
     def __post_init__(self) -> None:
         if not self.embed_width:
             object.__setattr__(self, "embed_width", self.width)
-        sizes = {
+        for field, size in {
             "vocab_size": self.vocab,
             "hidden_size": self.width,
             "num_attention_heads": self.heads,
@@ -236,17 +238,14 @@ class DecoderConfig:
             "intermediate_size": self.mlp_width,
             "num_hidden_layers": len(self.layers),
             "max_position_embeddings": self.trained_positions,
-        }
-        for field, size in sizes.items():
+        }.items():
             check_size(field, size)
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
-        for field in ("score_cap", "logit_cap"):
-            if getattr(self, field) != 0:
-                check_number(field, getattr(self, field))
-        for field in ("attention_scale", "residual_scale", "logit_scale", "embed_scale"):
+        caps = [field for field in ("score_cap", "logit_cap") if getattr(self, field) != 0]
+        for field in (*caps, "attention_scale", "residual_scale", "logit_scale", "embed_scale"):
             check_number(field, getattr(self, field))
-        if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
+        if not self.latent and (self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE):
             raise InputError(
                 f"config field 'head_dim' = {self.head_size} is not supported; "
                 f"supported: multiples of 16 up to {MAX_HEAD_SIZE}"
@@ -267,7 +266,7 @@ class DecoderConfig:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
         for rope in self.ropes:
-            _check_rotated(rope, self.head_size)
+            _check_rotated(rope, self.rotary_size)
 
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
@@ -280,6 +279,9 @@ class DecoderConfig:
         if own.mixer == "state":
             assert self.state is not None, "a layer with a state says which"
             return (self.state,)
+        if self.latent:
+            assert own.rope is not None, "joint rows have a rotated part"
+            return (LatentAttention(self.width, self.heads, self.latent, own.rope),)
         attention = Attention(
             self.width,
             self.heads,
@@ -313,6 +315,16 @@ class DecoderConfig:
         """The blocks that keep states, layer by layer."""
         count = sum(layer.mixer == "state" for layer in self.layers)
         return (self.state,) * count if self.state is not None else ()
+
+    @property
+    def rotary_size(self) -> int:
+        """Entries of a head that a rotation may rotate, or a part of them."""
+        return self.latent.rotated if self.latent else self.head_size
+
+    @property
+    def joint(self) -> int:
+        """Entries of a cached row that are its value, too; 0: keys and values are apart."""
+        return self.latent.rank if self.latent else 0
 
     @property
     def input_sizes(self) -> list[int]:

@@ -30,6 +30,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 _SIZES = frozenset(
     {
         "decoder_sparse_step",
+        "dim_model_base",
         "ffn_dim",
         "ffn_hidden_size",
         "floor_scale",
@@ -51,6 +52,7 @@ _SIZES = frozenset(
         "mamba_n_groups",
         "mamba_n_heads",
         "intermediate_size_mlp",
+        "kv_lora_rank",
         "max_position_embeddings",
         "moe_intermediate_size",
         "moe_k",
@@ -58,6 +60,7 @@ _SIZES = frozenset(
         "moe_num_experts",
         "moe_topk",
         "n_embd",
+        "n_group",
         "n_head",
         "n_inner",
         "n_layer",
@@ -71,10 +74,16 @@ _SIZES = frozenset(
         "num_key_value_heads",
         "num_local_experts",
         "original_max_position_embeddings",
+        "q_lora_rank",
+        "qk_head_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
         "rotary_dim",
         "shared_expert_intermediate_size",
         "sliding_window",
         "sliding_window_pattern",
+        "topk_group",
+        "v_head_dim",
         "vocab_size",
         "word_embed_proj_dim",
     }
@@ -99,6 +108,8 @@ _NUMBERS = {  # and their exclusive lower bounds
     "rope_theta": 1.0,
     "rotary_emb_base": 1.0,
     "rotary_pct": 0.0,
+    "scale_depth": 0.0,
+    "scale_emb": 0.0,
 }
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer")
 _NULLABLE = ("rope_local_base_freq", "rope_theta")  # the objects of rotations may have them

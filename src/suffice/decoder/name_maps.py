@@ -57,7 +57,31 @@ class Filled:
     value: float
 
 
-Templates = Mapping[str, "str | Slice | Filled"]
+@dataclass(frozen=True)
+class Half:
+    """A stack of a matrix [N, K] for each head, stored with another, head by head, as `stored`.
+
+    `parts` are the decoder's names of both, in the order of a head's rows. The first one is stored
+    as [K, N].
+    """
+
+    stored: str
+    part: str
+    parts: tuple[str, str]
+
+    def split(self, wanted: Mapping[str, tuple[int, ...]]) -> tuple[int, int, tuple[int, int]]:
+        """Return the stored rows of each part in a head, and the stored shape, of the parts'."""
+        (rows, turned), (others, columns) = (wanted[part] for part in self.parts)
+        heads = rows // columns
+        return turned, others // heads, (heads * turned + others, columns)
+
+
+Templates = Mapping[str, "str | Slice | Half | Filled"]
+
+
+def stored_by_head(stored: str, turned: str, other: str) -> dict[str, Half]:
+    """Return entries of a name map for two stacks, the first of them turned; see `Half`."""
+    return {f"layers.{part}": Half(stored, part, (turned, other)) for part in (turned, other)}
 
 
 def stored_together(

@@ -17,7 +17,7 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP
+from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
 from suffice.decoder.config import ACTIVATIONS
 from suffice.decoder.native_states import add_state_block
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
@@ -105,6 +105,7 @@ class NativeModel:
             logit_cap=config.logit_cap,
             position_rows=learned,
             adapters=len(self._adapters),
+            joint=config.joint,
         )
         for cos, sin in decoder.rope_tables(self._reached):
             tables = np.ascontiguousarray(cos), np.ascontiguousarray(sin)
@@ -318,6 +319,11 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         places = block.whole_norms, block.late_norms
         model.add_attention(parts, block.window or 0, rope, *places, block.grows)
         return
+    if isinstance(block, LatentAttention):
+        latent = block.latent
+        sizes = latent.plain, latent.rank, latent.value
+        model.add_latent(parts, *sizes, block.rope, latent.adjacent, latent.norm_eps)
+        return
     if not isinstance(block, DenseMLP | ExpertMLP):
         add_state_block(model, block, parts)
         return
@@ -327,7 +333,8 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         steps = [STEPS.index(step) for step in own.steps]
         sizes = own.count, own.inner, own.shared
         weights = own.scale, own.margin, own.before
-        model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights)
+        groups = own.groups, own.kept_groups
+        model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights, *groups)
     else:
         model.add_mlp(parts, block.inner, activation)
 

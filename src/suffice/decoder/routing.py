@@ -2,12 +2,14 @@
 
 A rule is a list of steps on a row's scores, which are at first the logits of the router:
 
-    softmax    of the scores that are there
-    sigmoid    of each score
-    in_turn    leaves the greatest ones; each becomes its softmax among itself and those after it
-               that are close to it
-    top        leaves the greatest ones; of equal scores, those of the first experts
-    normalize  to the sum 1
+    softmax      of the scores that are there
+    sigmoid      of each score
+    in_turn      leaves the greatest ones; each becomes its softmax among itself and those after it
+                 that are close to it
+    top          leaves the greatest ones; of equal scores, those of the first experts
+    normalize    to the sum 1
+    best_groups  leaves the groups of experts with the greatest scores
+    best_pairs   leaves the groups whose two greatest scores have the greatest sums
 
 What is left at the end weighs the experts' outputs. So a family's rule stands in its own file. The
 steps are carried out by `csrc/model/routing.cpp` and, as a reference, by
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from suffice.errors import InputError
 
 # as the native core numbers them
-STEPS = ("softmax", "top", "normalize", "sigmoid", "in_turn")
+STEPS = ("softmax", "top", "normalize", "sigmoid", "in_turn", "best_groups", "best_pairs")
 CHOICES = ("top", "in_turn")  # a rule has one of them
 MAX_EXPERTS = 1024  # of a layer, several times as many as published models have
 _WHOLE = 16  # rows of a panel, which belong to one expert
@@ -39,9 +41,10 @@ class Experts:
 
     `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
     there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
-    `biased`: a bias of each expert is added to its score for the choice alone. Scores are close to
-    a score s if they are less than it by at most `margin` of the greater of s and their own size.
-    `before`: weights multiply what experts read, not what they give.
+    `biased`: a bias of each expert is added to its score for the choice alone, of groups as well.
+    Of the `groups`, equal shares of the experts in their order, a step may leave `kept_groups`.
+    Scores are close to a score s if they are less than it by at most `margin` of the greater of s
+    and their own size. `before`: weights multiply what experts read, not what they give.
 
     Source: Liu et al. 2024, GRIN: SparseMixer-v2 as it runs after training (in_turn).
 
@@ -59,6 +62,8 @@ class Experts:
     biased: bool = False
     margin: float = 0.0
     before: bool = False
+    groups: int = 1
+    kept_groups: int = 1
 
     def __post_init__(self) -> None:
         assert is_rule(self.steps)
@@ -69,7 +74,23 @@ class Experts:
                 f"config field 'num_experts_per_tok' = {self.chosen} is more than the "
                 f"{self.count} experts of a layer"
             )
+        self._check_groups()
         if self.inner % _WHOLE:
             raise InputError(
                 f"the inner width of an expert is {self.inner}; a multiple of {_WHOLE} is supported"
+            )
+
+    def _check_groups(self) -> None:
+        """Refuse groups that do not share out the experts, or leave too few to choose from."""
+        least = 2 if "best_pairs" in self.steps else 1
+        each = self.count // self.groups
+        if self.count % self.groups or each < least:
+            raise InputError(
+                f"config field 'n_group' = {self.groups} does not share out {self.count} experts "
+                f"to groups of at least {least}"
+            )
+        if not self.chosen <= self.kept_groups * each <= self.count:
+            raise InputError(
+                f"config field 'topk_group' = {self.kept_groups} of {self.groups} groups leaves no "
+                f"{self.chosen} of {self.count} experts"
             )

@@ -162,7 +162,7 @@ class DecoderWeights:
         """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""
         config = self.config
         return [
-            rope_table(rope, config.head_size, config.trained_positions, rows)
+            rope_table(rope, config.rotary_size, config.trained_positions, rows)
             for rope in config.ropes
         ]
 

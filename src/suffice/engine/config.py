@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head, in_python, rule_of
-from suffice.cache import Growth
+from suffice.cache import Growth, check_rows, types_of
 from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
 from suffice.errors import InputError, OptionError, unknown
@@ -247,8 +247,11 @@ class Config(EngineOptions):
 
         Raises:
             InputError: A technique leaves out keys, or chooses among them, by scores that the
-                model changes; or it chooses among experts that there are not.
+                model changes; or it chooses among experts that there are not; or the model's rows
+                cannot be stored as it needs.
         """
+        if model.joint:
+            self._check_joint(model)
         if self.experts.left_out and model.experts is None:
             name = EXPERTS.name_of(self.experts)
             raise InputError(f"experts={name}: {self.model} has no experts: leave out --experts")
@@ -260,6 +263,19 @@ class Config(EngineOptions):
                 f"{self.model} {what}, which techniques do not know: leave out --attention, "
                 "--softmax, and a --policy that looks at attention"
             )
+
+    def _check_joint(self, model: DecoderConfig) -> None:
+        """Refuse what a cache of rows that are key and value at once cannot have."""
+        if self.kv_cache_dtype != "auto":
+            check_rows(model.head_size, model.joint, *types_of(self.kv_cache_dtype))
+        attention = f"attention={ATTENTIONS.name_of(self.attention)}"
+        speculator = f"speculative_config={SPECULATORS.name_of(self.speculative_config)}"
+        for name, own in ((attention, self.attention), (speculator, self.speculative_config)):
+            if own.sketched or own.based:
+                raise InputError(
+                    f"{name} reads 4-bit copies of keys, which {self.model} has none of: it "
+                    "stores keys and values as one row; choose another"
+                )
 
     def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:
         """Return each layer's and key/value head's attention rule, [L][G]; None reads all.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from suffice.cache import machine, next_capacity, row_bytes, types_of, with_defaults
+from suffice.cache import machine, next_capacity, token_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.native_states import state_shapes
@@ -18,7 +18,7 @@ from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.protocol import How, Rows
-from suffice.engine.techniques import ModelWithTechniques
+from suffice.engine.whole_prompts import WholePrompts, shown_to
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
@@ -37,7 +37,7 @@ class Sequence:
     reads: Reads = field(default_factory=Reads)  # by decode steps
 
 
-class Runner(ModelWithTechniques):
+class Runner(WholePrompts):
     """A model with the memory of its requests.
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
@@ -58,7 +58,9 @@ class Runner(ModelWithTechniques):
         super().__init__(config, decoder, sample, adapters, stamp)
         model = decoder.config
         self.trace = Trace(len(model.cached), model.kv_heads, model.heads // model.kv_heads)
-        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.trace.plain_row_bytes = token_bytes(
+            config.dtype, config.dtype, model.head_size, joint=model.joint > 0
+        )
         self.trace.estimates = config.technique.estimates
         self.trace.confidence = config.technique.confidence
         self.stored_as = ""
@@ -102,6 +104,7 @@ class Runner(ModelWithTechniques):
             bases=self._based,
             rounding=self._rounding,
             states=self._states,
+            joint=model.joint,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
         self.config.policy.prepare(cache, self.windows)
@@ -207,60 +210,6 @@ class Runner(ModelWithTechniques):
         known = len(tokens)
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
         return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, **how)
-
-    def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
-        """Run tokens as a prompt with exact attention, and show `watch` all queries.
-
-        Raises:
-            OutOfMemory: After that, only `close` may be called for the sequence.
-        """
-        sequence.cache.reserve(len(tokens))
-        for chunk in self._chunks(tokens):
-            self._run_chunk(sequence.cache, chunk, 0, watch, exact=True)
-
-    def prefill_all(
-        self, sequence: Sequence, tokens: list[int], skipped: int = 0
-    ) -> Iterator[np.ndarray]:
-        """Run tokens as `prefill` does; yield the logits [T, V] of all but the first `skipped`,
-        chunk by chunk.
-
-        Raises:
-            OutOfMemory: After that, only `close` may be called for the sequence.
-        """
-        sequence.cache.reserve(len(tokens))
-        for chunk in self._chunks(tokens):
-            own = max(0, len(chunk) - skipped)
-            skipped -= len(chunk) - own
-            yield self._run_chunk(sequence.cache, chunk, own, None)
-
-    def _chunks(self, tokens: list[int]) -> list[list[int]]:
-        """Return a prompt cut into the parts that run together."""
-        size = self.tile_rows
-        return [tokens[start : start + size] for start in range(0, len(tokens), size)]
-
-    def _run_chunk(
-        self,
-        cache: KVCache,
-        tokens: list[int],
-        outputs: int | None,
-        watch: QueryObserver | None,
-        *,
-        exact: bool | None = None,
-    ) -> np.ndarray:
-        """Run tokens after the cached ones; attention is exact, unless the softmax is coded."""
-        rows = StepRows(
-            cache,
-            tokens,
-            outputs=outputs,
-            exact=not self.config.softmax.prefill if exact is None else exact,
-            counted=False,
-            watch=shown_to(watch, cache.length + len(tokens)),
-            adapter=self.adapter,
-            tiled=self.tiled and watch is None,
-        )
-        logits = self._native.step([rows], self.trace)
-        cache.commit(list(range(len(tokens))))
-        return logits
 
     @property
     def most_drafts(self) -> int:
@@ -385,16 +334,9 @@ class Runner(ModelWithTechniques):
         model = self.decoder.config
         heads = len(model.cached) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
-        row = sum(row_bytes(each, model.head_size, based=self._based) for each in types)
+        row = token_bytes(*types, model.head_size, joint=model.joint > 0, based=self._based)
         return capacity * heads * row + 2 * sum(int(state.bytes) for state in self._states)
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""
         sequence.cache.close()
-
-
-def shown_to(watch: QueryObserver | None, end: int) -> Callable[[int, np.ndarray], None] | None:
-    """Return a callback that shows a chunk's queries to a policy; the chunk ends at `end`."""
-    if watch is None:
-        return None
-    return lambda layer, queries: watch.add(layer, queries, end)

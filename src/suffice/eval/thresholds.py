@@ -83,8 +83,9 @@ class Allocator:
         self._technique, self._names = technique, names
         self._shape = len(model.cached), model.kv_heads
         self._group = model.heads // model.kv_heads
-        types = types_of(runner.config.kv_cache_dtype)
-        self._row_bytes = [row_bytes(each, model.head_size) for each in types]
+        keys, values = types_of(runner.config.kv_cache_dtype)
+        value_size = 0 if model.joint else model.head_size  # a joint row is read with its key
+        self._row_bytes = row_bytes(keys, model.head_size), row_bytes(values, value_size)
         self._ladders = [technique.ladders[name] for name in names]
         self._centre: Level = tuple(getattr(technique, name) for name in names)
         exact = type(technique).exact_limit()

@@ -12,22 +12,25 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from suffice.decoder.blocks import Attention, DenseMLP, ExpertMLP
+from suffice.decoder.blocks import Attention, DenseMLP, ExpertMLP, LatentAttention
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.decoder.weights import DecoderWeights, Watch
 from suffice.errors import InputError
 from suffice.quant import PackedLinear
+from suffice.quantize.torch_latent import LatentHeads
 from suffice.quantize.torch_layers import (
     ACTIVATIONS,
     attend,
     capped,
+    dense,
     gated,
     gather_rows,
     layer_norm,
     linear,
     rms_norm,
     rotate,
+    rotate_neighbours,
     route,
     rows_of,
     xielu,
@@ -151,6 +154,9 @@ class TorchDecoder(DecoderWeights):
                 y = self._attention(index, table, cache, watch, given)
             elif isinstance(block, Convolution | Recurrence):
                 y = self._with_state(index, block, cache, given)
+            elif isinstance(block, LatentAttention):
+                assert table is not None
+                y = self._latent_attention(index, block, table, cache, watch, given)
             elif isinstance(block, ExpertMLP):
                 y = self._experts(index, block, given)
             else:
@@ -248,6 +254,44 @@ class TorchDecoder(DecoderWeights):
     def _spare(self, index: int) -> torch.Tensor | None:
         """Return the logits [H] of a layer that take part in its softmax without a value."""
         return self._tensor(f"layers.{index}.spare") if self.config.spare_logits else None
+
+    def _latent_attention(
+        self,
+        index: int,
+        block: LatentAttention,
+        table: tuple[torch.Tensor, torch.Tensor],
+        cache: KVCache | None,
+        watch: Watch | None,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        at, own, eps = f"layers.{index}.", block.latent, block.latent.norm_eps
+        low = x
+        if own.low:
+            low = rms_norm(self._linear(at + "q_low", x), self._tensor(at + "q_norm"), eps)
+        q = self._linear(at + "q", low).view(len(x), block.heads, own.query).transpose(0, 1)
+        plain, rotated = torch.split(q, [own.plain, own.rotated], dim=-1)
+        turn = rotate_neighbours if own.adjacent else rotate
+        q = torch.cat((plain, turn(rotated, *table)), dim=-1)
+        if self._scales is not None:
+            q = q * self._scales[:, None]
+        first, last = torch.split(self._linear(at + "kv", x), [own.rank, own.rotated], dim=-1)
+        first = rms_norm(first, self._tensor(at + "kv_norm"), eps)
+        rows = torch.cat((first, turn(last[None], *table)[0]), dim=-1)
+        if cache is not None:
+            cache.append(index, rows[None].cpu().numpy(), None)
+            rows = self._moved(cache.keys(index, cache.held(index) + len(x))[0])
+        heads = LatentHeads(
+            own, self._heads(at + "key_up", block), self._heads(at + "value_up", block)
+        )
+        if watch is not None:
+            watch(index, heads.absorbed(q).detach().cpu().numpy())
+        mixed = self._mixed(index, q, heads.keys(rows), heads.values(rows))
+        return self._linear(at + "o", mixed.transpose(0, 1).reshape(len(x), -1))
+
+    def _heads(self, name: str, block: LatentAttention) -> torch.Tensor:
+        """Return a stack of a matrix for each head, dense: [H, N, K]."""
+        weight = self.matrix(name)
+        return dense(weight).view(block.heads, -1, weight.columns).to(self.device)
 
     def _mlp(self, index: int, block: DenseMLP, x: torch.Tensor) -> torch.Tensor:
         at = f"layers.{index}."

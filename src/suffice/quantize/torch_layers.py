@@ -126,13 +126,17 @@ def route(logits: torch.Tensor, experts: Experts, bias: torch.Tensor | None = No
     """
     scores, left = logits, torch.ones_like(logits, dtype=torch.bool)
     for step in experts.steps:
+        ranks = scores if bias is None else scores + bias
         if step == "in_turn":
             scores = _in_turn(scores, experts)
             left = scores > 0
         elif step == "top":
-            ranks = scores if bias is None else scores + bias
-            best = ranks.sort(dim=-1, descending=True, stable=True).indices[:, : experts.chosen]
-            left = torch.zeros_like(left).scatter(1, best, torch.ones_like(best, dtype=torch.bool))
+            left = _greatest(ranks.masked_fill(~left, -torch.inf), experts.chosen)
+        elif step in ("best_groups", "best_pairs"):
+            of_group = ranks.reshape(len(ranks), experts.groups, -1)
+            best = of_group.topk(2 if step == "best_pairs" else 1, dim=-1).values.sum(dim=-1)
+            kept = _greatest(best, experts.kept_groups)
+            left = kept.repeat_interleave(of_group.shape[-1], dim=1)
         elif step == "sigmoid":
             scores = scores.sigmoid()
         elif step == "softmax":
@@ -154,6 +158,13 @@ def _in_turn(scores: torch.Tensor, experts: Experts) -> torch.Tensor:
     return weights
 
 
+def _greatest(ranks: torch.Tensor, count: int) -> torch.Tensor:
+    """Return which [T, E] are the `count` greatest of each row; of equal ones, the first."""
+    best = ranks.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    ones = torch.ones_like(best, dtype=torch.bool)
+    return torch.zeros_like(ranks, dtype=torch.bool).scatter(1, best, ones)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Divide [..., M] by its root mean square and multiply by `weight`."""
     return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
@@ -171,6 +182,12 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     pairs = cos.shape[-1]
     low, high, rest = torch.split(x, [pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin, rest), dim=-1)
+
+
+def rotate_neighbours(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs (2 d, 2 d + 1) of heads [H, T, 2 P] by tables [T, P]."""
+    low, high = x[..., ::2], x[..., 1::2]
+    return torch.stack((low * cos - high * sin, high * cos + low * sin), dim=-1).flatten(-2)
 
 
 def visible(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from suffice.checkpoints.checkpoint import Checkpoint, assemble
 from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
+from suffice.checkpoints.formats.gguf_latent import LATENT, renamed, variant
 from suffice.checkpoints.formats.gguf_names import (
     ARCHITECTURES,
     CURVE,
@@ -61,9 +62,13 @@ def open_gguf(path: Path) -> Checkpoint:
     """
     file = GGUF.open(path)
     name = file.metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise unknown("GGUF architecture", f"{name!s:.200}", ARCHITECTURES, close=0.85)
-    own = ARCHITECTURES[name]
+    known = {**ARCHITECTURES, **LATENT}
+    if not isinstance(name, str) or name not in known:
+        raise unknown("GGUF architecture", f"{name!s:.200}", known, close=0.85)
+    own = known[name]
+    if name in LATENT:
+        file = replace(file, tensors=renamed(file.tensors))
+        own = variant(name, own, file.metadata, file.tensors)
     for (of, key), other in WITH_KEY.items():
         if of == name and file.metadata.get(f"{name}.{key}"):
             own = other
@@ -257,7 +262,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     for key in keys:
         if key not in fields:
             raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
-    for key in (*_NEEDED, *keys):
+    for key in (*_NEEDED, *own.needed, *keys):
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
@@ -284,7 +289,8 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw[own.partial] = rotated / raw["head_dim"]
     _check_implied(checked, raw, prefix)
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
-    return _nested({field: value for field, value in called.items() if field}) | dict(own.fixed)
+    given = _nested({field: value for field, value in called.items() if field})
+    return own.finished(given | dict(own.fixed))
 
 
 def _nested(fields: Mapping[str, Any]) -> dict[str, Any]:

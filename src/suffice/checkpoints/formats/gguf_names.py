@@ -6,7 +6,7 @@ Where its files leave out a field of the configuration, llama.cpp has a fixed va
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +110,8 @@ class Architecture:
     all of it is. `bias`: the field that says whether queries, keys and values have biases, if there
     is one; `stored`: fields that say whether some tensor is there. `scaled`: parameters of a scaled
     rotation that the file does not have. `unread`: keys with such a beginning say nothing of the
-    model.
+    model. `needed`: keys that a file must have. `finished` turns all fields into those of the
+    class.
     """
 
     name: str
@@ -126,6 +127,8 @@ class Architecture:
     stored: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    finished: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {

@@ -14,6 +14,7 @@ from suffice.decoder.config import (
     check_number,
     check_size,
 )
+from suffice.decoder.latent import Latent
 from suffice.decoder.routing import Experts, is_rule
 from suffice.errors import InputError
 
@@ -32,6 +33,7 @@ _LATER = {
     "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,
+    "latent": None,
     "logit_cap": 0.0,
     "logit_scale": 1.0,
     "norm_biases": True,
@@ -45,7 +47,10 @@ _LATER = {
     "spare_logits": False,
     "whole_qk_norm": False,
 }
-_LATER_OF_EXPERTS = {"biased": False, "margin": 0.0, "before": False}
+_LATER_OF_EXPERTS = {
+    **{"biased": False, "margin": 0.0, "before": False},
+    **{"groups": 1, "kept_groups": 1},
+}
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
@@ -90,7 +95,28 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
             check_size("query_growth", first)
         stored["query_growth"] = float(growth[0]), growth[1], first
     own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
-    return DecoderConfig(**(stored | own | {"experts": _experts(stored["experts"])}))
+    blocks = {"experts": _experts(stored["experts"]), "latent": _latent(stored["latent"])}
+    return DecoderConfig(**(stored | own | blocks))
+
+
+def _latent(stored: Any) -> Latent | None:
+    """Return the sizes of a configuration's latent attention.
+
+    Raises:
+        TypeError, ValueError: They have another form.
+    """
+    if stored is None:
+        return None
+    if not isinstance(stored, dict) or {each.name for each in fields(Latent)} != stored.keys():
+        raise ValueError("latent attention has other fields")
+    for name in ("rank", "plain", "rotated", "value"):
+        check_size(name, stored[name])
+    if stored["low"]:
+        check_size("low", stored["low"])
+    check_number("norm_eps", stored["norm_eps"])
+    if not isinstance(stored["adjacent"], bool):
+        raise TypeError("a truth value has another form")
+    return Latent(**stored)
 
 
 def _experts(stored: Any) -> Experts | None:
@@ -108,7 +134,7 @@ def _experts(stored: Any) -> Experts | None:
     steps = tuple(stored["steps"])
     if not is_rule(steps):
         raise InputError(f"experts have the steps {', '.join(map(str, steps))}, which are no rule")
-    for name in ("count", "chosen", "inner"):
+    for name in ("count", "chosen", "inner", "groups", "kept_groups"):
         check_size(name, stored[name])
     if stored["shared"]:
         check_size("shared", stored["shared"])

@@ -43,7 +43,7 @@ ONLY = {"n_group": (1,), "topk_group": (1,)}
 SILENT = SILENT_OF_EXPERTS | {"num_mtp_layers", "num_nextn_predict_layers"}
 _MLP = "model.layers.{i}.mlp."
 _PARTS = ("gate", "up", "down")
-_WEIGHTS = {
+MOE_WEIGHTS = {
     **WEIGHTS,
     **QK_NORMS,
     "layers.router": _MLP + "gate",
@@ -51,7 +51,7 @@ _WEIGHTS = {
     **{f"layers.expert_{part}": f"{_MLP}experts.{{e}}.{part}_proj" for part in _PARTS},
     **{f"layers.shared_{part}": f"{_MLP}shared_experts.{part}_proj" for part in _PARTS},
 }
-_CALLED = ((r"(.*\.mlp\.gate)\.e_score_correction_bias", r"\1.choice.weight"),)
+MOE_CALLED = ((r"(.*\.mlp\.gate)\.e_score_correction_bias", r"\1.choice.weight"),)
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
@@ -81,4 +81,4 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
-GLM4_MOE = Family("glm4_moe", _read, _WEIGHTS, called=_CALLED, predicts=True)
+GLM4_MOE = Family("glm4_moe", _read, MOE_WEIGHTS, called=MOE_CALLED, predicts=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DISTANCE = "a bias of scores by distance (ALiBi)"
-_LATENT = "keys and values from a latent vector (MLA)"
 _MAMBA1 = "states whose entries decay each on its own (Mamba-1)"
 _ALONE = "a cache without layers of attention"
 _BOTH_WAYS = "attention in both directions"
@@ -15,17 +14,13 @@ MISSING: Mapping[str, str] = {
     "BertModel": _BOTH_WAYS,
     "BloomForCausalLM": _DISTANCE,
     "DbrxForCausalLM": "queries, keys and values that are clamped",
-    "DeepseekV2ForCausalLM": _LATENT,
-    "DeepseekV3ForCausalLM": _LATENT,
     "FalconH1ForCausalLM": "attention and states side by side in a layer",
     "FalconMambaForCausalLM": _MAMBA1,
     "Gemma3nForCausalLM": "embeddings of each layer, and several residual streams",
     "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",
-    "Glm4MoeLiteForCausalLM": _LATENT,
     "JambaForCausalLM": _MAMBA1,
     "Mamba2ForCausalLM": _ALONE,
     "MambaForCausalLM": _MAMBA1,
-    "MiniCPM3ForCausalLM": _LATENT,
     "MllamaForConditionalGeneration": "attention to an image in some layers",
     "ModernBertModel": _BOTH_WAYS,
     "MptForCausalLM": _DISTANCE,

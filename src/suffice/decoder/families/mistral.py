@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_number, check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig, Rope, check_number, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import SURPLUS, WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, layers_by_kind, read_fields
@@ -79,20 +79,32 @@ def _read_ministral(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
-def _read_ministral3(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, MINISTRAL3_DEFAULTS)
+def growing_rope(
+    fields: Mapping[str, Any], default: Mapping[str, Any]
+) -> tuple[Rope, tuple[float, int, int] | None]:
+    """Read a rotation, `default` if there is none, and by how much queries of far positions grow.
+
+    Raises:
+        InputError: An impossible value of either.
+    """
     given = fields["rope_parameters"]
     if given is None and fields["rope_scaling"] is None:
-        given = _ROPE
+        given = default
     own = dict(given) if isinstance(given, Mapping) else {}
     own.pop("max_position_embeddings", None)  # transformers writes it there, too
     growth = own.pop(_GROWTH, None)
-    rope = read_rope(fields | {"rope_parameters": own or given})
-    if growth is not None:
-        check_number(_GROWTH, growth)
-        length = dict(rope.parameters).get("original_max_position_embeddings")
-        check_size("original_max_position_embeddings", length)
-        growth = float(growth), length, 0
+    rope = read_rope({**fields, "rope_parameters": own or given})
+    if growth is None:
+        return rope, None
+    check_number(_GROWTH, growth)
+    length: Any = dict(rope.parameters).get("original_max_position_embeddings")
+    check_size("original_max_position_embeddings", length)
+    return rope, (float(growth), length, 0)
+
+
+def _read_ministral3(raw: dict[str, Any]) -> DecoderConfig:
+    fields = read_fields(raw, MINISTRAL3_DEFAULTS)
+    rope, growth = growing_rope(fields, _ROPE)
     return DecoderConfig(
         **sizes(fields, head_size(fields)),
         layers=(LayerConfig(fields["sliding_window"]),) * fields["num_hidden_layers"],

@@ -103,7 +103,7 @@ _KEYS = {  # field of config.json: key
 }
 _PAIRED = (*("arcee", "bamba", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
 _PAIRED += ("ministral3", "mixtral", "smollm3")
-_WHOLE = ("ffn_gate_inp", "embd", "conv1d", "shortconv.conv", "ssm_a", "ssm_d", "ssm_norm")
+_WHOLE = ("ffn_gate_inp", "embd", "conv1d", "shortconv.conv", "ssm_norm")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -136,7 +136,7 @@ def write(
             else names.get_name(stored.removeprefix(prefix), (".weight", ".bias"))
         )
         assert called, stored
-        matrix = values.ndim > 1 and not called.endswith("bias")
+        matrix = values.ndim > 1 and called.endswith(".weight")
         matrix = matrix and not any(part in called for part in _WHOLE)
         type_ = gguf.GGMLQuantizationType[kind if matrix else "F32"]
         writer.add_tensor(called, gguf.quantize(values, type_), raw_dtype=type_)

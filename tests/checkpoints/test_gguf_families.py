@@ -1,8 +1,12 @@
-"""Tests of gguf_names.py: a family's GGUF file is the model of its folder."""
+"""A family's GGUF file is the model of its folder.
+
+Tests of gguf_architecture.py, gguf_names.py, gguf_states.py and gguf_source.py.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from suffice.checkpoints.formats.gguf_names import ARCHITECTURES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.rope import rope_table
+from suffice.decoder.states import Recurrence
 from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
 from suffice.quant import QUANTS
@@ -41,6 +46,7 @@ SCALED = {  # the files have one factor, that of scores
 VARIANTS: dict[str, dict[str, Any]] = {
     "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "arcee": {"mlp_bias": False},
+    "bamba": {},
     "cohere": {},
     "cohere2": {"num_hidden_layers": 5},
     "deepseek-v2": {"rope_parameters": SCALED},
@@ -74,9 +80,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite-moe": {},
     "granite-moe-shared": {},
     "granite4": {"intermediate_size": 80},  # that of the shared MLP
+    "granite4-states": {"position_embedding_type": None},
+    "lfm2": {},
+    "lfm2-moe": {},
     "llama4": {"no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1},
     "ministral3": {},
     "mixtral": {"sliding_window": None},
+    "nemotron-h": {"time_step_min": 0.001},  # of every file
     "neox": {},
     "neox-serial": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -90,9 +100,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "phi3-longrope": {},
     "qwen2-moe": {"norm_topk_prob": False},
     "qwen3-moe": {"mlp_only_layers": []},
+    "qwen3-next": {"mlp_only_layers": []},
+    "qwen3.5": {"linear_num_value_heads": 2},  # else in another order
+    "qwen3.5-moe": {"linear_num_value_heads": 2},
     "smollm3": {"no_rope_layers": [1, 1, 1]},
     "stablelm": {},
     "stablelm-parallel": {},
+}
+ROUTERS = {"router", "shared_router"}
+STATEFUL: dict[str, dict[str, Any]] = {
+    "bamba": {},
+    "granite4-states": {
+        "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+        "mamba_conv_bias": False,
+        "position_embedding_type": None,
+    },
+    "lfm2": {},
+    "lfm2-moe": {"intermediate_size": 64, "num_dense_layers": 0},
+    "nemotron-h": {"mlp_bias": True, "use_conv_bias": False},
+    "qwen3-next": {"shared_expert_intermediate_size": 64},
+    "qwen3.5": {"linear_num_value_heads": 6},
+    "qwen3.5-moe": {"shared_expert_intermediate_size": 64, "linear_num_value_heads": 4},
 }
 TOKENS = torch.randint(0, tiny.VOCABULARY, (20,), generator=torch.Generator().manual_seed(1))
 
@@ -159,6 +188,10 @@ def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
         if theirs.kind == "longrope":  # its lists and its factor are float32
             same["ropes"] = folder.config.ropes
+    if isinstance(own := folder.config.state, Recurrence):
+        assert isinstance(file.config.state, Recurrence)
+        assert file.config.state.norm_eps == pytest.approx(own.norm_eps, rel=1e-6)
+        same["state"] = replace(file.config.state, norm_eps=own.norm_eps)
     assert replace(file.config, **same) == folder.config
     wanted, stored = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
     shift = folder.norm_offset
@@ -191,6 +224,71 @@ def test_experts_run_in_the_codes_of_the_file(variant: str, kind: str, tmp_path:
     expected = decoder.forward(TOKENS, caches[1], logits="all")
     assert expected is not None
     assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
+
+
+@pytest.mark.parametrize("variant", STATEFUL)
+def test_files_of_models_whose_layers_keep_states(variant: str, tmp_path: Path) -> None:
+    """The logits of the folder, also where heads are in another order."""
+    decoders = [
+        TorchDecoder.from_checkpoint(each, QUANTS.build("none:dtype=float32"))
+        for each in both(tmp_path, variant, **STATEFUL[variant])
+    ]
+    caches = [cache_for(each, "float32", growth="upfront", limit=64) for each in decoders]
+    for cache in caches:
+        cache.reserve(64)
+    expected = decoders[0].forward(TOKENS, caches[0], logits="all")
+    assert expected is not None
+    model = NativeModel(decoders[1], 64)
+    logits = model.step([StepRows(caches[1], TOKENS.tolist(), outputs=None)])
+    assert np.abs(logits - expected.numpy()).max() < 1e-4 * expected.std()
+
+
+@pytest.mark.parametrize("variant", STATEFUL)
+def test_layers_that_keep_states_run_in_the_codes_of_the_file(variant: str, tmp_path: Path) -> None:
+    _, file = both(tmp_path, variant, "Q8_0", **STATEFUL[variant])
+    decoder = TorchDecoder.from_checkpoint(file, QUANTS.build("file"))
+    plain = TorchDecoder.from_checkpoint(file, QUANTS.build("none:dtype=float32"))
+    matrices = [each.name for each in file.matrices]
+    whole = {name for name in matrices if decoder.matrix(name).dtype != "codes"}
+    kinds = {name.rpartition(".")[2] for name in whole - {"embed", "head"}}
+    assert kinds <= ROUTERS | ({"strength", "decay"} if variant == "qwen3-next" else set())
+    for name in set(matrices) - whole:
+        assert np.array_equal(unpack(decoder.matrix(name)), unpack(plain.matrix(name))), name
+    caches = [cache_for(decoder, "float32", growth="upfront", limit=64) for _ in range(2)]
+    for cache in caches:
+        cache.reserve(64)
+    logits = NativeModel(decoder, 64).step([StepRows(caches[0], TOKENS.tolist(), outputs=None)])
+    expected = decoder.forward(TOKENS, caches[1], logits="all")
+    assert expected is not None
+    # products round their inputs to 8 bits, a few to the other side
+    assert np.abs(logits - expected.numpy()).mean() < 0.005 * expected.std()
+
+
+@pytest.mark.parametrize(
+    ("variant", "key", "value", "message"),
+    [
+        ("bamba", "ssm.inner_size", 124, "granitehybrid.ssm.inner_size' = 124 must be a multiple"),
+        ("lfm2", "attention.head_count_kv", [2, 1, 0], "0 or the same whole number"),
+        ("lfm2", "attention.head_count_kv", [0, 2], "must be, for each of 3 layers, 0 or the same"),
+        ("lfm2", "attention.head_count_kv", [0, -2, 0], "= -2 must be a whole number of at least"),
+        (
+            "nemotron-h",
+            "feed_forward_length",
+            [0, 96, 48, 0],
+            "for each of 4 layers, 0 or the same",
+        ),
+        ("qwen3.5", "ssm.time_step_rank", 0, "ssm.time_step_rank' = 0 must be a whole number"),
+        ("qwen3.5", "full_attention_interval", 0, "full_attention_interval' = 0 must be a whole"),
+        ("lfm2", "shortconv.l_cache", None, "lfm2.shortconv.l_cache' = None must be a whole"),
+    ],
+)
+def test_keys_of_states_are_checked(
+    variant: str, key: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    folder = tiny.make(tmp_path / "tiny", variant)
+    path = gguf_families.write(folder, tmp_path / "x.gguf", keys={key: value})
+    with pytest.raises(InputError, match=re.escape(message)):
+        open_checkpoint(path)
 
 
 def test_queries_keys_and_values_of_one_tensor_run_in_its_codes(tmp_path: Path) -> None:

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import gguf_files
 import tiny
 from array_source import ArraySource
+from stored_blocks import blocks
+from suffice.checkpoints.formats.gguf_file import GGUF
+from suffice.checkpoints.formats.gguf_types import CODES
 from suffice.checkpoints.open import open_checkpoint
 from suffice.checkpoints.slices import View, slice_source
 from suffice.checkpoints.source import UnreadCodes
@@ -119,20 +123,47 @@ def test_codes_of_a_view_are_whole_panels() -> None:
         "part of a panel": view(24, 8, 24, 64),
         "by head": VIEWS["by head"][0],
         "transposed": VIEWS["transposed"][0],
+        "by heads of whole panels": view(32, 16, 16, 32),
+        "from within a panel": view(32, 8, 16, 32),
     }
     source = slice_source(Plain(codes=unread, whole=numbers(64, 5)), cuts)
-    assert [source.in_codes(name) for name in cuts] == [True, True, False, False, False]
-    found = source.codes("whole panels")
+    kept = {"whole panels": [1, 2], "the last": [3], "by heads of whole panels": [1, 3]}
+    assert {name for name in cuts if source.in_codes(name)} == set(kept)
+    for name, own in kept.items():
+        found = source.codes(name)
+        assert isinstance(found, UnreadCodes)
+        out = np.empty((len(own), 24), np.uint8)
+        found.fill(out)
+        assert np.array_equal(out, panels[own]), name
+    floats = StoredFloat8(panels.repeat(2, axis=0).reshape(-1, 3), numbers(64, 1))
+    cuts = {"together": view(16, 16, 16, 32), "by head": view(32, 16, 16, 32)}
+    source = slice_source(Plain(codes=floats, whole=numbers(64, 3)), cuts)
+    own = range(16, 32)
+    for name, rows in (("together", [*own]), ("by head", [*own, *range(48, 64)])):
+        assert source.in_codes(name)
+        part = source.codes(name)
+        assert isinstance(part, StoredFloat8)
+        assert np.array_equal(part.data, floats.data[rows])
+        assert np.array_equal(part.scales, floats.scales[rows])
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0", "IQ4_XS"])
+def test_heads_of_whole_panels_have_the_codes_of_their_own_rows(kind: str, tmp_path: Path) -> None:
+    stored = blocks(kind, 96, 512)
+    own = stored.reshape(3, 2, 16, -1)[:, 1].reshape(48, -1)
+    path = gguf_files.write(tmp_path / "x.gguf", {}, {"whole": (stored, kind), "own": (own, kind)})
+    file, codes = GGUF.open(path), CODES[kind]
+
+    def fill(out: np.ndarray) -> None:
+        assert file.read_panels("whole", out)
+
+    plain = Plain(codes=UnreadCodes(codes.layout, codes.levels, fill), whole=numbers(96, 512))
+    found = slice_source(plain, {"own": View("whole", (48, 512), 16, 16, 32, False)}).codes("own")
     assert isinstance(found, UnreadCodes)
-    out = np.empty((2, 24), np.uint8)
-    found.fill(out)
-    assert np.array_equal(out, panels[1:3])
-    floats = StoredFloat8(panels.reshape(-1, 3), numbers(32, 1))
-    source = slice_source(Plain(codes=floats, whole=numbers(32, 3)), {"own": view(16, 16, 16, 32)})
-    part = source.codes("own")
-    assert isinstance(part, StoredFloat8)
-    assert np.array_equal(part.data, floats.data[16:])
-    assert np.array_equal(part.scales, floats.scales[16:])
+    panels, expected = (np.empty((3, codes.layout.panel_bytes(512)), np.uint8) for _ in range(2))
+    found.fill(panels)
+    assert file.read_panels("own", expected)
+    assert np.array_equal(panels, expected)
 
 
 def test_what_is_stored_as_one_is_read_as_several(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+import gguf_families
 import tiny
 from attention.test_calibration import GOOD
 from commands import Cli, complaint, loaded_by
@@ -111,6 +112,31 @@ def test_describes_experts(cli: Cli, tmp_path: Path) -> None:
     assert f"{rule}; one of width 32 for all tokens; 2 layers without" in said
     said = cli("info", "-m", str(tiny.make(tmp_path / "other", "mixtral"))).out
     assert re.search(r"experts +2 of 6, of width 48, by softmax, top, normalize\n", said)
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers", "kilobytes"),
+    [
+        ("lfm2", "3 (1 see all tokens, 2 keep a state)", 2 * 64 * 2 * 4 / 1024),
+        (
+            "nemotron-h",
+            "4 (1 see all tokens, 2 keep a state, 1 have an MLP alone)",
+            2 * (8 * 32 * 16 + 256 * 3) * 4 / 1024,
+        ),
+        ("qwen3.5", "4 (2 see all tokens, 2 keep a state)", 2 * (4 * 16 * 32 + 192 * 3) * 4 / 1024),
+    ],
+)
+def test_describes_layers_that_keep_states(
+    cli: Cli, tmp_path: Path, variant: str, layers: str, kilobytes: float
+) -> None:
+    path = gguf_families.write(tiny.make(tmp_path / "tiny", variant), tmp_path / "x.gguf")
+    ran = cli("info", "-m", str(path))
+    assert re.search(rf"layers +{re.escape(layers)}\n", ran.out)
+    assert re.search(
+        rf"states +{kilobytes:.1f} KiB of each request, whatever its length\n", ran.out
+    )
+    heads = 2 * 2 * (32 if variant == "qwen3.5" else 16) * (2 if variant == "qwen3.5" else 1)
+    assert f"KV per token     {heads * 4 / 1024:.1f} KiB float32" in ran.out
 
 
 def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) -> None:

@@ -16,9 +16,11 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import gguf_latent
+import gguf_stateful
 
 # model_type: the architecture's name there
 ARCHITECTURES = {
+    **gguf_stateful.ARCHITECTURES,
     "apertus": "apertus",
     "arcee": "arcee",
     "cohere": "command-r",
@@ -105,8 +107,9 @@ _KEYS = {  # field of config.json: key
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
-_PAIRED = (*("arcee", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
+_PAIRED = (*("arcee", "bamba", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"),)
 _PAIRED += ("ministral3", "mixtral", "smollm3")
+_WHOLE = ("ffn_gate_inp", "embd", "conv1d", "shortconv.conv", "ssm_norm")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -121,34 +124,39 @@ def write(
 ) -> Path:
     """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`.
 
-    `name` is another architecture than the usual one, `keys` are further ones of it. `together`:
-    see `gguf_latent`.
+    `name` is another architecture than the usual one, `keys` are further ones of it, None for
+    those that it shall lack. `together`: see `gguf_latent`.
     """
     raw = json.loads((folder / "config.json").read_text())
-    family = raw["model_type"]
-    name = name or ARCHITECTURES[family]
+    raw.setdefault("num_hidden_layers", len(raw.get("layers_block_type", ())) or raw.get("n_layer"))
+    if not name:
+        name = ARCHITECTURES[raw["model_type"]]
+        if name == "granite" and gguf_stateful.keeps_states(raw):
+            name = gguf_stateful.HYBRID
     writer = gguf.GGUFWriter(path, name)
     latent = gguf_latent.is_latent(raw)
     fields = _keys(raw)
     if latent:
         fields = gguf_latent.keys(raw, fields, together=together)
     for field, key in (fields | (keys or {})).items():
-        _add(writer, f"{name}.{field}", key)
+        if key is not None:
+            _add(writer, f"{name}.{field}", key)
     _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
-    names = gguf.get_tensor_name_map(arch, raw.get("num_hidden_layers") or raw["n_layer"])
+    names = gguf.get_tensor_name_map(arch, raw["num_hidden_layers"])
     weights = load_file(folder / "model.safetensors")
     if latent:
         weights = gguf_latent.tensors(raw, weights, together=together)
     for stored, values in _tensors(raw, weights):
+        prefix = "model." if ".feed_forward.experts." in stored else ""  # as its table has them
         called = (
             stored
             if stored.startswith(("blk.", "rope_"))
-            else names.get_name(stored, (".weight", ".bias"))
+            else names.get_name(stored.removeprefix(prefix), (".weight", ".bias"))
         )
         assert called, stored
-        matrix = values.ndim > 1 and not called.endswith("bias")
-        matrix = matrix and "ffn_gate_inp" not in called and "embd" not in called
+        matrix = values.ndim > 1 and called.endswith(".weight")
+        matrix = matrix and not any(part in called for part in _WHOLE)
         type_ = gguf.GGMLQuantizationType[kind if matrix else "F32"]
         writer.add_tensor(called, gguf.quantize(values, type_), raw_dtype=type_)
     writer.write_header_to_file()
@@ -174,7 +182,7 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
         return found
     if raw["model_type"] == "falcon":
         found |= {"attention.head_count_kv": 1, "tensor_data_layout": "jploski"}
-    rope = raw["rope_parameters"]
+    rope = raw.get("rope_parameters") or {"rope_theta": 1.0}  # of a model without positions
     if raw["model_type"] == "olmo3":
         rope = rope["full_attention"]
     if raw["model_type"] == "hunyuan_v1_dense":  # what the converter computes of alpha
@@ -196,7 +204,8 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     if raw["model_type"] in ("phi3", "phimoe"):
         found["attention.sliding_window"] = raw["sliding_window"] or 0
-    return found | _more(raw, rope)
+    found |= _more(raw, rope)
+    return gguf_stateful.keys(raw, found) if gguf_stateful.keeps_states(raw) else found
 
 
 def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +216,7 @@ def _more(raw: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
         factor = math.sqrt(1 + math.log(stretch / length) / math.log(length))
         found["rope.scaling.original_context_length"] = length
         found["rope.scaling.attn_factor"] = factor
-    if raw["model_type"] == "granitemoehybrid":
+    if raw["model_type"] == "granitemoehybrid" and not gguf_stateful.keeps_states(raw):
         found |= {"ssm.conv_kernel": 4, "expert_used_count": 0, "rope.scaling.finetuned": True}
         found["attention.head_count_kv"] = [raw["num_key_value_heads"]] * raw["num_hidden_layers"]
     if raw["model_type"] == "ministral3":
@@ -258,6 +267,7 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
                 own = f"model.layers.{at}.self_attn."
                 parts = [found.pop(f"{own}{part}_proj.{end}") for part in "qkv"]
                 changed.append((f"blk.{at}.attn_qkv.{end}", np.concatenate(parts)))
+    changed += gguf_stateful.drafting(raw)
     if family == "glm4_moe":  # a part of the layer that drafts
         last = raw["num_hidden_layers"]
         changed.append((f"blk.{last}.nextn.hnorm.weight", np.ones(raw["hidden_size"])))
@@ -295,11 +305,13 @@ def _changed(
     raw: dict[str, Any], family: str, name: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     layer = name.split(".")[2] if ".layers." in name else ""
+    if (made := gguf_stateful.changed(raw, layer, name, values)) is not None:
+        return made
     if family in ("gpt_oss", "llama4_text") and ".experts." in name:
         return _transposed_experts(layer, name, values, alternating=family == "gpt_oss")
     if name.endswith("self_attn.sinks"):
         return [(f"blk.{layer}.attn_sinks.weight", values)]
-    if family.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+    if family in ("gemma", "gemma2", "nemotron") and name.endswith("norm.weight"):
         return [(name, values + 1)]
     if family == "gpt2" and name.endswith(
         ("c_attn.weight", "attn.c_proj.weight", "mlp.c_proj.weight", "c_fc.weight")

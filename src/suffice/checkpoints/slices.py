@@ -47,6 +47,17 @@ class View:
             yield self.first + turn * self.step + within, done, rows
             done += rows
 
+    def panels(self, stored: int) -> NDArray[np.intp] | None:
+        """Return which panels of `stored` rows its rows are; None: they are not whole ones."""
+        if self.order or self.transposed:
+            return None
+        runs = [(start, start + rows) for start, _, rows in self.runs(0, self.shape[0])]
+        edges = {edge for run in runs for edge in run} - {stored}
+        if any(edge % _PANEL_ROWS for edge in edges):
+            return None
+        spans = [np.arange(start // _PANEL_ROWS, -(-end // _PANEL_ROWS)) for start, end in runs]
+        return np.concatenate(spans)
+
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
         if self.order:
@@ -190,14 +201,11 @@ class _Sliced:
         view = self._views.get(name)
         if view is None or not self._source.in_codes(view.stored):
             return self._source.in_codes(self._stored(name))
-        if view.order or view.turned:
+        if view.turned:
             return False
         if view.run == 1:
             return not view.transposed
-        whole = view.run == view.shape[0] and not view.transposed
-        end = view.first + view.shape[0]
-        last = end == self._rows(view) or end % _PANEL_ROWS == 0
-        return whole and view.first % _PANEL_ROWS == 0 and last
+        return view.panels(self._rows(view)) is not None
 
     def codes(self, name: str) -> UnreadCodes | StoredFloat8:
         """Return a matrix that is stored in codes.
@@ -214,14 +222,15 @@ class _Sliced:
         if view.run == 1:
             assert found.some is not None, "a source of alternating rows in codes can select them"
             return replace(found, fill=found.some(view.alternate(0, view.shape[0])))
-        panels = -(-self._rows(view) // _PANEL_ROWS)
-        first, fill_whole = view.first // _PANEL_ROWS, found.fill
-        if panels == -(-view.shape[0] // _PANEL_ROWS):
+        count, fill_whole = -(-self._rows(view) // _PANEL_ROWS), found.fill
+        own = view.panels(self._rows(view))
+        assert own is not None, "such a view is in codes"
+        if count == len(own):
             return found
 
         def fill(out: NDArray[np.uint8]) -> None:
-            whole = np.empty((panels, out.shape[1]), np.uint8)
+            whole = np.empty((count, out.shape[1]), np.uint8)
             fill_whole(whole)
-            out[...] = whole[first : first + len(out)]
+            np.take(whole, own, axis=0, out=out)
 
         return replace(found, fill=fill)

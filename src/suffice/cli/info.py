@@ -143,9 +143,7 @@ def show_model(name: str) -> None:
         opened = open_model(path)
     config = opened.config
     parameters = weight_count(config)
-    windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
-    layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
-    heads = len(config.layers) * config.kv_heads
+    heads = len(config.cached) * config.kv_heads
 
     def bytes_of(dtype: str) -> int:
         return token_bytes(dtype, dtype, config.head_size, joint=config.joint > 0)
@@ -155,7 +153,7 @@ def show_model(name: str) -> None:
         "parameters": f"{parameters / 1e6:.1f} M",
         "stored as": f"{opened.stored_as}: {_kinds(opened.matrices)}",
         "runs as": _runs_as(opened),
-        "layers": f"{len(config.layers)} ({layers} tokens)",
+        "layers": _layers(config),
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
         **({"experts": _experts(config)} if config.experts else {}),
@@ -167,11 +165,33 @@ def show_model(name: str) -> None:
             for dtype in _KV_TYPES
             if not config.joint or dtype in JOINT_DTYPES
         ),
+        **({"states": _states(config)} if config.states else {}),
     }
     if isinstance(opened, Quantized):
         lines |= _quantized(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
+
+
+def _layers(config: DecoderConfig) -> str:
+    """Return how many layers there are, and what each kind of them sees or keeps."""
+    windows = Counter("all" if layer.window is None else layer.window for layer in config.cached)
+    seen = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
+    bare = sum(layer.mixer == "none" for layer in config.layers)
+    found = [
+        f"{seen} tokens",
+        *([f"{len(config.states)} keep a state"] if config.states else []),
+        *([f"{bare} have an MLP alone"] if bare else []),
+    ]
+    return f"{len(config.layers)} ({', '.join(found)})"
+
+
+def _states(config: DecoderConfig) -> str:
+    """Return the bytes of the states of a request, which do not grow."""
+    from suffice.decoder.native_states import state_shapes
+
+    size = sum(shape.bytes for shape in state_shapes(config.states))
+    return f"{size / 2**10:.1f} KiB of each request, whatever its length"
 
 
 def _kinds(matrices: list[StoredMatrix]) -> str:
@@ -240,7 +260,7 @@ def _experts(config: DecoderConfig) -> str:
 
 def _mechanisms(config: DecoderConfig) -> str:
     ropes = [f"rope {rope.kind} (theta {rope.theta:g}{_part(rope)})" for rope in config.ropes]
-    bare = sum(layer.rope is None for layer in config.layers) if config.ropes else 0
+    bare = sum(layer.rope is None for layer in config.cached) if config.ropes else 0
     found = [
         f"{config.norm} norm, {config.placement}",
         *(["parallel blocks"] if config.parallel else []),

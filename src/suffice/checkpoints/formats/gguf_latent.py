@@ -11,28 +11,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from suffice.checkpoints.formats.gguf_architecture import LAYER, RMS, WEIGHTS, Architecture, Fields
 from suffice.checkpoints.formats.gguf_file import TensorInfo
-from suffice.checkpoints.formats.gguf_names import ARCHITECTURES, Architecture, Fields
 from suffice.decoder.name_maps import Templates, stored_by_head
 from suffice.errors import InputError
 
-_COMMON = ARCHITECTURES["llama"]  # keys and names that most have
-_LAYER = "blk.{i}."
 _APART = ("layers.k", "layers.v", "layers.k_norm")  # of keys and values that are apart
 _LATENT: Templates = {
-    **{name: stored for name, stored in _COMMON.weights.items() if name not in _APART},
-    "layers.q_low": _LAYER + "attn_q_a",
-    "layers.q_norm": _LAYER + "attn_q_a_norm",
-    "layers.q": _LAYER + "attn_q_b",
-    "layers.kv": _LAYER + "attn_kv_a_mqa",
-    "layers.kv_norm": _LAYER + "attn_kv_a_norm",
-    "layers.key_up": _LAYER + "attn_k_b",
-    "layers.value_up": _LAYER + "attn_v_b",
-    "layers.choice": _LAYER + "exp_probs_b",
+    **{name: stored for name, stored in WEIGHTS.items() if name not in _APART},
+    "layers.q_low": LAYER + "attn_q_a",
+    "layers.q_norm": LAYER + "attn_q_a_norm",
+    "layers.q": LAYER + "attn_q_b",
+    "layers.kv": LAYER + "attn_kv_a_mqa",
+    "layers.kv_norm": LAYER + "attn_kv_a_norm",
+    "layers.key_up": LAYER + "attn_k_b",
+    "layers.value_up": LAYER + "attn_v_b",
+    "layers.choice": LAYER + "exp_probs_b",
 }
-_TOGETHER = stored_by_head(_LAYER + "attn_kv_b", "key_up", "value_up")
+_TOGETHER = stored_by_head(LAYER + "attn_kv_b", "key_up", "value_up")
 _FIELDS: Fields = {
-    **_COMMON.fields,
+    **RMS,
     "attention.key_length": ("key_length", int),
     "attention.key_length_mla": ("key_length_mla", int),
     "attention.value_length": ("value_length", int),
@@ -183,5 +181,5 @@ def variant(
     if "blk.0.attn_kv_b.weight" in tensors:
         own = replace(own, weights={**own.weights, **_TOGETHER})
     if "blk.0.attn_q.weight" in tensors:  # queries that are made in one step
-        own = replace(own, weights={**own.weights, "layers.q": _LAYER + "attn_q"})
+        own = replace(own, weights={**own.weights, "layers.q": LAYER + "attn_q"})
     return own

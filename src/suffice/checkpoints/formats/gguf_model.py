@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.checkpoints.checkpoint import Checkpoint, assemble
-from suffice.checkpoints.formats.gguf_file import GGUF, unpaired
+from suffice.checkpoints.formats.gguf_architecture import Architecture
+from suffice.checkpoints.formats.gguf_file import GGUF
 from suffice.checkpoints.formats.gguf_latent import LATENT, renamed, variant
-from suffice.checkpoints.formats.gguf_names import (
-    ARCHITECTURES,
-    CURVE,
-    WITH_KEY,
-    Architecture,
-)
-from suffice.checkpoints.formats.gguf_types import CODES, file_type
+from suffice.checkpoints.formats.gguf_names import ARCHITECTURES, CURVE, WITH_KEY
+from suffice.checkpoints.formats.gguf_source import ROPE_DIVISORS, ROPE_LISTS, Tensors
 from suffice.checkpoints.given import with_given
-from suffice.checkpoints.matching import check_finite, check_layers, not_finite
-from suffice.checkpoints.source import UnreadCodes
-from suffice.checkpoints.stored_file import FLOATS, Array
+from suffice.checkpoints.matching import check_finite, check_layers
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.families import family_of
-from suffice.errors import InputError, shown, unknown
-from suffice.native import PANEL
+from suffice.decoder.states import Recurrence
+from suffice.errors import InputError, unknown
 
-_ROPE_DIVISORS = "rope_freqs.weight"
-_ROPE_LISTS = {
-    "short_factor": "rope_factors_short.weight",
-    "long_factor": "rope_factors_long.weight",
-}
 _LONG_ROPE = {
     "attn_factor": "attention_factor",
     "original_context_length": "original_max_position_embeddings",
 }
-_OF_ROPE = (_ROPE_DIVISORS, *_ROPE_LISTS.values())
-_FUSED = "attn_qkv"
-_ROW = "ffn_gate_inp_shexp.weight"
 _WITHOUT_NORMS = 128
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 _NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
+_OF_STATES = ("ssm.", "shortconv.")  # needed where a model has them
+_BY_LAYER = ("attention.head_count_kv", "feed_forward_length")
+_ATTENTION = "full_attention"
 _TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
 _EMBEDS = ("pooling_type",)  # see `checkpoints.pooled`
@@ -75,13 +65,24 @@ def open_gguf(path: Path) -> Checkpoint:
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
-    if _ROPE_DIVISORS in file.tensors:
+    if ROPE_DIVISORS in file.tensors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
-    source = with_given(_Source(file, config, interleaved=own.paired), _curves(file, config))
-    # llama.cpp stores 1 + w for the families that add 1
+    if own.tiled and isinstance(config.state, Recurrence):
+        in_turn = config.state.heads != config.state.key_heads
+        config = replace(config, state=replace(config.state, tiled=in_turn))
+    if file.metadata.get(f"{name}.nextn_predict_layers"):
+        family = replace(family, predicts=True)
+    tensors = Tensors(file, config, interleaved=own.paired, whole=own.whole)
     return assemble(
-        path, family, config, source, own.weights, norm_offset=0.0, metadata=file.metadata
+        path,
+        family,
+        config,
+        with_given(tensors, _curves(file, config)),
+        own.weights,
+        norm_offset=0.0,  # llama.cpp stores 1 + w for the families that add 1
+        changes=own.changes,
+        metadata=file.metadata,
     )
 
 
@@ -117,133 +118,13 @@ def _curves(file: GGUF, config: DecoderConfig) -> dict[str, NDArray[np.float32]]
 
 
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
-    values = np.array(_numbers(file, _ROPE_DIVISORS), np.float32)
+    values = np.array(_numbers(file, ROPE_DIVISORS), np.float32)
     if values.shape != (head_size // 2,) or values.min() <= 0:
         raise InputError(
-            f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
+            f"{file.path}: tensor '{ROPE_DIVISORS}' of shape {list(values.shape)} "
             f"must hold {head_size // 2} positive numbers"
         )
     return tuple(values.tolist())
-
-
-class _Source:
-    """The tensors of a file under their own names, in Hugging Face's order of rows.
-
-    Queries, keys and values in that order cannot be parts of one tensor, and have names of their
-    own.
-    """
-
-    def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
-        self._file, self._size = file, config.head_size
-        self._parts = _parts(file, config) if interleaved else {}
-        self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
-        self._rotated = config.ropes[0].rotated(config.head_size) if interleaved else 0
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every stored weight except those of rotations."""
-        tensors = self._file.tensors
-        left_out = {*_OF_ROPE, *(whole for whole, _, _ in self._parts.values())}
-        own = {name: info.shape for name, info in tensors.items() if name not in left_out}
-        for name, (whole, _, rows) in self._parts.items():
-            own[name] = (rows, *tensors[whole].shape[1:])
-        return {name: _shape(name, shape) for name, shape in own.items()}
-
-    def _place(self, name: str) -> tuple[str, int, int]:
-        """Return the tensor of a weight, the weight's first row there, and its rows."""
-        return self._parts.get(name) or (name, 0, self._file.tensors[name].shape[0])
-
-    def dtype(self, name: str) -> str:
-        """Return the name of a weight's type; bfloat16 for blocks of integers."""
-        stored = self._file.tensors[self._place(name)[0]].type
-        return str(FLOATS[stored]) if stored in FLOATS else "bfloat16"
-
-    def stored(self, name: str) -> tuple[str, int]:
-        """Return the ggml type of a weight, and its bytes."""
-        whole, _, rows = self._place(name)
-        info = self._file.tensors[whole]
-        return info.type, info.size * rows // info.shape[0]
-
-    @property
-    def label(self) -> str | None:
-        """The file's name for its storage, such as Q4_K_M; None if missing or wrong."""
-        return file_type(self._file.metadata.get("general.file_type"))
-
-    def load(self, name: str) -> Array:
-        """Read one weight, decoded to float32 if it is stored in blocks."""
-        whole, first, rows = self._place(name)
-        info, (paired, rotated) = self._file.tensors[whole], self._paired(name)
-        part = name in self._parts
-        if len(info.shape) == 2 and (paired or part or info.type not in FLOATS):
-            values = np.empty((rows, info.shape[1]), np.float32)
-            self.load_rows(name, 0, values)
-            return values
-        found = self._file.load(whole)[first : first + rows]
-        check_finite(self._file.path, name, found)
-        if paired:  # a bias
-            found = unpaired(found, paired, rotated)
-        return found.reshape(_shape(name, (rows, *info.shape[1:])))
-
-    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
-        """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
-        whole, before, _ = self._place(name)
-        if not self._file.read_rows(whole, before + first, out, *self._paired(name)):
-            raise not_finite(self._file.path, name)
-
-    def in_codes(self, name: str) -> bool:
-        """Return whether a matrix is stored in codes."""
-        return self._file.tensors[self._place(name)[0]].type in CODES
-
-    def codes(self, name: str) -> UnreadCodes:
-        """Return a matrix that is stored in codes."""
-        whole, first, _ = self._place(name)
-        info = self._file.tensors[whole]
-        layout, levels = CODES[info.type]
-
-        def fill(out: NDArray[np.uint8]) -> None:
-            panels = out
-            if name in self._parts:
-                panels = np.empty((info.shape[0] // PANEL, out.shape[1]), np.uint8)
-            if not self._file.read_panels(whole, panels, *self._paired(name)):
-                raise not_finite(self._file.path, name)
-            if panels is not out:
-                out[...] = panels[first // PANEL :][: len(out)]
-
-        return UnreadCodes(layout, levels, fill)
-
-    def _paired(self, name: str) -> tuple[int, int]:
-        """Return the rows of a head, and how many of them llama.cpp stores in pairs; 0: none.
-
-        The two rows that a rotation mixes are next to each other there.
-        """
-        heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
-        return (self._size, self._rotated) if heads else (0, 0)
-
-
-def _parts(file: GGUF, config: DecoderConfig) -> dict[str, tuple[str, int, int]]:
-    """Return queries, keys and values that are one tensor: its name, their first row, their rows.
-
-    Raises:
-        InputError: The tensor has other rows than they.
-    """
-    heads = {"attn_q": config.heads, "attn_k": config.kv_heads, "attn_v": config.kv_heads}
-    found = {}
-    for whole in [name for name in file.tensors if f".{_FUSED}." in name]:
-        first = 0
-        for part, count in heads.items():
-            rows = count * config.head_size
-            found[whole.replace(_FUSED, part)] = whole, first, rows
-            first += rows
-        if (rows := file.tensors[whole].shape[0]) != first:
-            raise InputError(
-                f"{file.path}: weight '{shown(whole)}' has {rows} rows, "
-                f"but the metadata say {first}"
-            )
-    return found
-
-
-def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a tensor, also where a matrix of one row is stored as a vector."""
-    return (1, *shape) if len(shape) == 1 and name.endswith(_ROW) else shape
 
 
 def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
@@ -262,13 +143,22 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     for key in keys:
         if key not in fields:
             raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
-    for key in (*_NEEDED, *own.needed, *keys):
-        _check_number(file, prefix + key, keys.get(key), fields[key][1])
+    _check_number(file, f"{prefix}block_count", keys.get("block_count"), int)
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
+    kinds = _kinds(file, prefix, keys, own.state) if own.state else None
+    needed = (key for key in fields if key in _NEEDED or key.startswith(_OF_STATES))
+    for key in (*needed, *own.needed, *keys):
+        _check_number(file, prefix + key, keys.get(key), fields[key][1])
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
     raw = {**own.lacking, **raw}
     if isinstance(slides := raw.get("layer_types"), list):  # a truth value for each layer
-        raw["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
+        raw["layer_types"] = ["sliding_attention" if each else _ATTENTION for each in slides]
+    if own.attending and kinds is not None:
+        raw[own.attending] = [at for at, kind in enumerate(kinds) if kind == _ATTENTION]
+    elif kinds is not None:
+        raw["layer_types"] = kinds
+    if "mamba_inner" in raw:
+        raw |= _heads_with_states(file, prefix, raw.pop("mamba_inner"), raw)
     raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
     raw |= {"architectures": [own.name], "vocab_size": _vocabulary(file)}
@@ -280,8 +170,8 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     if name == "llama4":  # all but those of 128 experts, as llama.cpp has it
         raw["use_qk_norm"] = raw.get("num_local_experts") != _WITHOUT_NORMS
     if own.bias:
-        raw[own.bias] = any(f"blk.0.attn_{part}.bias" in file.tensors for part in ("q", "qkv"))
-    raw |= {field: tensor in file.tensors for field, tensor in own.stored.items()}
+        raw[own.bias] = any(_has(file, f"blk.*.attn_{part}.bias") for part in ("q", "qkv"))
+    raw |= {field: _has(file, tensor) for field, tensor in own.stored.items()}
     raw["num_hidden_layers"] -= raw.get("num_nextn_predict_layers", 0)  # which draft
     if own.partial and "rope.dimension_count" in checked:
         rotated = checked.pop("rope.dimension_count")
@@ -291,6 +181,58 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
     given = _nested({field: value for field, value in called.items() if field})
     return own.finished(given | dict(own.fixed))
+
+
+def _has(file: GGUF, pattern: str) -> bool:
+    """Return whether a tensor has a name, in which a `*` stands for anything."""
+    return any(fnmatchcase(name, pattern) for name in file.tensors)
+
+
+def _kinds(file: GGUF, prefix: str, keys: dict[str, Any], state: str) -> list[str]:
+    """Return the kind of each layer: with attention, of an MLP alone, or `state`.
+
+    The lists that tell it are replaced in `keys` by their one number that is not 0.
+
+    Raises:
+        InputError: A list has other numbers, or others than there are layers.
+    """
+    count = keys["block_count"]
+    lists: dict[str, list[Any]] = {key: [0] * count for key in _BY_LAYER}
+    if not isinstance(keys.get(_BY_LAYER[0]), list):
+        lists[_BY_LAYER[0]] = [1] * count
+    for key in _BY_LAYER:
+        each = keys.get(key)
+        if not isinstance(each, list):
+            continue
+        numbers = {number for number in each if number != 0} if len(each) == count else set()
+        if len(numbers) != 1 or {type(number) for number in each} != {int}:
+            raise InputError(
+                f"{file.path}: the GGUF key '{prefix}{key}' = {each!r:.60} must be, for each of "
+                f"{count} layers, 0 or the same whole number"
+            )
+        keys[key], lists[key] = numbers.pop(), each
+    attends, alone = (lists[key] for key in _BY_LAYER)
+    return [
+        _ATTENTION if heads else "mlp" if width else state
+        for heads, width in zip(attends, alone, strict=True)
+    ]
+
+
+def _heads_with_states(
+    file: GGUF, prefix: str, inner: int, raw: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the size of a head with states, and how wide all of them are next to the model.
+
+    Raises:
+        InputError: `inner`, the width of all, is no multiple of their number.
+    """
+    heads = raw["mamba_n_heads"]
+    if inner % heads:
+        raise InputError(
+            f"{file.path}: the GGUF key '{prefix}ssm.inner_size' = {inner} must be a multiple of "
+            f"'{prefix}ssm.time_step_rank' = {heads}"
+        )
+    return {"mamba_d_head": inner // heads, "mamba_expand": inner // raw["hidden_size"]}
 
 
 def _nested(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -351,8 +293,8 @@ def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
     kind = values.pop("type", "none")
     values.pop("finetuned", None)  # the origin of the model
-    if all(name in file.tensors for name in _ROPE_LISTS.values()):
-        lists = {field: _numbers(file, name) for field, name in _ROPE_LISTS.items()}
+    if all(name in file.tensors for name in ROPE_LISTS.values()):
+        lists = {field: _numbers(file, name) for field, name in ROPE_LISTS.items()}
         own = {field: values[key] for key, field in _LONG_ROPE.items() if key in values}
         return {"rope_scaling": {"rope_type": "longrope", **lists, **own}}
     if kind == "none":

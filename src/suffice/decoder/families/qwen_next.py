@@ -69,7 +69,7 @@ MOE_DEFAULTS: Mapping[str, Any] = {
 _DELTA = "model.layers.{i}.linear_attn."
 
 
-def _chosen(config: DecoderConfig, part: str) -> tuple[int, ...]:
+def chosen_rows(config: DecoderConfig, part: str) -> tuple[int, ...]:
     """Return the stored rows of a part of `in_proj_qkvz` or `in_proj_ba`.
 
     The rows of each group of keys are together: its queries, keys, values and gates, or its
@@ -102,8 +102,8 @@ _GATED: Templates = {
 _NEXT_WEIGHTS: Templates = {
     **QWEN2_MOE.weights,
     **_GATED,
-    **stored_together(_DELTA + "in_proj_qkvz", "mixed", "out_gate", rows=_chosen),
-    **stored_together(_DELTA + "in_proj_ba", "strength", "decay", rows=_chosen),
+    **stored_together(_DELTA + "in_proj_qkvz", "mixed", "out_gate", rows=chosen_rows),
+    **stored_together(_DELTA + "in_proj_ba", "strength", "decay", rows=chosen_rows),
 }
 _APART: Templates = {
     **_GATED,

@@ -50,8 +50,8 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
   const int rotated = spec.head_size - rank, queries = spec.heads * (plain + rotated);
   for (const int size : {plain, rank, value, rotated})
     require(size > 0 && size % kPanel == 0, "parts of heads are multiples of 16");
-  require(rope >= 0 && rope < static_cast<int>(spec.ropes.size()) &&
-              2 * spec.ropes[rope].pairs == rotated,
+  require(rope == -1 || (rope >= 0 && rope < static_cast<int>(spec.ropes.size()) &&
+                         2 * spec.ropes[rope].pairs == rotated),
           "the rotation is that of the rotated part");
   LatentBlock block;
   block.plain = plain;

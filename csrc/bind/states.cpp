@@ -88,9 +88,15 @@ void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, 
     self.set(block.keys, parts, "mix_keys", keys, width);
     self.set(block.values, parts, "mix_values", block.value_width(), width);
   }
-  self.set(block.gate, parts, "out_gate", block.value_width(), width);
+  const bool low = parts.contains("decay_low");
+  const int inputs = low ? self.rows_of(parts, "decay_low") : width;
+  if (low) {
+    self.set(block.decay_low, parts, "decay_low", inputs, width);
+    self.set(block.gate_low, parts, "gate_low", inputs, width);
+  }
+  self.set(block.gate, parts, "out_gate", block.value_width(), inputs);
   self.set(block.strength, parts, "strength", shape.heads, width, false);
-  self.set(block.decay, parts, "decay", decays, width);
+  self.set(block.decay, parts, "decay", decays, inputs);
   self.set(block.out, parts, "mix_out", width, block.value_width());
   block.convolution = convolution(self, parts, shape.channels, shape.taps, activation);
   block.rates = self.vector(parts["rates"], decays);

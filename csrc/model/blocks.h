@@ -67,6 +67,7 @@ struct RecurrentBlock {
   // Of all channels, or apart of those of the queries, of the keys and of the values.
   Matrix mixed, queries, keys, values;
   Matrix gate, strength, decay, out;  // strength.data null: without the delta rule
+  Matrix gate_low, decay_low;         // what gates and decays are made of; data null: the input
   Convolution convolution;
   int heads = 0, key_heads = 0, key_size = 0, value_size = 0;
   int queries_at = 0, keys_at = 0, values_at = 0;  // channels
@@ -88,7 +89,8 @@ struct RecurrentBlock {
   int value_width() const { return heads * value_size; }
   template <class F>
   void each_matrix(F f) const {
-    for (const Linear* w : {&mixed, &queries, &keys, &values, &gate, &strength, &decay, &out})
+    for (const Linear* w :
+         {&mixed, &queries, &keys, &values, &gate, &strength, &decay, &out, &gate_low, &decay_low})
       if (w->data) f(*w);
   }
 };

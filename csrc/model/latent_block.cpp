@@ -91,6 +91,7 @@ struct LatentWork {
   }
 
   void rotate(int row, float* entries) const {
+    if (block.rope < 0) return;
     const Rope& rope = spec.ropes[block.rope];
     const size_t start = static_cast<size_t>(step.positions[row]) * rope.pairs;
     const auto turn = block.adjacent ? rotate_neighbours : rotate_pairs;

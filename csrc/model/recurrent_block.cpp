@@ -231,6 +231,12 @@ void gate_outputs(const RecurrentBlock& block, Worker& worker) {
   }
 }
 
+// Rows of values, `stride` apart.
+struct Values {
+  float* data;
+  int stride;
+};
+
 void note_applied(Worker& worker, int state) {
   if (worker.thread > 0) return;
   for (const StateRows& rows : worker.shared.state_rows)
@@ -249,20 +255,29 @@ void reserve_inputs(const ConvolutionBlock& block, RowBuffers& to) {
 
 void run(const RecurrentBlock& block, int, Worker& worker) {
   StepBuffers& shared = worker.shared;
-  float* const mixed = shared.mixed.data();
-  const std::pair<const Matrix*, float*> products[] = {{&block.mixed, mixed},
-                                                       {&block.queries, mixed + block.queries_at},
-                                                       {&block.keys, mixed + block.keys_at},
-                                                       {&block.values, mixed + block.values_at},
-                                                       {&block.gate, shared.gates.data()},
-                                                       {&block.strength, shared.strengths.data()},
-                                                       {&block.decay, shared.decays.data()}};
-  for (const auto& [w, to] : products) {
-    if (!w->data) continue;
-    const int stride = w == &block.gate ? shared.value_width : shared.mixed_width;
-    worker.multiply_all(*w, worker.normal.data(), shared.width, to, stride);
+  const auto multiply = [&](const Matrix& w, const Values& from, const Values& to) {
+    if (!w.data) return;
+    worker.multiply_all(w, from.data, from.stride, to.data, to.stride);
     if (shared.split) worker.wait();  // the inputs of the next are prepared in the same memory
+  };
+  const Values x{worker.normal.data(), shared.width};
+  float* const mixed = shared.mixed.data();
+  multiply(block.mixed, x, {mixed, shared.mixed_width});
+  multiply(block.queries, x, {mixed + block.queries_at, shared.mixed_width});
+  multiply(block.keys, x, {mixed + block.keys_at, shared.mixed_width});
+  multiply(block.values, x, {mixed + block.values_at, shared.mixed_width});
+  multiply(block.strength, x, {shared.strengths.data(), shared.mixed_width});
+  Values of_decay = x, of_gate = x;
+  if (block.decay_low.data) {  // in memory whose time comes later
+    of_decay = {shared.recurred.data(), shared.value_width};
+    of_gate = of_decay;
+    of_gate.data += round_up(block.decay_low.rows, kPanel);
+    multiply(block.decay_low, x, of_decay);
+    multiply(block.gate_low, x, of_gate);
+    worker.wait();
   }
+  multiply(block.decay, of_decay, {shared.decays.data(), shared.mixed_width});
+  multiply(block.gate, of_gate, {shared.gates.data(), shared.value_width});
   worker.wait();
   {
     const Timed timed = worker.time(Part::recurrences);

@@ -115,6 +115,7 @@ void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
         widen(mixed_width, recurrent->convolution.channels);
         widen(mixed_width, recurrent->decay.rows);
         widen(value_width, recurrent->value_width());
+        widen(value_width, 2 * round_up(recurrent->decay_low.rows, kPanel));
         gated = true;
       }
     }

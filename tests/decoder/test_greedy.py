@@ -47,6 +47,7 @@ FAMILIES = [
     "helium",
     "hunyuan",
     "hunyuan-moe",
+    "kimi",
     "lfm2",
     "lfm2-moe",
     "llama",

@@ -25,6 +25,7 @@ from suffice.decoder.families import (
     granite,
     granite_shared,
     hunyuan,
+    kimi,
     lfm,
     llama,
     llama4,
@@ -52,6 +53,7 @@ from suffice.decoder.families import (
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
     "BambaForCausalLM": bamba.DEFAULTS,
+    "KimiLinearForCausalLM": kimi.DEFAULTS,
     "Lfm2ForCausalLM": lfm.DEFAULTS,
     "Lfm2MoeForCausalLM": lfm.MOE_DEFAULTS,
     "NemotronHForCausalLM": nemotron_h.DEFAULTS,
@@ -116,6 +118,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
 }
 ONLY = {
     "BambaForCausalLM": bamba.MAMBA_ONLY,
+    "KimiLinearForCausalLM": kimi.ONLY,
     "NemotronHForCausalLM": nemotron_h.ONLY,
     "ApertusForCausalLM": apertus.ONLY,
     "Ernie4_5_MoeForCausalLM": ernie_moe.ONLY,
@@ -144,6 +147,7 @@ ONLY = {
 }
 SILENT_OF = {
     "BambaForCausalLM": bamba.SILENT,
+    "KimiLinearForCausalLM": kimi.SILENT,
     "Lfm2ForCausalLM": lfm.SILENT,
     "Lfm2MoeForCausalLM": mixtral.SILENT,
     "NemotronHForCausalLM": nemotron_h.SILENT,

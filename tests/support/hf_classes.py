@@ -33,6 +33,7 @@ CLASSES = {
     "HeliumForCausalLM": ("helium", "Helium"),
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", "HunYuanDenseV1"),
     "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", "HunYuanMoEV1"),
+    "KimiLinearForCausalLM": ("kimi_linear", "KimiLinear"),
     "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
     "Lfm2MoeForCausalLM": ("lfm2_moe", "Lfm2Moe"),
     "Llama4ForCausalLM": ("llama4", "Llama4Text"),

@@ -15,7 +15,10 @@ from suffice.decoder.config import DecoderConfig, Rope
 from suffice.decoder.rope import frequencies
 
 # no rotary fields
-UNTOLD = (*("GPT2LMHeadModel", "GPTJForCausalLM", "NemotronHForCausalLM", "OPTForCausalLM"),)
+UNTOLD = (
+    *("GPT2LMHeadModel", "GPTJForCausalLM", "KimiLinearForCausalLM", "NemotronHForCausalLM"),
+    "OPTForCausalLM",
+)
 NORMALIZED = (  # weights of experts, whatever the configuration says
     *("Ernie4_5_MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "PhimoeForCausalLM"),
     *("GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM", "HunYuanMoEV1ForCausalLM"),
@@ -100,7 +103,8 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
 def _joint_scale(config: Any) -> float:
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
-    return float(yarn_apply_mscale(config.rope_parameters, config.qk_head_dim**-0.5))
+    given = getattr(config, "rope_parameters", {"rope_type": "default"})
+    return float(yarn_apply_mscale(given, config.qk_head_dim**-0.5))
 
 
 def _residual_factor(config: Any) -> float:
@@ -187,7 +191,7 @@ def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
 
 
 def _rotates(config: Any) -> list[bool]:
-    if config.model_type == "nemotron_h":
+    if config.model_type in ("kimi_linear", "nemotron_h"):
         return [False] * config.num_hidden_layers
     windows = _windows(config)
     if config.model_type == "granitemoehybrid":

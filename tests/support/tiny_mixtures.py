@@ -72,6 +72,22 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         },
     ),
+    "kimi": (
+        "KimiLinear",
+        {
+            **_EXPERTS,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 16,
+            "num_local_experts": 6,
+            "moe_intermediate_size": 32,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_head_dim": 16,
+            "linear_num_heads": 4,
+        },
+    ),
     "lfm2-moe": (
         "Lfm2Moe",
         {

@@ -318,4 +318,4 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # those whose layers keep states, of every kind
-STATEFUL = ("bamba", "lfm2", "nemotron-h", "olmo-hybrid", "qwen3-next", "qwen3.5")
+STATEFUL = ("bamba", "kimi", "lfm2", "nemotron-h", "olmo-hybrid", "qwen3-next", "qwen3.5")

@@ -89,7 +89,7 @@ class LatentAttention:
     width: int
     heads: int
     latent: Latent
-    rope: int
+    rope: int | None
 
     @property
     def matrices(self) -> Shapes:

@@ -280,7 +280,6 @@ class DecoderConfig:
             assert self.state is not None, "a layer with a state says which"
             return (self.state,)
         if self.latent:
-            assert own.rope is not None, "joint rows have a rotated part"
             return (LatentAttention(self.width, self.heads, self.latent, own.rope),)
         attention = Attention(
             self.width,

@@ -27,8 +27,8 @@ class Slice:
     next head. `by_expert`: likewise those of an expert, and the stored matrix is [E, N, K].
     `alternating`: a row of each part comes after the other. `transposed`: the stored matrix is
     [K, N], or [E, K, N], and the parts are side by side. `rows` says for a part which of the stored
-    rows it has, where none of these orders is theirs. `dims`: the dimensions of a vector that is
-    stored as [1, N] or, of one number, as [].
+    rows it has, where none of these orders is theirs. `dims`: the stored dimensions of a
+    vector, with -1 for its length; one number may have none.
     """
 
     stored: str
@@ -39,12 +39,12 @@ class Slice:
     transposed: bool = False
     alternating: bool = False
     rows: Rows | None = None
-    dims: int | None = None
+    dims: tuple[int, ...] | None = None
 
     def shape(self, rows: int, shape: tuple[int, ...], experts: int) -> tuple[int, ...]:
         """Return the stored shape for the `rows` of all parts; `shape` is a part's."""
         if self.dims is not None:
-            return (1,) * (self.dims - 1) + shape[: self.dims]
+            return tuple(shape[0] if size < 0 else size for size in self.dims)
         own = (rows // experts if self.by_expert else rows, *shape[1:])
         own = own[::-1] if self.transposed else own
         return (experts, *own) if self.by_expert else own
@@ -92,7 +92,7 @@ def stored_together(
     transposed: bool = False,
     alternating: bool = False,
     rows: Rows | None = None,
-    dims: int | None = None,
+    dims: tuple[int, ...] | None = None,
 ) -> dict[str, Slice]:
     """Return entries of a name map for matrices of a layer that are stored as one."""
     orders = by_head, by_expert, transposed, alternating, rows, dims

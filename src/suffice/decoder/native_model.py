@@ -314,15 +314,16 @@ def _ints(values: Sequence[int]) -> Ints:
 
 def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> None:
     """Append a block to the core's last layer."""
-    if isinstance(block, Attention):
+    if isinstance(block, Attention | LatentAttention):
         rope = -1 if block.rope is None else block.rope
+    if isinstance(block, Attention):
         places = block.whole_norms, block.late_norms
         model.add_attention(parts, block.window or 0, rope, *places, block.grows)
         return
     if isinstance(block, LatentAttention):
         latent = block.latent
         sizes = latent.plain, latent.rank, latent.value
-        model.add_latent(parts, *sizes, block.rope, latent.adjacent, latent.norm_eps)
+        model.add_latent(parts, *sizes, rope, latent.adjacent, latent.norm_eps)
         return
     if not isinstance(block, DenseMLP | ExpertMLP):
         add_state_block(model, block, parts)

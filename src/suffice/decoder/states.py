@@ -13,7 +13,9 @@ from typing import ClassVar
 from suffice.errors import InputError
 
 _APART = ("mix_queries", "mix_keys", "mix_values")
-MATRICES = ("mixed", *_APART, "out_gate", "strength", "decay", "mix_out")  # of all blocks
+_LOW = ("decay_low", "gate_low")
+# of all blocks
+MATRICES = ("mixed", *_APART, *_LOW, "out_gate", "strength", "decay", "mix_out")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -60,7 +62,8 @@ class Recurrence:
     have one side by side or, if `tiled`, in turn. With s = softplus(decay + step_bias), at least
     `least_step`, a state decays by e^(-rates s), each entry of a key by its own if `by_entry`.
     `corrects`: by the delta rule, with keys and queries of length 1, and a strength of at most
-    `most_strength`; else values are multiplied by s.
+    `most_strength`; else values are multiplied by s. Decays and gates are made of an input or, if
+    `low` is not 0, each of that many values that are made of it.
     `skips`: an output gets its value, times a number of its head. Outputs go through a norm over
     `norm_size` of them (0: none), of one weight for all if `shared_norm`, and are multiplied by
     gates, before the norm if `gates_first`.
@@ -87,6 +90,7 @@ class Recurrence:
     tiled: bool = False
     most_strength: float = 1.0
     least_step: float = 0.0
+    low: int = 0
 
     def __post_init__(self) -> None:
         for field in ("heads", "key_heads"):
@@ -134,11 +138,13 @@ class Recurrence:
         if self.apart:
             mixed = {"mix_queries": (keys, width), "mix_keys": (keys, width)}
             mixed["mix_values"] = (inner, width)
+        low = dict.fromkeys(_LOW, (self.low, width)) if self.low else {}
         return {
             **mixed,
-            "out_gate": (inner, width),
+            **low,
+            "out_gate": (inner, self.low or width),
             **strength,
-            "decay": (self.decays, width),
+            "decay": (self.decays, self.low or width),
             "mix_out": (width, inner),
         }
 

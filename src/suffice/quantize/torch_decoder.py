@@ -35,7 +35,7 @@ from suffice.quantize.torch_layers import (
     rows_of,
     xielu,
 )
-from suffice.quantize.torch_states import TorchState, recurrence, short_convolution
+from suffice.quantize.torch_states import MADE_OF, TorchState, recurrence, short_convolution
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
@@ -155,7 +155,6 @@ class TorchDecoder(DecoderWeights):
             elif isinstance(block, Convolution | Recurrence):
                 y = self._with_state(index, block, cache, given)
             elif isinstance(block, LatentAttention):
-                assert table is not None
                 y = self._latent_attention(index, block, table, cache, watch, given)
             elif isinstance(block, ExpertMLP):
                 y = self._experts(index, block, given)
@@ -195,7 +194,10 @@ class TorchDecoder(DecoderWeights):
         self, index: int, block: StateBlock, cache: KVCache | None, x: torch.Tensor
     ) -> torch.Tensor:
         at = f"layers.{index}."
-        given = {name: self._linear(at + name, x) for name in block.matrices if name != "mix_out"}
+        given: dict[str, torch.Tensor] = {}
+        for name in block.matrices:
+            if name != "mix_out":
+                given[name] = self._linear(at + name, given.get(MADE_OF.get(name, ""), x))
         by = {name: self._tensor(at + name) for name in block.vectors}
         held = {} if cache is None else self._kept_states.setdefault(cache, {})
         state = held.setdefault(index, TorchState.empty(block, x))
@@ -259,7 +261,7 @@ class TorchDecoder(DecoderWeights):
         self,
         index: int,
         block: LatentAttention,
-        table: tuple[torch.Tensor, torch.Tensor],
+        table: tuple[torch.Tensor, torch.Tensor] | None,
         cache: KVCache | None,
         watch: Watch | None,
         x: torch.Tensor,
@@ -271,20 +273,23 @@ class TorchDecoder(DecoderWeights):
         q = self._linear(at + "q", low).view(len(x), block.heads, own.query).transpose(0, 1)
         plain, rotated = torch.split(q, [own.plain, own.rotated], dim=-1)
         turn = rotate_neighbours if own.adjacent else rotate
-        q = torch.cat((plain, turn(rotated, *table)), dim=-1)
+        if table is not None:
+            q = torch.cat((plain, turn(rotated, *table)), dim=-1)
         if self._scales is not None:
             q = q * self._scales[:, None]
         first, last = torch.split(self._linear(at + "kv", x), [own.rank, own.rotated], dim=-1)
         first = rms_norm(first, self._tensor(at + "kv_norm"), eps)
-        rows = torch.cat((first, turn(last[None], *table)[0]), dim=-1)
+        if table is not None:
+            last = turn(last[None], *table)[0]
+        rows, among = torch.cat((first, last), dim=-1), self._cached(index)
         if cache is not None:
-            cache.append(index, rows[None].cpu().numpy(), None)
-            rows = self._moved(cache.keys(index, cache.held(index) + len(x))[0])
+            cache.append(among, rows[None].cpu().numpy(), None)
+            rows = self._moved(cache.keys(among, cache.held(among) + len(x))[0])
         heads = LatentHeads(
             own, self._heads(at + "key_up", block), self._heads(at + "value_up", block)
         )
         if watch is not None:
-            watch(index, heads.absorbed(q).detach().cpu().numpy())
+            watch(among, heads.absorbed(q).detach().cpu().numpy())
         mixed = self._mixed(index, q, heads.keys(rows), heads.values(rows))
         return self._linear(at + "o", mixed.transpose(0, 1).reshape(len(x), -1))
 

@@ -23,6 +23,8 @@ from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.quantize.torch_layers import ACTIVATIONS, rms_norm
 
 Tensors = Mapping[str, torch.Tensor]
+_GATES = {**ACTIVATIONS, "logistic": torch.sigmoid}
+MADE_OF = {"decay": "decay_low", "out_gate": "gate_low"}  # where these are
 _EPS = 1e-6  # of the lengths of keys and queries
 
 
@@ -120,7 +122,7 @@ def _run(
 
 def _gated(block: Recurrence, out: torch.Tensor, gates: torch.Tensor, by: Tensors) -> torch.Tensor:
     """Return outputs [T, H V] with their norm and gates."""
-    gates = ACTIVATIONS[block.gate_activation](gates)
+    gates = _GATES[block.gate_activation](gates)
     if not block.norm_size:
         return out * gates
     if block.gates_first:

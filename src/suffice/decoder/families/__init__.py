@@ -82,6 +82,7 @@ ARCHITECTURES: Table = Table(
         "HeliumForCausalLM": "suffice.decoder.families.ernie:HELIUM",
         "HunYuanDenseV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN",
         "HunYuanMoEV1ForCausalLM": "suffice.decoder.families.hunyuan:HUNYUAN_MOE",
+        "KimiLinearForCausalLM": "suffice.decoder.families.kimi:KIMI",
         "Lfm2ForCausalLM": "suffice.decoder.families.lfm:LFM2",
         "Lfm2MoeForCausalLM": "suffice.decoder.families.lfm:LFM2_MOE",
         "Llama4ForCausalLM": "suffice.decoder.families.llama4:LLAMA4",

@@ -44,8 +44,8 @@ _WEIGHTS: Templates = {
     "layers.mlp_norm": "model.layers.{i}.feedforward_layernorm",
     "layers.curve_positive": _ACT + "alpha_p",
     "layers.curve_negative": _ACT + "alpha_n",
-    **stored_together(_ACT + "beta", "curve_beta", dims=0),
-    **stored_together(_ACT + "eps", "curve_eps", dims=0),
+    **stored_together(_ACT + "beta", "curve_beta", dims=()),
+    **stored_together(_ACT + "eps", "curve_eps", dims=()),
 }
 _CALLED = ((r"(.*\.act_fn\.(alpha_p|alpha_n|beta|eps))", r"\1.weight"),)
 

@@ -42,7 +42,7 @@ _PARTS = ("gate", "up", "down")
 _WEIGHTS: Templates = {
     **WEIGHTS,
     "layers.router": _MLP + "gate",
-    **stored_together(_MLP + "moe_statics.e_score_correction_bias", "choice", dims=2),
+    **stored_together(_MLP + "moe_statics.e_score_correction_bias", "choice", dims=(1, -1)),
     **{f"layers.expert_{part}": f"{_MLP}experts.{{e}}.{part}_proj" for part in _PARTS},
     **{f"layers.shared_{part}": f"{_MLP}shared_experts.{part}_proj" for part in _PARTS},
 }

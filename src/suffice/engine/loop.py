@@ -374,7 +374,7 @@ def _cut(request: Request, count: int) -> int:
     cache: Cache = request.leader.sequence.cache
     if not cache.stateful:
         return count
-    return min(count, request.until_mark(cache.length) - cache.length)
+    return min([count, *(mark - cache.length for mark in request.marks if mark > cache.length)])
 
 
 def _keep_state(request: Request) -> None:
@@ -382,7 +382,7 @@ def _keep_state(request: Request) -> None:
     if not request.held:
         return
     cache: Cache = request.leader.sequence.cache
-    if cache.stateful and request.until_mark(cache.length - 1) == cache.length:
+    if cache.stateful and cache.length in request.marks:
         cache.keep_state()
 
 

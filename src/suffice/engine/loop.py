@@ -153,6 +153,7 @@ class Loop:
                 rows_held=trace.rows_held,
                 kv_bytes_read=trace.kv_bytes_read,
                 kv_bytes_held=trace.kv_bytes_held,
+                state_bytes_moved=trace.state_bytes_moved,
                 weight_bytes_read=trace.weight_bytes_read,
                 experts_read=trace.experts_read,
                 experts_held=trace.experts_held,

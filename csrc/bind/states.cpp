@@ -153,6 +153,7 @@ void bind_states(nb::module_& m, nb::class_<KVCache>& cache) {
       .def(
           "keep_states", [](KVCache& self, int most) { states_of(self).keep(most); }, "most"_a,
           nb::call_guard<nb::gil_scoped_release>())
+      .def("drop_states", [](KVCache& self) { return states_of(self).drop_copies(); })
       .def(
           "reachable", [](KVCache& self, int rows) { return states_of(self).reachable(rows); },
           "rows"_a)

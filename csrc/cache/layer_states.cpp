@@ -155,6 +155,12 @@ void LayerStates::thin() {
   copies_.erase(copies_.begin() + static_cast<long>(worst));
 }
 
+bool LayerStates::drop_copies() {
+  const bool any = !copies_.empty();
+  copies_.clear();
+  return any;
+}
+
 int LayerStates::reachable(int rows) const {
   if (rows >= length_) return length_;
   int found = 0;

@@ -98,6 +98,8 @@ class LayerStates {
   // Keeps a copy of the state as it is, to which `rewind` can return. Of more than `most` one goes:
   // the one without which the ways back are the least longer, compared to the tokens since then.
   void keep(int most);
+  // Frees the copies; returns whether there were any.
+  bool drop_copies();
   // The greatest length of at most `rows` tokens to which it can return.
   int reachable(int rows) const;
   // Returns to such a length, and forgets longer copies.

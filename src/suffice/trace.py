@@ -26,7 +26,7 @@ import numpy as np
 _COUNTS = (
     *("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read"),
     *("experts_read", "experts_held", "expert_bytes_read", "expert_bytes_held"),
-    *("experts_left_out", "tile_rows_read", "tile_rows_held"),
+    *("experts_left_out", "tile_rows_read", "tile_rows_held", "state_bytes_moved"),
 )
 
 
@@ -70,6 +70,7 @@ class Reads:
     shift: float = 0.0
     tile_rows_read: int = 0
     tile_rows_held: int = 0
+    state_bytes_moved: int = 0
     bounds: BoundSums = BoundSums()
     audited: int = 0  # tokens; the figures below are the largest of their queries
     audited_missing: float = 0.0
@@ -91,6 +92,7 @@ class Reads:
         self.shift = max(self.shift, other.shift)
         self.tile_rows_read += other.tile_rows_read
         self.tile_rows_held += other.tile_rows_held
+        self.state_bytes_moved += other.state_bytes_moved
         self.bounds = self.bounds.plus(other.bounds)
         self.audited += other.audited
         self.audited_missing = max(self.audited_missing, other.audited_missing)
@@ -218,8 +220,9 @@ class Trace:
     them. `experts_left_out` are those of rows that a technique left out, and `experts_missing` the
     largest share of a row's weights that they had. `missing` is the largest share of a softmax that
     a step left unread, as its technique bounds or estimates it. `tile_rows_read` are the key rows
-    that tiles of prompts read, of `tile_rows_held`, if they may leave something unread. `audit`
-    has the figures of audited steps, None if there were none.
+    that tiles of prompts read, of `tile_rows_held`, if they may leave something unread.
+    `state_bytes_moved` are bytes of layers' states, which a step reads once and writes once for
+    each request. `audit` has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
     end; `plain_row_bytes` are the bytes of a key and its value in the model's own type (0: not
     known).
@@ -243,7 +246,7 @@ class Trace:
         self.expert_bytes_held = 0
         self.experts_left_out = 0
         self.experts_missing = 0.0
-        self.tile_rows_read = self.tile_rows_held = 0
+        self.tile_rows_read = self.tile_rows_held = self.state_bytes_moved = 0
         self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = self.shift = 0.0
         self.bounds = BoundSums()
@@ -287,12 +290,14 @@ class Trace:
         held = self.rows_held * self.group
         return int(self.rows[3].sum()) / held if held else 0.0
 
-    def add(self, counts: Any, *, steps: int) -> None:
-        """Add the bytes of native `Counts`; the native step has already added its rows."""
+    def add(self, counts: Any, *, steps: int, state_bytes: int = 0) -> None:
+        """Add the bytes of native `Counts`, and those of states that were moved; the native step
+        has already added its rows."""
         self.steps += steps
         self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
         self.sketch_bytes_read += counts.sketch_bytes
         self.kv_bytes_held += counts.dense_bytes
+        self.state_bytes_moved += state_bytes
         self.weight_bytes_read += counts.weight_bytes
         self.experts_read += counts.experts_read
         self.experts_held += counts.experts_held
@@ -329,10 +334,12 @@ class Trace:
         return made
 
     def plain(self) -> dict[str, object]:
-        """Return the totals as plain values, rows as lists [L][H]."""
+        """Return the totals as plain values, rows as lists [L][H]; of states if there are any."""
         keys, values, held, alone = self.rows[:4].tolist()
         means = self.bounds.means
         counts = {name: getattr(self, name) for name in _COUNTS}
+        if not self.state_bytes_moved:
+            del counts["state_bytes_moved"]
         audit = {"audit": self.audit.plain()} if self.audit and self.audit.tokens else {}
         return (
             counts

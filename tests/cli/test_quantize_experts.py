@@ -201,7 +201,7 @@ def test_levels_that_experts_share_are_kept() -> None:
         ({"inner": 40}, "a multiple of 16"),
         ({"scale": float("nan")}, "'scale' = nan"),
         ({"shared": -1}, "'shared' = -1"),
-        ({"gated_share": 1}, "gated_share and biased are truth values"),
+        ({"gated_share": 1}, "gated_share, biased and before are truth values"),
         ({"more": 1}, "experts have other fields"),
     ],
 )

@@ -64,6 +64,20 @@ def test_experts_stand_beside_keys_and_values(output: RequestOutput) -> None:
     assert "experts" not in summary(output, read(1, held=4000, cached=MIB), WEIGHTS)
 
 
+def test_states_stand_beside_keys_and_values(tmp_path: Path) -> None:
+    """What a real model moves; its cache is no larger for that."""
+    llm = LLM(tiny.make(tmp_path, "lfm2", tokenizer=True), threads=1, dtype="float32")
+    [output] = llm.generate([[5, 6, 7]], SamplingParams(max_tokens=4, ignore_eos=True))
+    trace = llm.runner.trace
+    assert trace.state_bytes_moved == 3 * 2 * llm.runner.open("size", 9).cache.native.state_bytes
+    trace.state_bytes_moved *= 4096
+    said = summary(output, trace, WEIGHTS)
+    size = trace.state_bytes_moved / 6 / MIB
+    assert f"read 100 % | states {size:.1f} MiB, rewritten each step | memory" in said
+    assert SUMMARY.fullmatch(said)
+    assert " -> " not in said
+
+
 def test_a_cache_is_summed_up_once_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = LLM(tiny.make(tmp_path, "llama", tokenizer=True), threads=1, dtype="float32")
     row, asked = llm.runner.trace.rows[0].size * llm.runner.trace.plain_row_bytes, []

@@ -27,6 +27,7 @@ from suffice.native import core
 from suffice.quant.none import NoQuant
 from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.quantize.torch_states import TorchState
+from suffice.trace import Reads, Trace
 
 LIMIT = 160
 each_variant = pytest.mark.parametrize("variant", tiny.STATEFUL)
@@ -198,9 +199,29 @@ def test_bytes(variant: str, checkpoints: Any) -> None:
         state = TorchState.empty(block, torch.zeros(1))
         sizes += [4 * part.numel() for part in (state.inputs, state.matrices) if part is not None]
     assert request.cache.native.state_bytes == sum(sizes)
-    held = request.cache.held_bytes
     request.run([7] * 10, prompt=True)
-    assert request.cache.held_bytes - held == 10 * request.cache.row_bytes
+    assert request.cache.held_bytes == 10 * request.cache.row_bytes
+
+
+def test_a_step_moves_each_request_s_states_once(checkpoints: Any) -> None:
+    """Drafts cost no more, prompts are not counted, and two requests are two."""
+    decoder = loaded(checkpoints("qwen3.5"))
+    one, other = opened(decoder), opened(decoder)
+    size, trace = one.cache.native.state_bytes, Trace(len(decoder.config.cached), 2)
+    batch = [
+        StepRows(one.cache, [5, 6, 7], outputs=1),
+        StepRows(other.cache, [5] * 40, outputs=1, exact=True, counted=False),
+    ]
+    reads: list[Reads] = []
+    one.model.step(batch, trace, reads=reads)
+    assert [own.state_bytes_moved for own in reads] == [2 * size, 0]
+    one.cache.commit([0])
+    other.cache.commit(list(range(40)))
+    both = [StepRows(each.cache, [8], outputs=1) for each in (one, other)]
+    one.model.step(both, trace)
+    assert trace.state_bytes_moved == trace.plain()["state_bytes_moved"] == 3 * 2 * size
+    assert trace.copy().since(trace).state_bytes_moved == 0
+    assert "state_bytes_moved" not in Trace(1, 1).plain()
 
 
 @pytest.mark.parametrize(

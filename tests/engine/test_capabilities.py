@@ -32,6 +32,7 @@ ASKS_OTHERS = {
     "integrations/plain_attention.py": "transformers' modules and masks",
     "integrations/transformers.py": "transformers' models and keys",
     "outside.py": "modules and classes of a user",
+    "serve/app.py": "bodies of any interface, a few of which have a request's id",
     "text/template_sandbox.py": "functions that a template calls",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +20,17 @@ def params(number: int, tokens: int, n: int = 1) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, seed=number, ignore_eos=True, n=n)
 
 
-def engine(memory: int, prefix: int | None = 0, most: int = 4) -> LLM:
-    llm = fake_llm(memory=memory, max_num_seqs=most)
+@pytest.fixture(scope="module", autouse=True)
+def near_marks() -> Iterator[None]:
+    """A prompt's state is kept near its end though these are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("suffice.engine.request._TURN", 2)
+        patch.setattr("suffice.engine.request._UNIT", 2)
+        yield
+
+
+def engine(memory: int, prefix: int | None = 0, most: int = 4, *, stateful: bool = False) -> LLM:
+    llm = fake_llm(memory=memory, max_num_seqs=most, stateful=stateful)
     llm.loop.retained.limit, llm.loop.retained.least = prefix, 2
     return llm
 
@@ -52,10 +62,13 @@ def finish(llm: LLM, made: list[Request], apart: list[int]) -> None:
     ),
     st.sampled_from([0, None]),
     st.integers(0, 12),
+    st.booleans(),
 )
-def test_nothing_that_fits_alone_is_lost(asked: list[Any], prefix: int | None, extra: int) -> None:
+def test_nothing_that_fits_alone_is_lost(
+    asked: list[Any], prefix: int | None, extra: int, stateful: bool
+) -> None:
     need = max(n * (len(prompt) + tokens + 2) for prompt, tokens, n, _, _ in asked)
-    llm = engine(need + extra, prefix)
+    llm = engine(need + extra, prefix, stateful=stateful)
     made = [
         llm.maker.make(prompt, params(at, tokens, n), priority=priority, reuse=True)
         for at, (prompt, tokens, n, priority, _) in enumerate(asked)
@@ -215,8 +228,9 @@ def test_without_its_cache_the_tokens_come_in_as_known_ones() -> None:
     assert request.samples[0].tokens[: len(known)] == known
 
 
-def test_clients_that_come_together_run_what_they_share_once() -> None:
-    llm = engine(10**6, prefix=None, most=8)
+@pytest.mark.parametrize("stateful", [False, True])
+def test_clients_that_come_together_run_what_they_share_once(stateful: bool) -> None:
+    llm = engine(10**6, prefix=None, most=8, stateful=stateful)
     shared = [3 + at % 5 for at in range(40)]
     made = [llm.maker.make([*shared, 2, 3 + at], params(at, 4), reuse=True) for at in range(6)]
     finish(llm, made, [0] * 6)
@@ -262,7 +276,7 @@ def test_a_wrong_copy_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FakeRunner, "rewind", careless)
     with pytest.raises(AssertionError):
-        test_clients_that_come_together_run_what_they_share_once()
+        test_clients_that_come_together_run_what_they_share_once(stateful=False)
 
 
 def test_a_policy_that_finds_no_memory_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,10 @@ def assert_reads_add_up(llm: LLM, made: list[Request], before: Trace) -> list[in
     trace = llm.runner.trace.since(before)
     totals = [
         sum(getattr(request.reads, field) for request in made)
-        for field in ("key_rows", "value_rows", "rows_held", "bytes_read", "bytes_held")
+        for field in (
+            *("key_rows", "value_rows", "rows_held"),
+            *("bytes_read", "bytes_held", "state_bytes_moved"),
+        )
     ]
     assert totals == [
         trace.key_rows_read,
@@ -351,13 +354,14 @@ def assert_reads_add_up(llm: LLM, made: list[Request], before: Trace) -> list[in
         trace.rows_held,
         trace.kv_bytes_read,
         trace.kv_bytes_held,
+        trace.state_bytes_moved,
     ]
     return totals
 
 
 def test_reads_add_up_with_drafts_hits_and_parked_requests(make: Make) -> None:
-    for name in ("drafts", "own drafts"):
-        llm = make(name, "llama", "float32")
+    for name, variant in (("drafts", "llama"), ("own drafts", "llama"), ("drafts", "qwen3.5")):
+        llm = make(name, variant, "float32")
         llm.loop.retained.limit, llm.loop.retained.least = None, 16
         made = [*requests(llm, reuse=True), *requests(llm, reuse=True)]
 
@@ -369,6 +373,7 @@ def test_reads_add_up_with_drafts_hits_and_parked_requests(make: Make) -> None:
 
         before = llm.runner.trace.copy()
         run(llm, made, 2, park)
-        assert_reads_add_up(llm, made, before)
+        totals = assert_reads_add_up(llm, made, before)
+        assert (totals[-1] > 0) == (variant == "qwen3.5")
         assert sum(each.cached for each in made) and sum(each.preemptions for each in made)
         assert sum(sample.drafts.num_draft_tokens for each in made for sample in each.samples)

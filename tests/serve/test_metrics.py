@@ -108,7 +108,14 @@ def test_bounds_and_the_reads_of_prompts_are_counted() -> None:
 
 def test_what_engines_count() -> None:
     """Counts of engines that died stay in sums; live bytes leave out kept prefixes."""
-    past = Counter({"weight_bytes_read": 5, "growth_bytes_copied": 1, "prompt_rows_copied": 2})
+    past = Counter(
+        {
+            "state_bytes_moved": 4,
+            "weight_bytes_read": 5,
+            "growth_bytes_copied": 1,
+            "prompt_rows_copied": 2,
+        }
+    )
     stats = EngineStats(
         waiting=5,
         deferred=2,
@@ -117,6 +124,7 @@ def test_what_engines_count() -> None:
         prefix_bytes=400,
         weight_bytes_read=7,
         experts_read=3,
+        state_bytes_moved=8,
         expert_bytes_held=50,
         growth_bytes_copied=10,
         prompt_rows_copied=64,
@@ -131,6 +139,7 @@ def test_what_engines_count() -> None:
     assert page("num_requests_waiting_by_reason", reason="capacity") == 3
     assert page("kv_cache_bytes_used") == 500 and page("kv_cache_usage_perc") == 0.5
     assert page("weight_bytes_read_total") == 12
+    assert page("state_bytes_moved_total") == 12
     assert page("experts_read_total") == 3 and page("experts_held_total") == 0
     assert page("expert_bytes_held_total") == 50
     assert page("growth_copies_bytes_total") == 11

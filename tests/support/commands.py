@@ -23,6 +23,7 @@ SUMMARY = re.compile(
     r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
     rf"((after this prompt, )?softmax off by {BOUND}(?: \| |\n))?"
     rf"(outputs moved by {BOUND}(?: \| |\n))?(each bound [\d.]+ % sure(?: \| |\n))?"
+    r"(states [\d.,]+ [GM]iB, rewritten each step(?: \| |\n))?"
     r"(experts [\d.,]+ [GM]iB, read [\d.]+ %(?: \| |\n))?"
     r"(up to [\d.]+ % of experts' weights left out(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"

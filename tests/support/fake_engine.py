@@ -57,13 +57,16 @@ def mixed(history: list[int]) -> np.ndarray:
     return 2 * np.random.default_rng(seed).standard_normal(V, np.float32)
 
 
+MOST_STATES = 3  # that a cache keeps, the newest
+
+
 class FakeCache:
     tight = True  # rows are taken one by one
 
-    def __init__(self) -> None:
+    def __init__(self, *, stateful: bool) -> None:
         self.tokens: list[int] = []
         self.bytes = 0  # one for each row
-        self.stateful = False
+        self.stateful = stateful
         self.states = {0}  # lengths to which it can be cut back if it is stateful
 
     @property
@@ -76,7 +79,12 @@ class FakeCache:
 
     def keep_state(self) -> None:
         assert self.stateful
-        self.states.add(self.length)
+        self.states = {0, *sorted({*self.states, self.length})[-MOST_STATES:]}
+
+    def drop_states(self) -> bool:
+        dropped = self.states > {0}
+        self.states = {0}
+        return dropped
 
     def truncate(self, rows: int) -> None:
         assert rows <= len(self.tokens)
@@ -86,9 +94,9 @@ class FakeCache:
 
 
 class FakeSequence:
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, *, stateful: bool) -> None:
         self.name, self.limit = name, limit
-        self.cache = FakeCache()
+        self.cache = FakeCache(stateful=stateful)
         self.reads = Reads()
         self.prompt = False  # one is being run
         self.prompt_ends = 0
@@ -112,8 +120,8 @@ class FakeRunner:
     pooling = Pooling(V)  # a row's logits are its state
     maps_in_parts = False  # otherwise memory is mapped as soon as it is reserved
 
-    def __init__(self, rule: Rule, memory: int = 10**9) -> None:
-        self.rule, self.memory = rule, memory
+    def __init__(self, rule: Rule, memory: int = 10**9, *, stateful: bool = False) -> None:
+        self.rule, self.memory, self.stateful = rule, memory, stateful
         self.open_sequences: list[FakeSequence] = []
         self.batches: list[int] = []
         self.prefilled: list[list[int]] = []
@@ -139,7 +147,7 @@ class FakeRunner:
         return self.limit - self.memory, self.limit
 
     def open(self, request_id: str, limit: int) -> FakeSequence:
-        sequence = FakeSequence(request_id, limit)
+        sequence = FakeSequence(request_id, limit, stateful=self.stateful)
         self.open_sequences.append(sequence)
         return sequence
 
@@ -268,10 +276,9 @@ class FakeRunner:
         assert sequence in self.open_sequences and not sequence.tentative
         kept = sequence.cache.length if rows is None else rows
         assert kept == sequence.cache.reachable(kept)
-        copy = FakeSequence(sequence.name, sequence.limit)
+        copy = FakeSequence(sequence.name, sequence.limit, stateful=self.stateful)
         self._take(copy, kept + (spare or 0))
         copy.cache.tokens = sequence.cache.tokens[:kept]
-        copy.cache.stateful = sequence.cache.stateful
         copy.cache.states = {length for length in sequence.cache.states if length <= kept}
         self.open_sequences.append(copy)
         return copy
@@ -331,10 +338,13 @@ class FakeTokenizer:
         return FakeDecoder(skip_special)
 
 
-def fake_llm(rule: Rule = mixed, memory: int = 10**9, **options: Any) -> LLM:
+def fake_llm(
+    rule: Rule = mixed, memory: int = 10**9, *, stateful: bool = False, **options: Any
+) -> LLM:
     """Return an LLM on a fake runner with a context of 64 tokens."""
     config = Config.create("fake", growth="iterative", **{"threads": 1, **options})
-    return LLM.from_parts(config.resolved("float32", 64), FakeRunner(rule, memory), FakeTokenizer())
+    runner = FakeRunner(rule, memory, stateful=stateful)
+    return LLM.from_parts(config.resolved("float32", 64), runner, FakeTokenizer())
 
 
 def runner_of(llm: LLM) -> FakeRunner:

@@ -118,9 +118,9 @@ class KVCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of rows and states, including sketches, bases, boxes and masses."""
+        """Bytes of rows, including sketches, bases, boxes and masses."""
         rows = sum(self.held(layer) for layer in range(self.layers))
-        return rows * self.row_bytes // self.layers + int(self.native.state_bytes)
+        return rows * self.row_bytes // self.layers
 
     @property
     def spare(self) -> int:
@@ -141,7 +141,8 @@ class KVCache:
             raise InputError(f"{needed} tokens exceed the context length of {self.limit}")
         if needed <= self.capacity:
             return
-        if not self.tentative and self.native.dead_rows(self.length) * 8 >= self._most_held():
+        held = max(map(self.held, range(self.layers)))
+        if not self.tentative and self.native.dead_rows(self.length) * 8 > held:
             self.native.compact(self.length)
             self._final = self.length
             if needed <= self.capacity:
@@ -153,15 +154,18 @@ class KVCache:
             raise OutOfMemory(str(error)) from None
 
     def keep_state(self) -> None:
-        """Keep a copy of the states as they are, so that `truncate` can return to this length.
+        """Keep a copy of the states, if there is memory, so that `truncate` can return to here.
 
         All copies together take about as much memory as the rows, or are at most LEAST_COPIES.
-        Nothing is kept where there is no memory for it.
         """
         if self.stateful and not self.tentative:
             most = max(self.held_bytes // max(int(self.native.state_bytes), 1), LEAST_COPIES)
             with contextlib.suppress(core.OutOfMemory):
                 self.native.keep_states(most)
+
+    def drop_states(self) -> bool:
+        """Free the copies of states; return whether there were any."""
+        return self.stateful and bool(self.native.drop_states())
 
     def reachable(self, rows: int) -> int:
         """Return the greatest length of at most `rows` tokens to which it can be truncated."""
@@ -171,14 +175,8 @@ class KVCache:
         whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
         return whole if self.tight else next_capacity(self.growth, needed, capacity, self.limit)
 
-    def _most_held(self) -> int:
-        return max(self.held(layer) for layer in range(self.layers)) + 1
-
     def populate(self, size: int) -> bool:
-        """Have the system map about `size` bytes more of this memory before it is used.
-
-        Returns whether all of it is mapped.
-        """
+        """Have the system map about `size` bytes more; return whether all memory is mapped."""
         return bool(self.native.populate(size))
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray | None) -> None:

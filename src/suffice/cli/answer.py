@@ -97,9 +97,11 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the end, in the
     type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
     the bytes that decode steps read, sketches included, over the bytes that exact attention to all
-    tokens in the model's type would have read. `experts A MiB, read R %`: A is the size of the
-    experts of all layers, and R the bytes that a step read of them, on average. What `--experts`
-    left out, as a share of a token's weights, comes after it. An audit has a line of its own.
+    tokens in the model's type would have read. `states A MiB`: what layers keep of the request
+    along with keys and values, and a step reads and writes. `experts A MiB, read R %`: A
+    is the size of the experts of all layers, and R the bytes that a step read of them, on average.
+    What `--experts` left out, as a share of a token's weights, comes after it. An audit has a line
+    of its own.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
@@ -112,6 +114,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         *([] if cached else [weights]),  # only in a conversation's first turn
         *prompts_read(trace.tile_rows_read, trace.tile_rows_held),
         *kv_read(trace),
+        *states_moved(trace),
         *experts_read(trace),
         f"memory {_size(peak_memory_bytes())}",
     ]
@@ -144,6 +147,12 @@ def kv_read(trace: Trace) -> list[str]:
     sketch = ", sketch included" if trace.sketch_bytes_read and not trace.estimates else ""
     read = f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}"
     return [read, *_bounds(trace)]
+
+
+def states_moved(trace: Trace) -> list[str]:
+    """Return the size of the states, which a step reads and writes; nothing if there are none."""
+    moved = trace.state_bytes_moved
+    return [f"states {_size(moved // (2 * trace.steps))}, rewritten each step"] if moved else []
 
 
 def _bounds(trace: Trace) -> list[str]:

@@ -263,9 +263,10 @@ class NativeModel:
         if queries is not None:
             step_rows.show(batch, queries)
         trace.add_tiles(counts)
-        if any(rows.counted for rows in batch):
-            trace.add(counts, steps=1)
         own = _by_rows(pieces, each)
+        state_bytes = step_rows.note_states(batch, own)
+        if any(rows.counted for rows in batch):
+            trace.add(counts, steps=1, state_bytes=state_bytes)
         if found is not None:
             _add_audit(trace, batch, own, found)
         if reads is not None:

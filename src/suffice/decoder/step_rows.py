@@ -149,3 +149,13 @@ def _depths(parents: Sequence[int]) -> list[int]:
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
     return depths
+
+
+def note_states(batch: Sequence[StepRows], reads: Sequence[Reads]) -> int:
+    """Note in each request's reads the bytes of states that its rows moved; return their sum.
+
+    A decode step reads all of a request's states once, and writes them once.
+    """
+    for rows, own in zip(batch, reads, strict=True):
+        own.state_bytes_moved = 2 * int(rows.cache.native.state_bytes) if rows.counted else 0
+    return sum(own.state_bytes_moved for own in reads)

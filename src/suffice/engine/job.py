@@ -121,6 +121,7 @@ def final(request: Request, attention: str, guarantee: Guarantee) -> Final:
         rows_held=reads.rows_held,
         bytes_read=reads.bytes_read,
         bytes_held=reads.bytes_held,
+        state_bytes_moved=reads.state_bytes_moved,
         attention=attention,
         guarantee=guarantee,
         **_left_out(reads, guarantee),

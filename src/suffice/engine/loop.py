@@ -153,6 +153,7 @@ class Loop:
                 rows_held=trace.rows_held,
                 kv_bytes_read=trace.kv_bytes_read,
                 kv_bytes_held=trace.kv_bytes_held,
+                state_bytes_moved=trace.state_bytes_moved,
                 weight_bytes_read=trace.weight_bytes_read,
                 experts_read=trace.experts_read,
                 experts_held=trace.experts_held,
@@ -374,7 +375,7 @@ def _cut(request: Request, count: int) -> int:
     cache: Cache = request.leader.sequence.cache
     if not cache.stateful:
         return count
-    return min(count, request.until_mark(cache.length) - cache.length)
+    return min([count, *(mark - cache.length for mark in request.marks if mark > cache.length)])
 
 
 def _keep_state(request: Request) -> None:
@@ -382,7 +383,7 @@ def _keep_state(request: Request) -> None:
     if not request.held:
         return
     cache: Cache = request.leader.sequence.cache
-    if cache.stateful and request.until_mark(cache.length - 1) == cache.length:
+    if cache.stateful and cache.length in request.marks:
         cache.keep_state()
 
 

@@ -99,7 +99,7 @@ class Memory:
         if self._restored(request):
             return
         leader = request.leader
-        leader.sequence = self._first(request)
+        leader.sequence, branches = self._first(request)
         left = len(request.tokens) - leader.sequence.cache.length
         self._get(lambda: self._runner.begin(leader.sequence, left), request)
         if self._shares(request):
@@ -107,7 +107,7 @@ class Memory:
             request.source = self.retained.add_running(
                 tokens, leader.sequence, self._group(request)
             )
-            request.source.marks |= request.branches
+            request.source.marks |= branches
 
     def _restored(self, request: Request) -> bool:
         """Give a parked request its caches back; False if one of them is gone."""
@@ -123,28 +123,30 @@ class Memory:
             entry.wanted = False
         return False
 
-    def _first(self, request: Request) -> RunnerSequence:
-        """Return a request's first sequence, with the rows that its prompt need not run."""
+    def _first(self, request: Request) -> tuple[RunnerSequence, set[int]]:
+        """Return a request's first sequence, with the rows that its prompt need not run.
+
+        The second are the lengths after which its prompt leaves others.
+        """
+        branches: set[int] = set()
         kept = request.kept
         if kept is not None and kept.sequence is not None:
             shared = min(kept.shared(request.tokens), request.settled)
             sequence, kept.sequence = kept.sequence, None
             request.cached = sequence.cache.reachable(shared)
             sequence.cache.truncate(request.cached)
-            found: RunnerSequence = sequence
-            return found
+            return sequence, branches
         if self._shares(request):
             tokens = tuple(request.tokens[: request.settled])
             entry, rows = self.retained.find(tokens, self._group(request))
             self.retained.queries += len(request.tokens)
-            request.branches = self._branches(request, tokens, rows)
+            branches = self._branches(request, tokens, rows)
             if entry is not None and (copied := self._reused(entry, rows, request)) is not None:
                 self.retained.hits += rows
                 request.cached = rows
-                return copied
+                return copied, branches
         request.cached = 0
-        opened: RunnerSequence = self._runner.open(request.id, self._rows)
-        return opened
+        return self._runner.open(request.id, self._rows), branches
 
     def _branches(self, request: Request, tokens: tuple[int, ...], rows: int) -> set[int]:
         """Return where a prompt leaves others that were run, if they cannot be cut back to it.
@@ -213,7 +215,7 @@ class Memory:
             try:
                 return act()
             except OutOfMemory:
-                if self.retained.drop_oldest():
+                if self.retained.drop_oldest() or self._copies_dropped():
                     continue
                 victim = self._scheduler.who_gives_way()
                 if victim is None or len(self._scheduler.running) == 1:
@@ -223,6 +225,12 @@ class Memory:
                 self.park(victim)
                 if victim is request:
                     raise Parked from None
+
+    def _copies_dropped(self) -> bool:
+        """Free the states that running requests have kept; return whether there were any."""
+        samples = (*self._scheduler.samples(),)
+        dropped = [each.sequence.cache.drop_states() for each in samples if each.sequence]
+        return any(dropped)
 
     def _tightened(self, request: Request) -> bool:
         """Let the caches of a request that is alone grow by no more than they need, from now on.

@@ -76,6 +76,10 @@ class Cache(Protocol):
         """Keep a copy of the states, if there are any, so that it can be cut back to here."""
         ...
 
+    def drop_states(self) -> bool:
+        """Free the copies of states; return whether there were any."""
+        ...
+
     def truncate(self, rows: int) -> None:
         """Drop all rows after the first `rows`, a length that is `reachable`."""
         ...
@@ -137,10 +141,7 @@ class LoopRunner(Protocol):
         ...
 
     def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
-        """Return drafts for each sample, in these shapes, for which memory is reserved.
-
-        See `speculate.Proposer`.
-        """
+        """Return drafts for each sample in these shapes, whose memory is reserved."""
         ...
 
     def begin(self, sequence: Any, rows: int) -> None:
@@ -292,10 +293,7 @@ class Runner(LoopRunner, Protocol):
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> np.ndarray:
-        """Run one more token of each sequence; return logits, float32 [B, V].
-
-        Memory must be reserved.
-        """
+        """Run a token of each sequence, in reserved memory; return logits, float32 [B, V]."""
         ...
 
     def advance(self, sequences: list[Any], chains: list[list[int]]) -> np.ndarray:

@@ -18,7 +18,7 @@ from suffice.speculate.rates import Rates
 from suffice.speculate.stats import DraftStats
 from suffice.trace import Reads
 
-_TURN = 16  # tokens: more than the marks of a turn that begins
+_TURN = 16  # tokens: more than the marks of a turn that a prompt ends with, and the next one lacks
 _UNIT = 32  # of tokens of a prompt
 
 
@@ -261,7 +261,6 @@ class Request:
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
         self.source: Entry | None = None  # of others that begin alike
-        self.branches: set[int] = set()  # tokens of the prompt that others began with
         # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
         self.scores: list[dict[int, Logprob] | None] | None
         self.scores = None if params.prompt_logprobs is None else [None]
@@ -310,14 +309,13 @@ class Request:
         held: int = self.leader.sequence.cache.length
         return max(len(self.tokens) - held, 0)
 
-    def until_mark(self, length: int) -> int:
-        """Return the first length after `length` to which others, or its next turn, may return.
-
-        A prompt ends with marks of the turn that it begins, which the next turn's may not have.
-        """
+    @property
+    def marks(self) -> set[int]:
+        """The lengths of its prompt to which others, or its next turn, may return."""
+        if self.source is None and self.kept is None:
+            return set()
         end = (len(self.tokens) - _TURN) // _UNIT * _UNIT
-        marks = {end} | self.branches | (self.source.marks if self.source else set())
-        return min((mark for mark in marks if mark > length), default=len(self.tokens))
+        return {end, len(self.tokens)} | (self.source.marks if self.source else set())
 
     @property
     def settled(self) -> int:

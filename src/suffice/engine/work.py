@@ -81,15 +81,16 @@ class Final:
     """What a request cost, and why it failed if it did.
 
     Rows and bytes are those of decode steps, over all samples: a row is one token's key or value in
-    one layer and head. `missing` is the largest share of a softmax that its steps left unread: 0
-    with the guarantee "exact", bounded by the technique with "bound", and at a confidence for each
-    softmax with "probable", estimated with "estimate", None with "none"; `missing_mean` is the mean
-    over the `softmaxes` that are bounded or estimated. `shift` and `shift_mean` bound likewise how
-    far outputs are moved, over the length of the longest value; None if nothing does. Tiles of the
+    one layer and head. Of states, `state_bytes_moved` are read and written, once each in a step.
+    `missing` is the largest share of a softmax that its steps left unread: 0 with the guarantee
+    "exact", bounded by the technique with "bound", and at a confidence for each softmax with
+    "probable", estimated with "estimate", None with "none"; `missing_mean` is the mean over the
+    `softmaxes` that are bounded or estimated. `shift` and `shift_mean` bound likewise how far
+    outputs are moved, over the length of the longest value; None if nothing does. Tiles of the
     prompt read `prompt_rows_read` of the `prompt_rows_held` keys that they saw, both 0 if prompts
-    are not attended to by tiles. `audited` tokens were also
-    attended to everything; `audited_missing` is the largest share that was missing (NaN where it is
-    not defined), `audited_error` the largest error of an output over the output.
+    are not attended to by tiles. `audited` tokens were also attended to everything;
+    `audited_missing` is the largest share that was missing (NaN where it is not defined),
+    `audited_error` the largest error of an output over the output.
 
     `draft_steps` are those that had drafts to check, `accepted_at` the accepted drafts by their
     position in the step.
@@ -113,6 +114,7 @@ class Final:
     value_rows_read: int = 0
     bytes_read: int = 0
     bytes_held: int = 0
+    state_bytes_moved: int = 0
     attention: str = "exact"
     guarantee: Guarantee = "exact"
     missing: float | None = None
@@ -215,6 +217,7 @@ class EngineStats:
     rows_held: int = 0
     kv_bytes_read: int = 0
     kv_bytes_held: int = 0
+    state_bytes_moved: int = 0
     weight_bytes_read: int = 0
     experts_read: int = 0
     experts_held: int = 0

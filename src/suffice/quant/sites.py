@@ -15,7 +15,13 @@ SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down":
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 # Those of an expert that all rows share, which has no place in a choice of sites.
 SHARED = {"shared_gate_up": ("shared_gate", "shared_up"), "shared_down": ("shared_down",)}
-CALIBRATED = {**SITES, **SHARED}
+# Those of blocks with states, whose inputs are never rounded. Their strengths and decays are few,
+# and stay in float.
+STATES = {
+    "mix_in": ("mixed", "mix_queries", "mix_keys", "mix_values", "out_gate"),
+    "mix_out": ("mix_out",),
+}
+CALIBRATED = {**SITES, **SHARED, **STATES}
 VOCABULARY = ("embed", "head")  # the matrices outside the layers, whose rows are tokens
 LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}

@@ -65,7 +65,7 @@ class Quantizing:
                 f"the text has {tokens} tokens to calibrate on; at least {decoder.config.width}, "
                 "the width of the model, are needed"
             )
-        if isinstance(decoder.weights["layers.0.q"], PackedCodes):
+        if any(isinstance(each, PackedCodes) for each in decoder.weights.values()):
             raise InputError("the decoder is quantized already: give one in float32")
         self._decoder = decoder
         self._method = method

@@ -81,6 +81,7 @@ class Layerwise(TorchDecoder):
         super().__init__(decoder.config, decoder.weights, device=device)
         self.weights = decoder.weights  # shared, so that replaced weights are freed
         self._inputs: dict[str, SiteInputs] | None = None
+        self._firsts: dict[str, str] = {}  # of each site's matrices, the first that a layer has
         self._routed: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._weights = weights
         self._window = 0
@@ -161,7 +162,8 @@ class Layerwise(TorchDecoder):
         site = _SITE_OF[matrix]
         if site not in inputs:
             inputs[site] = SiteInputs.none(x.shape[1], x.device)
-        if matrix == CALIBRATED[site][-1]:  # all matrices that share it have used it, or will
+            self._firsts[site] = matrix
+        if matrix == self._firsts[site]:  # the others of the site share the input
             inputs[site].add(x, self._tokens)
         own = self._weights[self._window].get(name) if self._weights else None
         if own is not None:

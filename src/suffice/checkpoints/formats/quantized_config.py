@@ -16,6 +16,7 @@ from suffice.decoder.config import (
 )
 from suffice.decoder.latent import Latent
 from suffice.decoder.routing import Experts, is_rule
+from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.errors import InputError
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -45,8 +46,10 @@ _LATER = {
     "score_cap": 0.0,
     "shared_norm": False,
     "spare_logits": False,
+    "state": None,
     "whole_qk_norm": False,
 }
+_STATES: dict[str, type[StateBlock]] = {"convolution": Convolution, "recurrence": Recurrence}
 _LATER_OF_EXPERTS = {
     **{"biased": False, "margin": 0.0, "before": False},
     **{"groups": 1, "kept_groups": 1},
@@ -55,7 +58,11 @@ _LATER_OF_EXPERTS = {
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
     """Return a configuration as a JSON object."""
-    return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+    found = asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+    if config.state is not None:
+        kinds = {block: kind for kind, block in _STATES.items()}
+        found["state"]["kind"] = kinds[type(config.state)]
+    return found
 
 
 def read_config(stored: dict[str, Any]) -> DecoderConfig:
@@ -94,9 +101,12 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
         if first:
             check_size("query_growth", first)
         stored["query_growth"] = float(growth[0]), growth[1], first
-    own = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
-    blocks = {"experts": _experts(stored["experts"]), "latent": _latent(stored["latent"])}
-    return DecoderConfig(**(stored | own | blocks))
+    own: dict[str, Any] = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
+    own |= {"experts": _experts(stored["experts"]), "latent": _latent(stored["latent"])}
+    own["state"] = _state(stored["state"])
+    if own["state"] is None and any(layer.mixer == "state" for layer in layers):
+        raise InputError("layers with states, but no sizes of them")
+    return DecoderConfig(**(stored | own))
 
 
 def _latent(stored: Any) -> Latent | None:
@@ -117,6 +127,29 @@ def _latent(stored: Any) -> Latent | None:
     if not isinstance(stored["adjacent"], bool):
         raise TypeError("a truth value has another form")
     return Latent(**stored)
+
+
+def _state(stored: Any) -> StateBlock | None:
+    """Return what layers have that keep states.
+
+    Raises:
+        KeyError, TypeError, ValueError: It has another form.
+    """
+    if stored is None:
+        return None
+    given = dict(stored)
+    block = _STATES[given.pop("kind")]
+    for field in fields(block):
+        value, kind = given[field.name], str(field.type)
+        if kind == "bool" and not isinstance(value, bool):
+            raise ValueError(f"{field.name}={value}, which is no truth value")
+        if kind == "int" and field.name not in ("norm_size", "low"):
+            check_size(field.name, value)
+    if "order" in given:
+        given["order"] = tuple(given["order"])
+        if sorted(given["order"]) != ["keys", "queries", "values"]:
+            raise ValueError("states that have other parts than queries, keys and values")
+    return block(**given)
 
 
 def _experts(stored: Any) -> Experts | None:

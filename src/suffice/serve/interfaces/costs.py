@@ -53,6 +53,7 @@ def costs(job: Job) -> dict[str, Any]:
     cached = sum(each.cached_tokens for each in finals)
     tokens = sum(ticket.generated for ticket in job.tickets)
     audited = sum(each.audited for each in finals)
+    moved = sum(each.state_bytes_moved for each in finals)
     return {
         "timings": {
             "cache_n": cached,
@@ -70,6 +71,7 @@ def costs(job: Job) -> dict[str, Any]:
             "value_rows_read": sum(each.value_rows_read for each in finals),
             "kv_bytes_read": sum(each.bytes_read for each in finals),
             "kv_bytes_held": sum(each.bytes_held for each in finals),
+            **({"state_bytes_moved": moved} if moved else {}),
             "attention": finals[0].attention,
             "guarantee": weakest({each.guarantee for each in finals}),
             "missing": _most(each.missing for each in finals),

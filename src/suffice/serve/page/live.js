@@ -168,6 +168,8 @@ export class Live {
         frame.drafts ? `of ${rate(frame.drafts / per)} per s` : ""],
       ["Read since start", bytes(whole.kv_bytes_read), `of ${bytes(whole.kv_bytes_held)}`],
       ["Weights read", bytes(frame.weight_bytes_read / per), "per second"],
+      ...frame.state_bytes_moved
+        ? [["States read and written", bytes(frame.state_bytes_moved / per), "per second"]] : [],
       ["Engine restarts", count(frame.restarts)],
     ];
     byId("counts").replaceChildren(...rows.map(([name, value, more = ""]) => element(

@@ -145,7 +145,7 @@ _STATES = (
 )
 _SUMS = (
     *("generated_tokens", "prompt_tokens", "drafts", "accepted", "steps"),
-    *("kv_bytes_read", "kv_bytes_held", "weight_bytes_read"),
+    *("kv_bytes_read", "kv_bytes_held", "weight_bytes_read", "state_bytes_moved"),
 )
 _TOTALS = ("key_rows_read", "value_rows_read", "rows_held", "kv_bytes_read", "kv_bytes_held")
 assert set(_STATES + _SUMS + _TOTALS) <= set(EngineStats.__dataclass_fields__)

@@ -87,6 +87,7 @@ _SUMS = (
     ("engine_key_rows_read", "key_rows_read", "Rows of keys that the engine's steps read."),
     ("engine_value_rows_read", "value_rows_read", "Rows of values that the engine's steps read."),
 )
+_MOVED = "Bytes of states that decode steps read and wrote, of models that have states."
 
 
 class Watched(Protocol):
@@ -313,6 +314,8 @@ class _Counts:
         yield self._waiting(stats)
         for name, field, text in _SUMS:
             yield self._counter(name, text, [_sum(each, field) for each in engines])
+        if any(moved := [_sum(each, "state_bytes_moved") for each in engines]):
+            yield self._counter("state_bytes_moved", _MOVED, moved)
         deaths = [float(each.restarts) for each in engines]
         yield self._counter("instance_restarts", "Engines that died.", deaths)
         moves = [float(each.failovers) for each in engines]

@@ -68,6 +68,8 @@ class Request:
         act = chance.choice(("prompt", "token", "token", "draft", "drop", "keep", "cut", "fork"))
         if act == "prompt":
             self.run(draw(chance, chance.randint(1, 20)), prompt=True)
+            if chance.random() < 0.5:
+                self.cache.keep_state()
         elif act == "token":
             self.run(draw(chance, 1), prompt=False)
         elif act == "draft":
@@ -78,7 +80,7 @@ class Request:
         elif act == "keep":
             self.cache.keep_state()
         else:
-            rows = self.cache.reachable(chance.randint(0, len(self.tokens)))
+            rows = self.cache.reachable(chance.randint(len(self.tokens) // 2, len(self.tokens)))
             if act == "cut":
                 self.cache.truncate(rows)
             else:
@@ -103,10 +105,35 @@ def law(decoder: TorchDecoder, seed: int) -> None:
     for _ in range(30):
         if len(request.tokens) < LIMIT - 40:
             request = request.act(chance)
-    token = draw(chance, 1)
-    expected = opened(decoder)
-    logits = expected.run([*request.tokens, *token], prompt=True)
-    assert np.array_equal(request.run(token, prompt=False)[0], logits[-1])
+    assert_goes_on(decoder, request, draw(chance, 1))
+
+
+def assert_goes_on(decoder: TorchDecoder, request: Request, token: list[int]) -> None:
+    """The next token's logits are those of one pass over all tokens."""
+    expected = opened(decoder).run([*request.tokens, *token], prompt=True)
+    assert np.array_equal(request.run(token, prompt=False)[0], expected[-1])
+
+
+@each_variant
+@pytest.mark.parametrize("then", ["token", "prompt", "fork", "keep"])
+def test_a_dropped_step_does_nothing_twice(then: str, variant: str, checkpoints: Any) -> None:
+    """It has applied the committed rows of the step before it, whose log is still there."""
+    decoder, chance = loaded(checkpoints(variant)), random.Random(3)
+    request = opened(decoder)
+    request.run(draw(chance, 5), prompt=True)
+    request.draft(chance)
+    request.model.step([StepRows(request.cache, draw(chance, 3), outputs=1)])
+    request.cache.rollback()
+    if then == "fork":
+        request.cache = request.cache.fork()
+    elif then == "keep":
+        request.cache.keep_state()
+        request.model.step([StepRows(request.cache, draw(chance, 2), outputs=1)])
+        request.cache.commit([0, 1])
+        request.cache.truncate(len(request.tokens))
+    else:
+        request.run(draw(chance, 2), prompt=then == "prompt")
+    assert_goes_on(decoder, request, draw(chance, 1))
 
 
 @each_variant
@@ -187,6 +214,12 @@ def test_a_length_that_was_not_kept(checkpoints: Any) -> None:
     with pytest.raises(InputError, match="cannot truncate to 19 tokens: of the states before that"):
         request.cache.truncate(19)
     assert request.cache.length == 20
+    for _ in range(2):
+        request.cache.keep_state()
+        request.run([9] * 5, prompt=True)
+    assert request.cache.native.kept_states == [10, 20, 25]
+    request.cache.truncate(10)
+    assert request.cache.native.kept_states == [10], "the longer ones are of other tokens"
 
 
 @pytest.mark.parametrize("variant", ["bamba", "lfm2"])

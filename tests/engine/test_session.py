@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fake_engine import fake_llm, runner_of
 from suffice import RequestOutput, SamplingParams
@@ -106,6 +108,44 @@ def test_two_turns_at_once_leave_one_cache() -> None:
     assert len(runner_of(llm).open_sequences) == 1
     session.close()
     assert runner_of(llm).open_sequences == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 20),  # tokens of the cache that the next prompt has
+            st.lists(st.integers(2, 4), min_size=1, max_size=6),  # and its own
+            st.booleans(),  # whether the turn is interrupted
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+)
+def test_turns_of_any_kind(turns: list[Any], stateful: bool) -> None:
+    """The cache has the tokens that the session says, and each answer is that of a cold engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("suffice.engine.request._TURN", 2)
+        patch.setattr("suffice.engine.request._UNIT", 2)
+        llm = fake_llm(stateful=stateful)
+        session = llm.session()
+        for kept, own, interrupted in turns:
+            held = session.tokens
+            prompt = [*held[:kept], *own]
+            stream = session.stream(prompt, LONG)
+            if interrupted:
+                next(stream)
+                stream.close()
+            else:
+                output = last(stream)
+                assert output.outputs == fake_llm().generate([prompt], LONG)[0].outputs
+                if kept >= len(held) or not stateful:  # where states can go on, too
+                    assert output.num_cached_tokens >= min(kept, len(held))
+            (sequence,) = runner_of(llm).open_sequences
+            assert sequence.cache.tokens == session.tokens
+        session.close()
+        assert runner_of(llm).open_sequences == []
 
 
 def test_shared_counts_the_common_beginning() -> None:

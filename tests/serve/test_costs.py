@@ -10,7 +10,7 @@ from suffice.serve.interfaces.costs import costs
 
 
 def said(*moved: int) -> dict[str, Any]:
-    """What an answer says of choices whose states moved so many bytes."""
+    """What an answer says of choices; `moved` are the bytes that the states of each one moved."""
     finals = [Final(3, 0, 2, state_bytes_moved=each) for each in moved]
     tickets = [SimpleNamespace(final=each, generated=2, deaths=0) for each in finals]
     job: Any = SimpleNamespace(tickets=tickets)

@@ -385,7 +385,6 @@ class KVCache:
             other.native = self.native.copy(kept, capacity)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
-        other.rollback()
         other.truncate(kept)
         return other
 

@@ -243,6 +243,28 @@ def test_files_of_models_whose_layers_keep_states(variant: str, tmp_path: Path) 
     assert np.abs(logits - expected.numpy()).max() < 1e-4 * expected.std()
 
 
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize("variant", ["qwen3-next", "qwen3.5-moe"])
+def test_files_that_have_as_one_tensor_what_others_have_as_two(
+    variant: str, kind: str, tmp_path: Path
+) -> None:
+    folder, apart = both(tmp_path, variant, kind, **STATEFUL[variant])
+    path = gguf_families.write(folder.path, tmp_path / "one.gguf", kind, joined=True)
+    one = open_checkpoint(path)
+    assert one.config == apart.config
+    expected, found = dict(apart.tensors()), dict(one.tensors())
+    assert all(np.array_equal(found[name], each) for name, each in expected.items())
+    assert found.keys() == expected.keys()
+    assert [(each.name, each.bytes, each.coded) for each in one.matrices] == [
+        (each.name, each.bytes, each.coded) for each in apart.matrices
+    ]
+    for name in ("layers.0.mixed", "layers.0.out_gate", "layers.1.expert_up"):
+        decoders = [
+            TorchDecoder.from_checkpoint(each, QUANTS.build("file")) for each in (one, apart)
+        ]
+        assert np.array_equal(*(unpack(each.matrix(name)) for each in decoders))
+
+
 @pytest.mark.parametrize("variant", STATEFUL)
 def test_layers_that_keep_states_run_in_the_codes_of_the_file(variant: str, tmp_path: Path) -> None:
     _, file = both(tmp_path, variant, "Q8_0", **STATEFUL[variant])

@@ -50,6 +50,10 @@ def view(rows: int, first: int, run: int, step: int, *, transposed: bool = False
     return View("whole", (rows, 5), first, run, step, transposed)
 
 
+def ordered(*order: int) -> View:
+    return View("whole", (len(order), 5), 0, 64, 64, transposed=False, order=order)
+
+
 VIEWS = {
     "together": (view(32, 16, 32, 64), slice(16, 48)),
     "by head": (
@@ -125,9 +129,13 @@ def test_codes_of_a_view_are_whole_panels() -> None:
         "transposed": VIEWS["transposed"][0],
         "by heads of whole panels": view(32, 16, 16, 32),
         "from within a panel": view(32, 8, 16, 32),
+        "to within a panel": view(24, 16, 24, 64),
+        "panels in another order": ordered(*range(16, 32), *range(16), *range(32, 64)),
+        "rows in another order": ordered(*range(1, 17), *range(17, 33)),
     }
     source = slice_source(Plain(codes=unread, whole=numbers(64, 5)), cuts)
     kept = {"whole panels": [1, 2], "the last": [3], "by heads of whole panels": [1, 3]}
+    kept["panels in another order"] = [1, 0, 2, 3]
     assert {name for name in cuts if source.in_codes(name)} == set(kept)
     for name, own in kept.items():
         found = source.codes(name)

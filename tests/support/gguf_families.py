@@ -121,13 +121,16 @@ def write(
     keys: dict[str, Any] | None = None,
     *,
     together: bool = False,
+    joined: bool = False,
 ) -> Path:
     """Write a checkpoint directory as a GGUF file whose large matrices have the type `kind`.
 
     `name` is another architecture than the usual one, `keys` are further ones of it, None for
-    those that it shall lack. `together`: see `gguf_latent`.
+    those that it shall lack. `together`: see `gguf_latent`. `joined`: what some files have as one
+    tensor is one.
     """
     raw = json.loads((folder / "config.json").read_text())
+    raw["joined"] = joined
     raw.setdefault("num_hidden_layers", len(raw.get("layers_block_type", ())) or raw.get("n_layer"))
     if not name:
         name = ARCHITECTURES[raw["model_type"]]
@@ -275,6 +278,7 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
         if ".act_fn." in name:  # these are metadata
             continue
         changed += _changed(raw, family, name, values)
+    changed = gguf_stateful.joined(changed) if raw["joined"] else changed
     return [(name, np.ascontiguousarray(values, np.float32)) for name, values in changed]
 
 

@@ -151,6 +151,17 @@ def changed(
     return None
 
 
+def joined(tensors: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    """Return tensors with the gates and values of experts as one, expert by expert."""
+    found = dict(tensors)
+    for name in [each for each in found if each.endswith(".experts.gate_proj.weight")]:
+        up = found.pop(name.replace("gate_proj", "up_proj"))
+        layer = name.split(".")[2]
+        both = np.concatenate([found.pop(name), up], axis=1)
+        found[f"blk.{layer}.ffn_gate_up_exps.weight"] = both
+    return [*found.items()]
+
+
 def _of_delta(
     raw: dict[str, Any], own: str, end: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
@@ -167,6 +178,8 @@ def _of_delta(
     def mixed(rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows[: 2 * keys_], in_turn(rows[2 * keys_ :], size)])
 
+    if end == "in_proj_qkvz" and raw["joined"]:
+        return [(f"{own}ssm_in.weight", values)]
     if end == "in_proj_qkvz":
         split = [size_ * heads // groups for size_ in (size, size)]
         head = raw["linear_key_head_dim"]

@@ -66,8 +66,8 @@ def sentencepiece_file(path: Path, **flags: bool) -> Path:
     return path
 
 
-def byte_level_file(folder: Path, path: Path, pre: str) -> Path:
-    """Write the tokenizer of a directory as GGUF metadata."""
+def byte_level_file(folder: Path, path: Path, pre: str, **more: Any) -> Path:
+    """Write the tokenizer of a directory as GGUF metadata, with `more` keys."""
     data = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = sorted(data["model"]["vocab"], key=data["model"]["vocab"].get)
     specials = {token["content"] for token in data["added_tokens"]}
@@ -78,6 +78,8 @@ def byte_level_file(folder: Path, path: Path, pre: str) -> Path:
     writer.add_token_types([3 if token in specials else 1 for token in vocabulary])
     writer.add_token_merges([" ".join(merge) for merge in data["model"]["merges"]])
     writer.add_eos_token_id(2)
+    for key, value in more.items():
+        getattr(writer, f"add_{key}")(value)
     writer.add_chat_template("{{ messages[0]['content'] }}")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -263,8 +265,10 @@ def test_byte_level_of_a_file(
         ("refact", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
         ("dbrx", ["x", " ", "123", "4½", "'s"]),
         ("smaug-bpe", ["x", " ", "123", "4½", "'s"]),
+        ("lfm2", ["x", " ", "123", "4½", "'s"]),
         ("llama-bpe", ["x", " ", "123", "4½", "'s"]),
         ("qwen2", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
+        ("qwen35", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
     ],
 )
 def test_how_text_is_split(pre: str, pieces: list[str], folder: Path, tmp_path: Path) -> None:
@@ -274,14 +278,36 @@ def test_how_text_is_split(pre: str, pieces: list[str], folder: Path, tmp_path: 
     assert [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)] == pieces
 
 
+def test_marks_belong_to_letters_in_later_files(folder: Path, tmp_path: Path) -> None:
+    """The text is composed first, as far as there are characters for it."""
+    text = "a\u0301 q\u0323x"
+    for pre, pieces in (("qwen2", ["á", " q", "\u0323x"]), ("qwen35", ["á", " q\u0323x"])):
+        backend: Any = load_tokenizer(byte_level_file(folder, tmp_path / "x.gguf", pre))._backend
+        composed = backend.normalizer.normalize_str(text)
+        spans = backend.pre_tokenizer.pre_tokenize_str(composed)
+        assert [composed[start:end] for _, (start, end) in spans] == pieces, pre
+
+
+@pytest.mark.parametrize("pre", ["lfm2", "llama-bpe"])
+def test_texts_begin_with_a_token_unless_the_file_says_no(
+    pre: str, folder: Path, tmp_path: Path
+) -> None:
+    loaded = load_tokenizer(byte_level_file(folder, tmp_path / "x.gguf", pre, bos_token_id=1))
+    bare = loaded.encode("ab", special=False)
+    assert loaded.encode("ab") == [1, *bare]
+    for more in ({}, {"bos_token_id": 1, "add_bos_token": False}):
+        path = byte_level_file(folder, tmp_path / "y.gguf", pre, **more)
+        assert load_tokenizer(path).encode("ab") == bare
+
+
 def test_refused_tokenizers(folder: Path, tmp_path: Path) -> None:
     path = byte_level_file(folder, tmp_path / "x.gguf", "gpt2")
     with pytest.raises(InputError) as caught:
         load_tokenizer(path)
     assert str(caught.value) == (
         f"unknown 'tokenizer.ggml.pre' in {path} 'gpt2'. Did you mean 'gpt-2'? "
-        "Known: dbrx, deepseek-r1-qwen, gpt-2, llama-bpe, olmo, phi-2, qwen2, refact, smaug-bpe, "
-        "smollm, stablelm2"
+        "Known: dbrx, deepseek-r1-qwen, gpt-2, lfm2, llama-bpe, olmo, phi-2, qwen2, qwen35, "
+        "refact, smaug-bpe, smollm, stablelm2"
     )
     writer = gguf.GGUFWriter(path, "llama")
     writer.write_header_to_file()

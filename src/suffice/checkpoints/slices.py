@@ -49,14 +49,21 @@ class View:
 
     def panels(self, stored: int) -> NDArray[np.intp] | None:
         """Return which panels of `stored` rows its rows are; None: they are not whole ones."""
-        if self.order or self.transposed:
+        if self.transposed:
             return None
-        runs = [(start, start + rows) for start, _, rows in self.runs(0, self.shape[0])]
-        edges = {edge for run in runs for edge in run} - {stored}
-        if any(edge % _PANEL_ROWS for edge in edges):
+        at = np.arange(self.shape[0], dtype=np.intp)
+        if self.order:
+            turn, within = np.divmod(at, len(self.order))
+            rows = turn * self.step + np.array(self.order)[within]
+        else:
+            rows = self.first + at // self.run * self.step + at % self.run
+        firsts = rows[::_PANEL_ROWS]
+        whole = len(rows) % _PANEL_ROWS == 0 or rows[-1] == stored - 1
+        aligned = rows == firsts[at // _PANEL_ROWS] + at % _PANEL_ROWS
+        if not (whole and aligned.all()) or (firsts % _PANEL_ROWS).any():
             return None
-        spans = [np.arange(start // _PANEL_ROWS, -(-end // _PANEL_ROWS)) for start, end in runs]
-        return np.concatenate(spans)
+        found: NDArray[np.intp] = firsts // _PANEL_ROWS
+        return found
 
     def of(self, whole: Array) -> Array:
         """Return the view's rows of a stored weight."""
@@ -225,7 +232,7 @@ class _Sliced:
         count, fill_whole = -(-self._rows(view) // _PANEL_ROWS), found.fill
         own = view.panels(self._rows(view))
         assert own is not None, "such a view is in codes"
-        if count == len(own):
+        if np.array_equal(own, np.arange(count)):
             return found
 
         def fill(out: NDArray[np.uint8]) -> None:

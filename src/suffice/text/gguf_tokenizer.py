@@ -35,6 +35,9 @@ _SHOWN = 60  # characters of a bad value in an error
 
 # Splitting of text before byte-level BPE, by the file's name for it (None: GPT-2's splitting)
 _THREE_DIGITS = QWEN2_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|")
+_WITH_MARKS = QWEN2_SPLIT.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}", r"[^\s\p{L}\p{M}"
+)
 _SPLITS: dict[str, str | None] = {
     "gpt-2": None,
     "olmo": None,
@@ -42,12 +45,15 @@ _SPLITS: dict[str, str | None] = {
     "refact": None,
     "smollm": None,
     "dbrx": _THREE_DIGITS,
+    "lfm2": _THREE_DIGITS,
     "llama-bpe": _THREE_DIGITS,
     "smaug-bpe": _THREE_DIGITS,
     "qwen2": QWEN2_SPLIT,
+    "qwen35": _WITH_MARKS,
     "deepseek-r1-qwen": QWEN2_SPLIT,
     "stablelm2": QWEN2_SPLIT,
 }
+_LLAMA3 = ("lfm2", "llama-bpe")  # whole words before merges
 _SINGLE_DIGITS = ("refact", "smollm")  # which are split first
 
 
@@ -102,6 +108,13 @@ class _Fields:
         if not isinstance(pre, str) or pre not in _SPLITS:
             raise unknown(f"'{_KEY}pre' in {self.path}", one_line(pre, _SHOWN), _SPLITS)
         return pre
+
+    @property
+    def begins(self) -> bool:
+        """Whether texts begin with a token if the file does not say, as llama.cpp has it."""
+        if self.model == "llama":
+            return True
+        return self.pre in _LLAMA3 and self.ident("bos_token_id") is not None
 
     @property
     def merges(self) -> list[str]:
@@ -168,7 +181,7 @@ def _byte_level(fields: _Fields) -> Tokenizer:
     """Build a byte-level BPE tokenizer with the file's list of merges."""
     pre = fields.pre
     vocabulary = {token: ident for ident, token in enumerate(fields.tokens)}
-    ignore = pre == "llama-bpe"
+    ignore = pre in _LLAMA3
     tokenizer = Tokenizer(
         bpe(vocabulary, pairs(fields.merges, fields.path), fields.path, ignore_merges=ignore)
     )
@@ -181,7 +194,7 @@ def _byte_level(fields: _Fields) -> Tokenizer:
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    if split == QWEN2_SPLIT:
+    if split in (QWEN2_SPLIT, _WITH_MARKS):
         tokenizer.normalizer = normalizers.NFC()
     return tokenizer
 
@@ -256,7 +269,7 @@ def _add_special(tokenizer: Tokenizer, tokens: Iterable[str]) -> None:
 def _add_ends(tokenizer: Tokenizer, fields: _Fields) -> None:
     """Add the tokens that the file requires around a text."""
     template, special = ["$A"], []
-    if fields.flag("add_bos_token", default=fields.model == "llama"):
+    if fields.flag("add_bos_token", default=fields.begins):
         bos = fields.needed("bos_token_id")
         template.insert(0, fields.tokens[bos])
         special.append((fields.tokens[bos], bos))

@@ -94,6 +94,7 @@ class Architecture:
     `state`: the kind of a layer with neither keys nor an MLP of its own, in models whose layers
     differ in that; `attending`: the field that lists the layers with keys, instead of kinds.
     `tiled`: heads with states take the groups of keys in turn. `changes` are as a family's.
+    `instead`: names of weights in files that have tensors of such a name, which may have a `*`.
     """
 
     name: str
@@ -116,3 +117,4 @@ class Architecture:
     attending: str = ""
     tiled: bool = False
     changes: Mapping[str, Change] = field(default_factory=dict)
+    instead: Mapping[str, Templates] = field(default_factory=dict)

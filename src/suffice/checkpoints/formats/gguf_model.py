@@ -73,13 +73,16 @@ def open_gguf(path: Path) -> Checkpoint:
         config = replace(config, state=replace(config.state, tiled=in_turn))
     if file.metadata.get(f"{name}.nextn_predict_layers"):
         family = replace(family, predicts=True)
+    weights = dict(own.weights)
+    for pattern, others in own.instead.items():
+        weights |= others if _has(file, pattern) else {}
     tensors = Tensors(file, config, interleaved=own.paired, whole=own.whole)
     return assemble(
         path,
         family,
         config,
         with_given(tensors, _curves(file, config)),
-        own.weights,
+        weights,
         norm_offset=0.0,  # llama.cpp stores 1 + w for the families that add 1
         changes=own.changes,
         metadata=file.metadata,

@@ -85,6 +85,14 @@ _APART: Templates = {
     "layers.strength": LAYER + "ssm_beta",
     "layers.decay": LAYER + "ssm_alpha",
 }
+_GATES_AND_VALUES = {  # of files that were made with --fuse-gate-up-exps
+    "blk.*.ffn_gate_up_exps.weight": stored_together(
+        LAYER + "ffn_gate_up_exps", "expert_gate", "expert_up", by_expert=True
+    )
+}
+_BY_GROUP = {  # of the first files
+    "blk.*.ssm_in.weight": stored_together(LAYER + "ssm_in", "mixed", "out_gate", rows=chosen_rows)
+}
 _DELTA_EXPERTS: Fields = {**_DELTA, **experts("num_experts"), **INNER, **SHARED}
 _WIDTH = "feed_forward_length"
 _NO_DRAFTS = {"nextn_predict_layers": 0}
@@ -172,6 +180,7 @@ STATEFUL: Mapping[str, Architecture] = {
         unread=(*OF_IMAGES, _WIDTH),  # it has experts alone
         tiled=True,
         changes=_RATES,
+        instead=_GATES_AND_VALUES,
     ),
     "qwen3next": Architecture(
         "Qwen3NextForCausalLM",
@@ -181,6 +190,7 @@ STATEFUL: Mapping[str, Architecture] = {
         absent=_NO_DRAFTS,
         partial="partial_rotary_factor",
         changes=_RATES,
+        instead={**_GATES_AND_VALUES, **_BY_GROUP},
     ),
 }
 BAMBA = Architecture(

@@ -24,7 +24,6 @@ DEFAULTS: Mapping[str, Any] = {
     "max_position_embeddings": 4096,
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": False,
-    "attention_bias": False,
     "mlp_hidden_act": "relu2",
     "mlp_bias": False,
     "mamba_num_heads": 128,
@@ -37,7 +36,11 @@ DEFAULTS: Mapping[str, Any] = {
     "use_bias": False,
     "time_step_min": 0.001,
 }
-ONLY: Mapping[str, tuple[Any, ...]] = {**MAMBA_ONLY, "mamba_hidden_act": ("silu",)}
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    **MAMBA_ONLY,
+    "attention_bias": (False,),
+    "mamba_hidden_act": ("silu",),
+}
 SILENT = {
     *("chunk_size", "expand", "hidden_dropout", "mamba_ssm_cache_dtype", "mtp_layers_block_type"),
     *("num_hidden_layers", "num_logits_to_keep", "num_nextn_predict_layers", "time_step_floor"),
@@ -92,7 +95,6 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         )
     fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}
     fields |= {"layer_types": kinds, "num_hidden_layers": count, "mamba_expand": None}
-    attention = "qkvo" if fields["attention_bias"] else ""
     mlp = ("up", "down") if fields["mlp_bias"] else ()
     inner = ("out_gate", "mixed", "decay") if fields["mamba_proj_bias"] else ()
     out = ("mix_out",) if fields["use_bias"] else ()
@@ -100,7 +102,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         **sizes(fields, fields["head_dim"]) | {"gated": False},
         layers=layers_of_kinds(fields, lambda index: "", _KINDS),
         activation=activation(fields, "mlp_hidden_act"),
-        biases=frozenset((*attention, *mlp, *inner, *out)),
+        biases=frozenset((*mlp, *inner, *out)),
         state=mamba_state(fields, least_step=fields["time_step_min"]),
     )
 

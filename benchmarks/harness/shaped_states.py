@@ -157,7 +157,8 @@ class Hybrid(Model):
         writer.add_logit_scale(6.0)
         writer.add_expert_count(self.experts)
         writer.add_expert_used_count(self.chosen)
-        writer.add_expert_feed_forward_length(self.inner)
+        writer.kv_data[-1].pop(f"{name}.feed_forward_length")
+        writer.add_feed_forward_length(self.inner)
         writer.add_expert_shared_feed_forward_length(self.hidden)
 
     def given(self) -> dict[str, np.ndarray]:

@@ -205,6 +205,16 @@ def test_copies_are_thinned_out_from_the_oldest(checkpoints: Any) -> None:
     assert (gaps[1:] <= gaps[:-1]).all(), "the last ones are the closest"
 
 
+def test_a_short_prompt_keeps_the_least(checkpoints: Any) -> None:
+    """Its rows take less memory than one state."""
+    request = opened(loaded(checkpoints("qwen3.5")))
+    for _ in range(LEAST_COPIES + 3):
+        request.run([7], prompt=True)
+        request.cache.keep_state()
+    assert request.cache.held_bytes < 2 * request.cache.native.state_bytes
+    assert len(request.cache.native.kept_states) == LEAST_COPIES
+
+
 def test_a_length_that_was_not_kept(checkpoints: Any) -> None:
     request = opened(loaded(checkpoints("lfm2")))
     request.run([7] * 10, prompt=True)

@@ -94,7 +94,7 @@ void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, 
     self.set(block.decay_low, parts, "decay_low", inputs, width);
     self.set(block.gate_low, parts, "gate_low", inputs, width);
   }
-  self.set(block.gate, parts, "out_gate", block.value_width(), inputs);
+  self.set(block.gate, parts, low ? "gate_up" : "out_gate", block.value_width(), inputs);
   self.set(block.strength, parts, "strength", shape.heads, width, false);
   self.set(block.decay, parts, "decay", decays, inputs);
   self.set(block.out, parts, "mix_out", width, block.value_width());

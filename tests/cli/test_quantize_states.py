@@ -30,13 +30,14 @@ from suffice.quantize.torch_decoder import TorchDecoder
 
 METHODS = {
     "bamba": "kmeans",
+    "kimi": "kmeans",
     "lfm2": "kmeans",
     "nemotron-h": "4bit",
     "olmo-hybrid": "kmeans",
     "qwen3-next": "4bit",
-    "qwen3.5": "kmeans:act_bits=8",
+    "qwen3.5": "kmeans",
 }
-IN_FLOAT = ("strength", "decay")
+IN_FLOAT = ("strength", "decay", "decay_low", "gate_low", "gate_up")
 
 
 def test_all_are_tried() -> None:

@@ -32,7 +32,7 @@ ASKS_OTHERS = {
     "integrations/plain_attention.py": "transformers' modules and masks",
     "integrations/transformers.py": "transformers' models and keys",
     "outside.py": "modules and classes of a user",
-    "serve/app.py": "bodies of any interface, a few of which have a request's id",
+    "serve/app.py": "bodies of any interface; a few have the id of a request",
     "text/template_sandbox.py": "functions that a template calls",
 }
 

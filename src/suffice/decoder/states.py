@@ -13,9 +13,9 @@ from typing import ClassVar
 from suffice.errors import InputError
 
 _APART = ("mix_queries", "mix_keys", "mix_values")
-_LOW = ("decay_low", "gate_low")
+_LOW = ("decay_low", "gate_low")  # `gate_up` is then in place of `out_gate`
 # of all blocks
-MATRICES = ("mixed", *_APART, *_LOW, "out_gate", "strength", "decay", "mix_out")
+MATRICES = ("mixed", *_APART, *_LOW, "gate_up", "out_gate", "strength", "decay", "mix_out")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -142,7 +142,7 @@ class Recurrence:
         return {
             **mixed,
             **low,
-            "out_gate": (inner, self.low or width),
+            "gate_up" if self.low else "out_gate": (inner, self.low or width),
             **strength,
             "decay": (self.decays, self.low or width),
             "mix_out": (width, inner),

@@ -24,7 +24,7 @@ from suffice.quantize.torch_layers import ACTIVATIONS, rms_norm
 
 Tensors = Mapping[str, torch.Tensor]
 _GATES = {**ACTIVATIONS, "logistic": torch.sigmoid}
-MADE_OF = {"decay": "decay_low", "out_gate": "gate_low"}  # where these are
+MADE_OF = {"decay": "decay_low", "gate_up": "gate_low"}  # where these are
 _EPS = 1e-6  # of the lengths of keys and queries
 
 
@@ -91,7 +91,7 @@ def recurrence(block: Recurrence, given: Tensors, by: Tensors, state: TorchState
     else:
         v = v * steps
     out = _run(q, k, v, decays, strength, state) + skipped
-    return _gated(block, out.reshape(count, -1), given["out_gate"], by)
+    return _gated(block, out.reshape(count, -1), given["gate_up" if block.low else "out_gate"], by)
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:

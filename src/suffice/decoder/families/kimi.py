@@ -87,7 +87,7 @@ _WEIGHTS: Templates = {
     "layers.decay_low": _ATTENTION + "f_a_proj",
     "layers.decay": _ATTENTION + "f_b_proj",
     "layers.gate_low": _ATTENTION + "g_a_proj",
-    "layers.out_gate": _ATTENTION + "g_b_proj",
+    "layers.gate_up": _ATTENTION + "g_b_proj",
     "layers.strength": _ATTENTION + "b_proj",
     **stored_together(_ATTENTION + "A_log", "rates", dims=(1, 1, -1, 1)),
     "layers.step_bias": _ATTENTION + "dt_bias",

@@ -253,6 +253,20 @@ def layers_of_kinds(
     return tuple(known[_kind(kind, known)] for kind in kinds)
 
 
+def some_layers(fields: Mapping[str, Any], field: str) -> list[int] | None:
+    """Return the layers that a field lists; None without it.
+
+    Raises:
+        InputError: It is no list of whole numbers.
+    """
+    given = fields[field]
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(type(each) is int for each in given):
+        raise InputError(f"config field '{field}' = {brief(given)} must be a list of whole numbers")
+    return given
+
+
 def layers_with_experts(
     fields: Mapping[str, Any], layers: Sequence[LayerConfig]
 ) -> tuple[LayerConfig, ...]:
@@ -261,11 +275,7 @@ def layers_with_experts(
     Raises:
         InputError: `mlp_only_layers` is no list of layers.
     """
-    given, step = fields["mlp_only_layers"] or [], fields["decoder_sparse_step"]
-    if not isinstance(given, list) or not all(type(each) is int for each in given):
-        raise InputError(
-            f"config field 'mlp_only_layers' = {brief(given)} must be a list of whole numbers"
-        )
+    given, step = some_layers(fields, "mlp_only_layers") or [], fields["decoder_sparse_step"]
     return tuple(
         replace(layer, dense=index in given or (index + 1) % step != 0)
         for index, layer in enumerate(layers)

@@ -84,6 +84,10 @@ class Cache:
     def keep_state(self) -> None:
         """Keep no states, as there are none."""
 
+    def drop_states(self) -> bool:
+        """Return whether copies of states were dropped: there are none."""
+        return False
+
     def reserve(self, rows: int) -> int:
         """Make room for more rows; return how many were copied.
 

@@ -11,7 +11,7 @@ from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import DEFAULTS as LLAMA_DEFAULTS
 from suffice.decoder.families.llama import WEIGHTS, llama_biases, sizes
-from suffice.decoder.fields import activation, head_size, read_fields
+from suffice.decoder.fields import activation, head_size, read_fields, some_layers
 from suffice.decoder.name_maps import Templates, stored_together
 from suffice.decoder.rope_fields import read_rope
 from suffice.decoder.states import Recurrence
@@ -112,7 +112,7 @@ def mamba_biases(fields: Mapping[str, Any]) -> frozenset[str]:
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, ("num_key_value_heads",), only=MAMBA_ONLY, silent=SILENT)
-    attends = fields["attn_layer_indices"] or ()
+    attends = some_layers(fields, "attn_layer_indices") or ()
     return DecoderConfig(
         **sizes(fields, head_size(fields, whole=True)),
         layers=tuple(

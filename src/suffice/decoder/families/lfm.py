@@ -10,7 +10,13 @@ from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.families.mixtral import SILENT as SILENT_OF_EXPERTS
-from suffice.decoder.fields import head_size, layers_of_kinds, read_fields, under_own_name
+from suffice.decoder.fields import (
+    head_size,
+    layers_of_kinds,
+    read_fields,
+    some_layers,
+    under_own_name,
+)
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
 from suffice.decoder.routing import Experts
 from suffice.decoder.states import Convolution
@@ -119,7 +125,7 @@ def _inner(fields: Mapping[str, Any]) -> int:
 
 
 def _config(fields: Mapping[str, Any]) -> DecoderConfig:
-    width, attends = fields["hidden_size"], fields["full_attn_idxs"]
+    width, attends = fields["hidden_size"], some_layers(fields, "full_attn_idxs")
     biases = ("mixed", "mix_out") if fields["conv_bias"] else ()
     return DecoderConfig(
         **sizes({**fields, "rms_norm_eps": fields["norm_eps"]}, head_size(fields)),

@@ -89,7 +89,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
     kinds = fields["layers_block_type"]
     count = len(kinds) if isinstance(kinds, list) else 0
-    if count and "moe" in kinds:
+    if isinstance(kinds, list) and "moe" in kinds:
         raise InputError(
             "config field 'layers_block_type': layers of experts without gates are not supported"
         )

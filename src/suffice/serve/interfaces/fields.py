@@ -136,7 +136,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = "is nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
         why = _PLACE.sub("", why)
-        if isinstance(error, UnicodeDecodeError):
+        if not isinstance(error, RecursionError):
             why = _no_text(raw) or why
         raise Problem("invalid_json", f"the body is not JSON: {why}") from None
     if _LONG_NUMBER in raw.translate(_DIGITS) and _is_large(found):

@@ -16,7 +16,7 @@ void add_layer(PyModel& self, bool parallel) {
 
 void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms,
                    bool late_norms, bool grows) {
-  const ModelSpec& spec = self.spec;
+  ModelSpec& spec = self.spec;
   const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
   AttentionBlock block;
   self.set(block.q, parts, "q", queries, spec.width);
@@ -24,6 +24,7 @@ void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool
   self.set(block.v, parts, "v", keys, spec.width);
   self.set(block.o, parts, "o", spec.width, queries);
   self.set(block.gate, parts, "attn_gate", queries, spec.width, false);
+  if (block.gate.data) spec.gate_width = std::max(spec.gate_width, queries);
   self.set(block.q_norm, parts, "q_norm", whole_norms ? queries : spec.head_size);
   self.set(block.k_norm, parts, "k_norm", whole_norms ? keys : spec.head_size);
   require(!whole_norms || (block.q_norm.weight && block.k_norm.weight),

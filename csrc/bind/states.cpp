@@ -1,6 +1,8 @@
 // States that layers keep along with keys and values, and the blocks that change them.
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+
 #include "bind/py_model.h"
 
 namespace suffice::bind {
@@ -38,11 +40,14 @@ int add_state(PyModel& self, const StateShape& shape) {
 
 void add_convolution(PyModel& self, const Parts& parts, int channels, int taps) {
   ConvolutionBlock block;
-  const int width = self.spec.width;
+  ModelSpec& spec = self.spec;
+  const int width = spec.width;
   self.set(block.mixed, parts, "mixed", 3 * channels, width);
   self.set(block.out, parts, "mix_out", width, channels);
   block.convolution = convolution(self, parts, channels, taps, -1);
   block.state = add_state(self, {.channels = channels, .taps = taps});
+  spec.mixed_width = std::max(spec.mixed_width, block.mixed.rows);
+  spec.value_width = std::max(spec.value_width, channels);
   add_block(self, parts, std::move(block));
 }
 
@@ -61,6 +66,14 @@ void set_norm(PyModel& self, const Parts& parts, RecurrentBlock& block, const Ou
   require(block.norm_size > 0 && width % block.norm_size == 0, "a norm is of whole groups");
   self.set(block.norm, parts, "mix_norm", block.shared_norm ? block.norm_size : width);
   require(block.norm.weight != nullptr, "the outputs' norm needs a weight");
+}
+
+void widen(ModelSpec& spec, const RecurrentBlock& block) {
+  const int values = block.value_width(), low = round_up(block.decay_low.rows, kPanel);
+  spec.mixed_width = std::max(spec.mixed_width, block.convolution.channels);
+  spec.decay_width = std::max(spec.decay_width, block.decay.rows);
+  spec.value_width = std::max({spec.value_width, values, 2 * low});
+  spec.gate_width = std::max(spec.gate_width, values);
 }
 
 void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, Places places,
@@ -108,6 +121,7 @@ void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, 
   block.most_strength = most_strength;
   block.least_step = least_step;
   block.state = add_state(self, shape);
+  widen(self.spec, block);
   add_block(self, parts, std::move(block));
 }
 

@@ -35,6 +35,7 @@ LayerStates::LayerStates(std::vector<StateShape> shapes, std::shared_ptr<Arena> 
   for (const StateShape& shape : shapes_) {
     starts_.push_back(total_);
     past_starts_.push_back(past_total_);
+    row_starts_.push_back(row_total_);
     total_ += shape.matrices();
     past_total_ += static_cast<size_t>(shape.past()) * shape.channels;
     row_total_ += shape.row();
@@ -52,14 +53,10 @@ size_t LayerStates::step_bytes() const { return floats() * sizeof(float); }
 // Of all layers, first the inputs with those before them, then keys, decays and changes.
 StateLog LayerStates::log(int layer, int which) const {
   const Rows& rows = logs_[which];
-  float* at = rows.memory.data();
-  for (int i = 0; i < layer; i++)
-    at += shapes_[i].row() * rows.capacity +
-          static_cast<size_t>(shapes_[i].past()) * shapes_[i].channels;
   const StateShape& shape = shapes_[layer];
   StateLog found;
-  found.inputs = at;
-  found.keys = at + (shape.past() + static_cast<size_t>(rows.capacity)) * shape.channels;
+  found.inputs = rows.memory.data() + past_starts_[layer] + row_starts_[layer] * rows.capacity;
+  found.keys = found.inputs + (shape.past() + static_cast<size_t>(rows.capacity)) * shape.channels;
   found.decays = found.keys + rows.capacity * shape.keys();
   found.changes = found.decays + rows.capacity * shape.decays();
   return found;
@@ -93,16 +90,16 @@ void LayerStates::commit(const std::vector<int>& path) {
   length_ += static_cast<int>(path.size());
 }
 
-void LayerStates::settle(float* to) const {
-  std::memcpy(to, now_.data(), total_ * sizeof(float));
+void LayerStates::settle(float* matrices, float* inputs) const {
+  std::memcpy(matrices, now_.data(), total_ * sizeof(float));
   for (size_t layer = 0; layer < shapes_.size(); layer++) {
     const StateShape& shape = shapes_[layer];
     const StateLog from = before(static_cast<int>(layer));
     const int past = shape.past(), count = static_cast<int>(committed_.size());
-    for (int i = 0; i < past; i++) {  // the last inputs, the oldest may precede the log's
+    for (int i = 0; i < past; i++) {  // the last inputs: of committed rows, and before them
       const int at = i + count;
       const int row = at < past ? at : past + committed_[at - past];
-      std::memcpy(to + total_ + past_starts_[layer] + static_cast<size_t>(i) * shape.channels,
+      std::memcpy(inputs + past_starts_[layer] + static_cast<size_t>(i) * shape.channels,
                   from.inputs + static_cast<size_t>(row) * shape.channels,
                   shape.channels * sizeof(float));
     }
@@ -111,7 +108,7 @@ void LayerStates::settle(float* to) const {
     std::vector<float> scratch(recurrence_scratch(shape.key_size));
     for (int head = 0; head < shape.heads; head++) {
       for (int i = 0; i < count; i++) rows[i] = logged(shape, from, committed_[i], head);
-      float* const matrix = to + starts_[layer] + head * shape.matrix();
+      float* const matrix = matrices + starts_[layer] + head * shape.matrix();
       StatePart part{.from = matrix, .back = matrix, .again = rows.data(), .agains = count};
       part.key_size = shape.key_size;
       part.last = shape.value_size / kPanel;
@@ -136,7 +133,7 @@ void LayerStates::keep(int most) {
   if (!length_ || most < 1) return;
   if (!copies_.empty() && copies_.back()->length == length_) return;
   auto copy = std::make_shared<Copy>(Copy{length_, StateMemory(arena_, floats() + 1, true)});
-  settle(copy->memory.data());
+  settle(copy->memory.data(), copy->memory.data() + total_);
   copies_.push_back(std::move(copy));
   while (copies_.size() > static_cast<size_t>(most)) thin();
 }
@@ -169,27 +166,29 @@ int LayerStates::reachable(int rows) const {
   return found;
 }
 
-void LayerStates::take(const float* from, int length) {
+void LayerStates::restart(int length) {
   if (!now_.data()) now_ = StateMemory(arena_, total_ + 1, true);
   next_ = StateMemory();
-  logs_[1] = {};
+  for (Rows& rows : logs_) rows = {};
+  make(logs_[0], 0);  // of inputs alone
   current_ = 0;
-  if (!logs_[0].memory.data()) make(logs_[0], 0);  // else its inputs are where they were
   committed_.clear();
   std::fill(applied_.begin(), applied_.end(), 0);
   length_ = length;
-  if (!from) return;
+}
+
+void LayerStates::take(const Copy& copy) {
+  restart(copy.length);
+  const float* const from = copy.memory.data();
   std::memcpy(now_.data(), from, total_ * sizeof(float));
-  for (size_t layer = 0; layer < shapes_.size(); layer++)
-    std::memcpy(log(static_cast<int>(layer), 0).inputs, from + total_ + past_starts_[layer],
-                sizeof(float) * shapes_[layer].past() * shapes_[layer].channels);
+  std::copy_n(from + total_, past_total_, logs_[0].memory.data());
 }
 
 void LayerStates::rewind(int rows) {
   while (!copies_.empty() && copies_.back()->length > rows) copies_.pop_back();
   if (rows >= length_) return;
   if (rows == 0) return release();
-  take(copies_.back()->memory.data(), rows);
+  take(*copies_.back());
 }
 
 std::unique_ptr<LayerStates> LayerStates::copy(int rows) const {
@@ -197,11 +196,10 @@ std::unique_ptr<LayerStates> LayerStates::copy(int rows) const {
   for (const auto& copy : copies_)
     if (copy->length <= rows) other->copies_.push_back(copy);
   if (rows >= length_ && length_) {
-    const StateMemory settled(arena_, floats() + 1, false);
-    settle(settled.data());
-    other->take(settled.data(), length_);
+    other->restart(length_);
+    settle(other->now_.data(), other->logs_[0].memory.data());
   } else if (rows) {
-    other->take(other->copies_.back()->memory.data(), rows);
+    other->take(*other->copies_.back());
   }
   return other;
 }

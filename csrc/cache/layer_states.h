@@ -122,13 +122,17 @@ class LayerStates {
   StateLog log(int layer, int which) const;
   void make(Rows& rows, int capacity) const;
   void thin();
-  void settle(float* to) const;  // writes matrices and inputs as they are after committed rows
-  void take(const float* from, int length);
+  // Writes matrices and inputs of all layers as they are after committed rows.
+  void settle(float* matrices, float* inputs) const;
+  // Becomes a state after `length` tokens, whose matrices and inputs are to be written.
+  void restart(int length);
+  void take(const Copy& copy);
   size_t floats() const { return total_ + past_total_; }
 
   std::vector<StateShape> shapes_;
   std::shared_ptr<Arena> arena_;
-  std::vector<size_t> starts_, past_starts_;  // of a layer's matrices, and of its inputs
+  // Of a layer: its matrices, its inputs before a step, and what is before it in a log's row.
+  std::vector<size_t> starts_, past_starts_, row_starts_;
   size_t total_ = 0, past_total_ = 0, row_total_ = 0;
   StateMemory now_, next_;
   Rows logs_[2];

@@ -29,6 +29,9 @@ struct ModelSpec {
   int joint = 0;         // entries of the value of a joint row; 0: rows are not joint
   int inner_width = 0;   // of the widest MLP
   int latent_width = 0;  // of the widest queries, or outputs of heads, around joint rows
+  // Of the widest block with states: what it makes of its input, its decays, and its outputs.
+  int mixed_width = 0, decay_width = 0, value_width = 0;
+  int gate_width = 0;  // of the widest outputs that are multiplied by gates
   int embedding_width = 0;
   bool layer_norm = false;  // else RMSNorm
   float norm_eps = 1e-5f;

@@ -85,7 +85,7 @@ struct RecurrentWork {
       for (int at = 0; at < 2 * keys(); at += size) {
         float* const x = row_of(row) + at;
         kernels().pointwise.normalize(x, size, nullptr, nullptr, false, eps, x);
-        const float scale = at < keys() ? 1 / (root * root) : 1 / root;
+        const float scale = at < keys() ? 1.0f / size : 1 / root;
         for (int i = 0; i < size; i++) x[i] *= scale;
       }
   }
@@ -95,7 +95,7 @@ struct RecurrentWork {
     own.decays.resize(decays_of(rows.count, heads.first));
     for (int row = 0; row < rows.count; row++) {
       const float* from =
-          shared.decays.data() + static_cast<size_t>(rows.first_row + row) * shared.mixed_width;
+          shared.decays.data() + static_cast<size_t>(rows.first_row + row) * shared.decay_width;
       for (int head = heads.first; head < heads.last; head++) {
         float* const to = own.decays.data() + decays_of(row, head);
         float steps = 0;
@@ -170,7 +170,8 @@ struct RecurrentWork {
       for (int row = 0; row < rows.count; row++) {
         float* const to = output(rows, row, head);
         const float* const from = own.rows[row].output;
-        for (int i = 0; i < block.value_size; i++) to[i] = (part.corrects ? 0.0f : to[i]) + from[i];
+        if (part.corrects) std::fill_n(to, block.value_size, 0.0f);  // else of skipped values
+        for (int i = 0; i < block.value_size; i++) to[i] += from[i];
       }
     }
   }
@@ -186,7 +187,7 @@ struct RecurrentWork {
     found.output = own.outputs.data() + row * size;
     found.parent = rows.parents[row];
     if (block.strength.data) {
-      const size_t at = static_cast<size_t>(rows.first_row + row) * shared.mixed_width + head;
+      const size_t at = static_cast<size_t>(rows.first_row + row) * shared.decay_width + head;
       found.strength = block.most_strength * logistic(shared.strengths[at]);
     }
     return found;
@@ -266,7 +267,7 @@ void run(const RecurrentBlock& block, int, Worker& worker) {
   multiply(block.queries, x, {mixed + block.queries_at, shared.mixed_width});
   multiply(block.keys, x, {mixed + block.keys_at, shared.mixed_width});
   multiply(block.values, x, {mixed + block.values_at, shared.mixed_width});
-  multiply(block.strength, x, {shared.strengths.data(), shared.mixed_width});
+  multiply(block.strength, x, {shared.strengths.data(), shared.decay_width});
   Values of_decay = x, of_gate = x;
   if (block.decay_low.data) {  // in memory whose time comes later
     of_decay = {shared.recurred.data(), shared.value_width};
@@ -276,7 +277,7 @@ void run(const RecurrentBlock& block, int, Worker& worker) {
     multiply(block.gate_low, x, of_gate);
     worker.wait();
   }
-  multiply(block.decay, of_decay, {shared.decays.data(), shared.mixed_width});
+  multiply(block.decay, of_decay, {shared.decays.data(), shared.decay_width});
   multiply(block.gate, of_gate, {shared.gates.data(), shared.value_width});
   worker.wait();
   {

@@ -101,30 +101,16 @@ void StepBuffers::group_by_adapter(const Step& step) {
 }
 
 void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
-  mixed_width = value_width = 0;
-  bool gated = false;
-  const auto widen = [](int& to, int width) { to = std::max(to, round_up(width, kPanel)); };
-  for (const Layer& layer : spec.layers)
-    for (const Block& block : layer.blocks) {
-      if (const auto* part = std::get_if<AttentionBlock>(&block.part))
-        gated = gated || part->gate.data;
-      if (const auto* part = std::get_if<ConvolutionBlock>(&block.part)) {
-        widen(mixed_width, part->mixed.rows);
-        widen(value_width, part->convolution.channels);
-      } else if (const auto* recurrent = std::get_if<RecurrentBlock>(&block.part)) {
-        widen(mixed_width, recurrent->convolution.channels);
-        widen(mixed_width, recurrent->decay.rows);
-        widen(value_width, recurrent->value_width());
-        widen(value_width, 2 * round_up(recurrent->decay_low.rows, kPanel));
-        gated = true;
-      }
-    }
+  mixed_width = round_up(spec.mixed_width, kPanel);
+  decay_width = round_up(spec.decay_width, kPanel);
+  value_width = round_up(spec.value_width, kPanel);
   const size_t count = rows;
   mixed.assign(count * mixed_width, 0.0f);
   recurred.assign(count * value_width, 0.0f);
-  strengths.assign(mixed.size(), 0.0f);
-  decays.assign(mixed.size(), 0.0f);
-  gates.assign(gated ? count * std::max(query_width, value_width) : 0, 0.0f);
+  strengths.assign(count * decay_width, 0.0f);
+  decays.assign(strengths.size(), 0.0f);
+  // Rows are as wide as those of queries or of values.
+  gates.assign(spec.gate_width ? count * std::max(query_width, value_width) : 0, 0.0f);
   state_rows = spec.states.empty() ? std::vector<StateRows>() : rows_of_states(step);
 }
 

@@ -86,13 +86,13 @@ inline int items_of(const Linear& w, int threads, int unit = 1) {
 class StepBuffers {
  public:
   int rows = 0;
-  // Strides, whole panels; the last three are of blocks with states and around joint rows.
+  // Strides, whole panels; the last four are of blocks with states and around joint rows.
   int width = 0, query_width = 0, key_width = 0, inner_width = 0;
-  int mixed_width = 0, value_width = 0, latent_width = 0;
+  int mixed_width = 0, decay_width = 0, value_width = 0, latent_width = 0;
   std::vector<float> queries, attended;  // [rows][query_width]
   std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates
   std::vector<float> mixed, recurred;    // [rows][mixed_width], [rows][value_width]
-  std::vector<float> strengths, decays;  // [rows][mixed_width]
+  std::vector<float> strengths, decays;  // [rows][decay_width]
   std::vector<StateRows> state_rows;     // of each request
   // [rows][key_width], where norms are over all heads, or rows are joint.
   std::vector<float> keys;

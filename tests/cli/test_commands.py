@@ -5,7 +5,6 @@ Also tests environment.py.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,10 +14,10 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import tiny
 from commands import SUMMARY, Cli, Ran, complaint
 from fake_engine import scripted
 from suffice.cli.flags import members
@@ -137,15 +136,6 @@ def test_no_space_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def changed(checkpoint: Path, folder: Path, **fields: Any) -> str:
-    """Copy a checkpoint with other fields in its config."""
-    for path in checkpoint.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **fields}))
-    return str(folder)
-
-
 def test_models_that_cannot_be_used(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     def run(model: object, *arguments: str) -> str:
         return complaint(cli("run", "hello", "--raw", "-m", str(model), *arguments))
@@ -156,10 +146,10 @@ def test_models_that_cannot_be_used(cli: Cli, checkpoint: Path, tmp_path: Path) 
     assert "config.json" in run(tmp_path)
     folder = tmp_path / "copy"
     folder.mkdir()
-    assert "Mamba" in run(changed(checkpoint, folder, architectures=["MambaForCausalLM"]))
-    message = run(changed(checkpoint, folder, hidden_act="softplus"))
+    assert "Mamba" in run(tiny.changed(checkpoint, folder, architectures=["MambaForCausalLM"]))
+    message = run(tiny.changed(checkpoint, folder, hidden_act="softplus"))
     assert "config field 'hidden_act' 'softplus'" in message
-    weights = Path(changed(checkpoint, folder)) / "model.safetensors"
+    weights = tiny.changed(checkpoint, folder) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert str(folder) in run(folder)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
-import shutil
 from typing import Any
 
 import numpy as np
@@ -379,10 +377,7 @@ def test_the_core_checks_its_arguments(
 def test_configurations_that_are_refused(
     variant: str, fields: dict[str, Any], message: str, checkpoints: Any, tmp_path: Any
 ) -> None:
-    folder = tmp_path / "changed"
-    shutil.copytree(checkpoints(variant), folder)
-    raw = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(raw | fields))
+    folder = tiny.changed(checkpoints(variant), tmp_path / "changed", **fields)
     with pytest.raises(InputError, match=message) as caught:
         open_checkpoint(folder)
     assert "\n" not in str(caught.value)

@@ -4,7 +4,6 @@ and values of them that the core never makes (torch_latent.py)."""
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +89,7 @@ def test_sizes_that_are_refused(fields: dict[str, int], message: str) -> None:
 def test_configurations_that_are_refused(
     variant: str, fields: dict[str, Any], message: str, checkpoints: Any, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "changed"
-    shutil.copytree(checkpoints(variant), folder)
-    raw = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(raw | fields))
+    folder = tiny.changed(checkpoints(variant), tmp_path / "changed", **fields)
     with pytest.raises(InputError, match=message) as caught:
         open_checkpoint(folder)
     assert "\n" not in str(caught.value)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,14 @@ def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any)
 def shallow(folder: Path, variant: str = "llama", **changes: Any) -> Path:
     """Write a checkpoint of two layers with a tokenizer, where more layers show nothing more."""
     return make(folder, variant, tokenizer=True, num_hidden_layers=2, **changes)
+
+
+def changed(checkpoint: Path, folder: Path, **fields: Any) -> Path:
+    """Copy a checkpoint to a folder, with other fields in its configuration; return the folder."""
+    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    return folder
 
 
 _made: dict[str, dict[str, bytes]] = {}

@@ -309,10 +309,10 @@ class KVCache:
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
-        if self.reachable(rows) != rows:
+        if (reached := self.reachable(rows)) != rows:
             raise InputError(
                 f"cannot truncate to {rows} tokens: of the states before that, those after "
-                f"{self.reachable(rows)} tokens were kept"
+                f"{reached} tokens were kept"
             )
 
     def evict(self, layer: int, rows: np.ndarray) -> None:

@@ -29,7 +29,6 @@ _LONG_ROPE = {
     "attn_factor": "attention_factor",
     "original_context_length": "original_max_position_embeddings",
 }
-_WITHOUT_NORMS = 128
 # of the one size, 27B, whose attention scale does not follow from its head size
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
@@ -170,8 +169,6 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     raw |= {name: value | own.scaled for name, value in rope.items()}
     if name in _GEMMA_27B_LAYERS:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
-    if name == "llama4":  # all but those of 128 experts, as llama.cpp has it
-        raw["use_qk_norm"] = raw.get("num_local_experts") != _WITHOUT_NORMS
     if own.bias:
         raw[own.bias] = any(_has(file, f"blk.*.attn_{part}.bias") for part in ("q", "qkv"))
     raw |= {field: _has(file, tensor) for field, tensor in own.stored.items()}

@@ -7,6 +7,7 @@ Where its files leave out a field of the configuration, llama.cpp has a fixed va
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from suffice.checkpoints.formats.gguf_architecture import (
     GRANITE,
@@ -48,6 +49,12 @@ CURVE = {  # of an activation: keys that have a number for each layer
     "layers.curve_eps": "xielu.eps",
 }
 _PARALLEL: Fields = {**NORM, "use_parallel_residual": ("use_parallel_residual", bool)}
+
+
+def _with_norms(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Llama 4's fields with norms of keys, but for 128 experts, as llama.cpp has it."""
+    return {**fields, "use_qk_norm": fields.get("num_local_experts") != 128}
+
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     **STATEFUL,
@@ -214,6 +221,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "moe_intermediate_size": "intermediate_size",
         },
         paired=True,
+        finished=_with_norms,
     ),
     "mistral3": Architecture(
         "Ministral3ForCausalLM",

@@ -44,16 +44,22 @@ DEFAULTS: Mapping[str, Any] = {
     "attn_layer_indices": None,  # of the layers of attention
 }
 SILENT = MAMBA_SILENT | {"num_logits_to_keep", "z_loss_coefficient"}
-_MIXER = "model.layers.{i}.mamba."
-MAMBA_WEIGHTS: Templates = {
-    **stored_together(_MIXER + "in_proj", "out_gate", "mixed", "decay"),
-    "layers.convolution": _MIXER + "conv1d",
-    "layers.rates": _MIXER + "A_log",
-    "layers.step_bias": _MIXER + "dt_bias",
-    "layers.skips": _MIXER + "D",
-    "layers.mix_norm": _MIXER + "norm",
-    "layers.mix_out": _MIXER + "out_proj",
-}
+
+
+def mamba_weights(mixer: str) -> Templates:
+    """Return the names of a layer of Mamba-2 whose own begin with `mixer`."""
+    return {
+        **stored_together(mixer + "in_proj", "out_gate", "mixed", "decay"),
+        "layers.convolution": mixer + "conv1d",
+        "layers.rates": mixer + "A_log",
+        "layers.step_bias": mixer + "dt_bias",
+        "layers.skips": mixer + "D",
+        "layers.mix_norm": mixer + "norm",
+        "layers.mix_out": mixer + "out_proj",
+    }
+
+
+MAMBA_WEIGHTS = mamba_weights("model.layers.{i}.mamba.")
 MAMBA_CALLED = ((r"(.*\.)(A_log|dt_bias|D)", r"\1\2.weight"),)
 MAMBA_CHANGES = {"rates": np.exp}
 _LAYER = "model.layers.{i}."

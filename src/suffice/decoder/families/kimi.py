@@ -10,6 +10,7 @@ import numpy as np
 
 from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
 from suffice.decoder.families import Family
+from suffice.decoder.families.bamba import MAMBA_CALLED
 from suffice.decoder.families.deepseek import (
     LATENT_CALLED,
     LATENT_DEFAULTS,
@@ -20,6 +21,7 @@ from suffice.decoder.families.deepseek import (
     sigmoid_experts,
 )
 from suffice.decoder.families.mixtral import SILENT as SILENT_OF_EXPERTS
+from suffice.decoder.families.qwen_next import apart_weights, delta_rule
 from suffice.decoder.fields import layers_of_kinds, read_fields, under_own_name
 from suffice.decoder.name_maps import Templates, stored_together
 from suffice.decoder.rope_fields import ROPE_DEFAULTS
@@ -75,29 +77,23 @@ SILENT = SILENT_OF_EXPERTS | {
 }
 _ATTENTION = "model.layers.{i}.self_attn."
 _EXPERT = "model.layers.{i}.mlp.experts.{e}."
-_PARTS = {"queries": "q", "keys": "k", "values": "v"}
 _WEIGHTS: Templates = {
     **LATENT_WEIGHTS,
     "layers.expert_gate": _EXPERT + "w1",
     "layers.expert_up": _EXPERT + "w3",
     "layers.expert_down": _EXPERT + "w2",
-    **{f"layers.mix_{part}": f"{_ATTENTION}{own}_proj" for part, own in _PARTS.items()},
+    **apart_weights(_ATTENTION),
     "layers.mix_queries": _ATTENTION + "q_b_proj",  # as the latent queries are called
-    **{f"layers.{part}_convolution": f"{_ATTENTION}{own}_conv1d" for part, own in _PARTS.items()},
     "layers.decay_low": _ATTENTION + "f_a_proj",
     "layers.decay": _ATTENTION + "f_b_proj",
     "layers.gate_low": _ATTENTION + "g_a_proj",
     "layers.gate_up": _ATTENTION + "g_b_proj",
-    "layers.strength": _ATTENTION + "b_proj",
     **stored_together(_ATTENTION + "A_log", "rates", dims=(1, 1, -1, 1)),
-    "layers.step_bias": _ATTENTION + "dt_bias",
-    "layers.mix_norm": _ATTENTION + "o_norm",
-    "layers.mix_out": _ATTENTION + "o_proj",
 }
 _CALLED = (
     (r"(.*\.)block_sparse_moe\.gate\.e_score_correction_bias", r"\1mlp.gate.choice.weight"),
     (r"(.*\.)block_sparse_moe(\..*)", r"\1mlp\2"),
-    (r"(.*\.)(A_log|dt_bias)", r"\1\2.weight"),
+    *MAMBA_CALLED,
     *LATENT_CALLED,
 )
 _KINDS = {
@@ -141,14 +137,16 @@ def _flat(raw: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, Mapping):
         return found
     found |= {own: inner[name] for own, name in _OF_STATES.items() if name in inner}
-    attends, count = inner.get("full_attn_layers"), raw.get("num_hidden_layers")
-    if isinstance(attends, list) and isinstance(count, int) and 0 < count <= 1024:
+    count = raw.get("num_hidden_layers")
+    if not (isinstance(count, int) and 0 < count <= 1024):
+        return found  # which is refused later
+    attends, dense = inner.get("full_attn_layers"), raw.get("first_k_dense_replace", 1)
+    if isinstance(attends, list):
         kinds = [
             "full_attention" if at + 1 in attends else "linear_attention" for at in range(count)
         ]
         found.setdefault("layer_types", kinds)
-    dense = raw.get("first_k_dense_replace", 1)
-    if isinstance(dense, int) and isinstance(count, int) and 0 < count <= 1024:
+    if isinstance(dense, int):
         found.setdefault(
             "mlp_layer_types", ["dense" if at < dense else "sparse" for at in range(count)]
         )
@@ -156,20 +154,12 @@ def _flat(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(fields: Mapping[str, Any]) -> Recurrence:
-    size = fields["linear_head_dim"]
-    return Recurrence(
-        fields["hidden_size"],
-        heads=fields["linear_num_heads"],
-        key_heads=fields["linear_num_heads"],
-        key_size=size,
-        value_size=size,
-        taps=fields["linear_conv_kernel_dim"],
-        corrects=True,
-        order=("queries", "keys", "values"),
-        norm_size=size,
-        norm_eps=fields["rms_norm_eps"],
-        shared_norm=True,
-        gates_first=False,
+    heads, size = fields["linear_num_heads"], fields["linear_head_dim"]
+    return delta_rule(
+        fields,
+        (heads, heads),
+        (size, size),
+        fields["rms_norm_eps"],
         gate_activation="logistic",
         apart=True,
         by_entry=True,

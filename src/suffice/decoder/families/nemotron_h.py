@@ -7,10 +7,16 @@ from typing import Any
 
 from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
-from suffice.decoder.families.bamba import MAMBA_CALLED, MAMBA_CHANGES, MAMBA_ONLY, mamba_state
+from suffice.decoder.families.bamba import (
+    MAMBA_CALLED,
+    MAMBA_CHANGES,
+    MAMBA_ONLY,
+    mamba_state,
+    mamba_weights,
+)
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.fields import activation, layers_of_kinds, read_fields, under_own_name
-from suffice.decoder.name_maps import Templates, stored_together
+from suffice.decoder.name_maps import Templates
 from suffice.errors import InputError, brief
 
 DEFAULTS: Mapping[str, Any] = {
@@ -60,13 +66,7 @@ _WEIGHTS: Templates = {
     "layers.attn_norm": _LAYER + "norm",
     "layers.mlp_norm": _LAYER + "norm",
     **{f"layers.{part}": f"{_MIXER}{part}_proj" for part in ("q", "k", "v", "o", "up", "down")},
-    **stored_together(_MIXER + "in_proj", "out_gate", "mixed", "decay"),
-    "layers.convolution": _MIXER + "conv1d",
-    "layers.rates": _MIXER + "A_log",
-    "layers.step_bias": _MIXER + "dt_bias",
-    "layers.skips": _MIXER + "D",
-    "layers.mix_norm": _MIXER + "norm",
-    "layers.mix_out": _MIXER + "out_proj",
+    **mamba_weights(_MIXER),
 }
 _KINDS = {
     "full_attention": LayerConfig(rope=None, mlp=False),

@@ -10,9 +10,11 @@ import numpy as np
 
 from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
+from suffice.decoder.families.bamba import MAMBA_CALLED
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.families.olmo import DEFAULTS as OLMO_DEFAULTS
 from suffice.decoder.families.olmo import OUTPUT_NORMS
+from suffice.decoder.families.qwen_next import apart_weights, delta_rule
 from suffice.decoder.fields import activation, head_size, layers_of_kinds, read_fields
 from suffice.decoder.name_maps import Templates
 from suffice.decoder.rope_fields import read_rope
@@ -40,22 +42,15 @@ SILENT = {  # of how weights begin
 _EPS = 1e-5  # of the outputs' norm
 _LAYER = "model.layers.{i}."
 _DELTA = _LAYER + "linear_attn."
-_PARTS = {"queries": "q", "keys": "k", "values": "v"}
 _WEIGHTS: Templates = {
     **WEIGHTS,
     **OUTPUT_NORMS,
-    **{f"layers.mix_{part}": f"{_DELTA}{own}_proj" for part, own in _PARTS.items()},
-    **{f"layers.{part}_convolution": f"{_DELTA}{own}_conv1d" for part, own in _PARTS.items()},
-    "layers.strength": _DELTA + "b_proj",
+    **apart_weights(_DELTA),
     "layers.decay": _DELTA + "a_proj",
     "layers.out_gate": _DELTA + "g_proj",
-    "layers.rates": _DELTA + "A_log",
-    "layers.step_bias": _DELTA + "dt_bias",
-    "layers.mix_norm": _DELTA + "o_norm",
-    "layers.mix_out": _DELTA + "o_proj",
 }
 _CALLED = (
-    (r"(.*\.)(A_log|dt_bias)", r"\1\2.weight"),
+    *MAMBA_CALLED,
     (r"(.*\.)attention_layer_norm(\..*)", r"\1input_layernorm\2"),
     (r"(.*\.)feedforward_layer_norm(\..*)", r"\1post_attention_layernorm\2"),
 )
@@ -99,19 +94,11 @@ def _state(fields: Mapping[str, Any]) -> Recurrence:
     key_heads = fields["linear_num_key_heads"] or fields["num_attention_heads"]
     keys = fields["linear_key_head_dim"] or int(0.75 * fields["hidden_size"] / key_heads)
     values = fields["linear_value_head_dim"] or 2 * keys
-    return Recurrence(
-        fields["hidden_size"],
-        heads=fields["linear_num_value_heads"] or fields["num_attention_heads"],
-        key_heads=key_heads,
-        key_size=keys,
-        value_size=values,
-        taps=fields["linear_conv_kernel_dim"],
-        corrects=True,
-        order=("queries", "keys", "values"),
-        norm_size=values,
-        norm_eps=_EPS,
-        shared_norm=True,
-        gates_first=False,
+    return delta_rule(
+        fields,
+        (fields["linear_num_value_heads"] or fields["num_attention_heads"], key_heads),
+        (keys, values),
+        _EPS,
         apart=True,
         most_strength=2.0 if fields["linear_allow_neg_eigval"] else 1.0,
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
+from suffice.decoder.families.bamba import MAMBA_CALLED
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.families.qwen import QWEN3, QWEN3_DEFAULTS
 from suffice.decoder.families.qwen_moe import QWEN2_MOE, SILENT, experts
@@ -112,7 +113,6 @@ _APART: Templates = {
     "layers.strength": _DELTA + "in_proj_b",
     "layers.decay": _DELTA + "in_proj_a",
 }
-_CALLED = ((r"(.*\.)(A_log|dt_bias)", r"\1\2.weight"),)
 _MTP = (r"mtp\..*",)  # drafts further tokens
 
 
@@ -137,22 +137,55 @@ def _read_dense(raw: dict[str, Any]) -> DecoderConfig:
     return _config(read_fields(raw, DENSE_DEFAULTS))
 
 
+def delta_rule(
+    fields: Mapping[str, Any],
+    heads: tuple[int, int],
+    head_sizes: tuple[int, int],
+    norm_eps: float,
+    **own: Any,
+) -> Recurrence:
+    """Return a recurrence by the gated delta rule.
+
+    `heads` are those of values and of keys, `head_sizes` those of a key and of a value. `own` is
+    what a family has otherwise.
+    """
+    return Recurrence(
+        fields["hidden_size"],
+        *heads,
+        *head_sizes,
+        fields["linear_conv_kernel_dim"],
+        corrects=True,
+        order=("queries", "keys", "values"),
+        norm_size=head_sizes[1],
+        norm_eps=norm_eps,
+        shared_norm=True,
+        gates_first=False,
+        **own,
+    )
+
+
+def apart_weights(layer: str) -> dict[str, str]:
+    """Return the names of a layer with queries, keys and values apart, which begin with `layer`."""
+    parts = {"queries": "q", "keys": "k", "values": "v"}
+    return {
+        **{f"layers.mix_{part}": f"{layer}{own}_proj" for part, own in parts.items()},
+        **{f"layers.{part}_convolution": f"{layer}{own}_conv1d" for part, own in parts.items()},
+        "layers.strength": layer + "b_proj",
+        "layers.rates": layer + "A_log",
+        "layers.step_bias": layer + "dt_bias",
+        "layers.mix_norm": layer + "o_norm",
+        "layers.mix_out": layer + "o_proj",
+    }
+
+
 def _config(fields: Mapping[str, Any]) -> DecoderConfig:
     every = fields["full_attention_interval"]
     keys, values = fields["linear_key_head_dim"], fields["linear_value_head_dim"]
-    state = Recurrence(
-        fields["hidden_size"],
-        heads=fields["linear_num_value_heads"],
-        key_heads=fields["linear_num_key_heads"],
-        key_size=keys,
-        value_size=values,
-        taps=fields["linear_conv_kernel_dim"],
-        corrects=True,
-        order=("queries", "keys", "values"),
-        norm_size=values,
-        norm_eps=fields["rms_norm_eps"],
-        shared_norm=True,
-        gates_first=False,
+    state = delta_rule(
+        fields,
+        (fields["linear_num_value_heads"], fields["linear_num_key_heads"]),
+        (keys, values),
+        fields["rms_norm_eps"],
     )
     return DecoderConfig(
         **sizes(fields, head_size(fields)),
@@ -174,7 +207,7 @@ def _family(
     name: str, read: Callable[[dict[str, Any]], DecoderConfig], weights: Templates
 ) -> Family:
     changes = {"rates": np.exp}
-    return Family(name, read, weights, 1.0, changes, surplus=_MTP, called=_CALLED)
+    return Family(name, read, weights, 1.0, changes, surplus=_MTP, called=MAMBA_CALLED)
 
 
 QWEN3_NEXT = _family("qwen3_next", _read_next, _NEXT_WEIGHTS)

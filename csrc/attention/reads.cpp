@@ -43,19 +43,20 @@ void count_reads(const Traversal& traversal, int row, const Reads& found) {
 }
 
 void Counts::add_reads(const std::vector<ReadSums>& reads, int kv_heads, const KVCache& cache,
-                       std::vector<RequestReads>& by_request) {
+                       std::vector<RequestReads>& by_request, int first) {
   const size_t of_layer = by_request.size() * kv_heads;
   for (size_t i = 0; i < reads.size(); i++) {
     const size_t head = i / of_layer * kv_heads + i % kv_heads;
+    const int layer = first + static_cast<int>(i / of_layer);
+    const int64_t of_key = cache.key_bytes(layer), of_value = cache.value_bytes(layer);
     const ReadSums& found = reads[i];
     key_rows[head] += found.key_rows;
     value_rows[head] += found.value_rows;
     dense_rows[head] += found.dense_rows;
     per_head_rows[head] += found.per_head_rows;
     sketch_bytes_by_head[head] += found.sketch_bytes;
-    const int64_t read =
-        found.key_rows * cache.key_bytes() + found.value_rows * cache.value_bytes();
-    const int64_t held = found.dense_rows * (cache.key_bytes() + cache.value_bytes());
+    const int64_t read = found.key_rows * of_key + found.value_rows * of_value;
+    const int64_t held = found.dense_rows * (of_key + of_value);
     kv_bytes += read;
     sketch_bytes += found.sketch_bytes;
     missing = std::max(missing, found.missing);

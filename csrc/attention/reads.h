@@ -64,9 +64,10 @@ struct Counts {
   int64_t tile_rows_read = 0;   // key rows that tiles of prompts read, and those that they see
   int64_t tile_rows_held = 0;
 
-  // Adds the reads [layers][requests][kv_heads] of caches like this one, here and by request.
+  // Adds the reads [layers][requests][kv_heads] of caches like this one, from the layer `first` on,
+  // here and by request.
   void add_reads(const std::vector<ReadSums>& reads, int kv_heads, const KVCache& cache,
-                 std::vector<RequestReads>& by_request);
+                 std::vector<RequestReads>& by_request, int first = 0);
   // Adds what tiles of the requests' prompts read.
   void add_tiles(const std::vector<ReadSums>& reads, std::vector<RequestReads>& by_request);
 };

@@ -50,11 +50,12 @@ void weigh(Part& part, Scratch& scratch) {
 }  // namespace
 
 void sum_weights(const KVCache& cache, int layer, const LastQueries& queries, float* sums) {
-  const int group = queries.heads / cache.heads(), before = queries.length - queries.count;
+  const int heads = cache.heads(layer), size = cache.size(layer);
+  const int group = queries.heads / heads, before = queries.length - queries.count;
   std::vector<const float*> rows;  // [kv_heads][count][group]
   std::vector<Part> parts;
   rows.reserve(static_cast<size_t>(queries.heads) * queries.count);
-  for (int g = 0; g < cache.heads(); g++)
+  for (int g = 0; g < heads; g++)
     for (int first = 0; first < queries.count; first += kTogether) {
       const int last = std::min(first + kTogether, queries.count);
       parts.push_back({cache.head(layer, g), rows.data() + rows.size(), {}, {}});
@@ -62,7 +63,7 @@ void sum_weights(const KVCache& cache, int layer, const LastQueries& queries, fl
       for (int token = first; token < last; token++)
         for (int head = g * group; head < (g + 1) * group; head++) {
           const size_t row = static_cast<size_t>(head) * queries.count + token;
-          rows.push_back(queries.values + row * cache.size());
+          rows.push_back(queries.values + row * size);
           parts.back().visible.push_back({.committed = before + token + 1});
         }
     }
@@ -73,8 +74,8 @@ void sum_weights(const KVCache& cache, int layer, const LastQueries& queries, fl
     Scratch scratch;
     items.take(thread, threads->size(), [&](int i) { weigh(parts[i], scratch); });
   });
-  std::fill_n(sums, static_cast<size_t>(cache.heads()) * queries.length, 0.0f);
-  const size_t of_head = parts.size() / cache.heads();
+  std::fill_n(sums, static_cast<size_t>(heads) * queries.length, 0.0f);
+  const size_t of_head = parts.size() / heads;
   for (size_t i = 0; i < parts.size(); i++) {
     float* const to = sums + i / of_head * queries.length;
     const size_t held = std::min<size_t>(parts[i].sums.size(), queries.length);

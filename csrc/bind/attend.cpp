@@ -20,7 +20,7 @@ void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int l
   if (!rule.needs_sketch()) return;
   require(cache.extras().sketch, "the cache has no sketch of its keys");
   for (int c = cache.sketched(layer); c < length / kSketchRows; c++)
-    for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
+    for (int g = 0; g < cache.heads(layer); g++) encode_sketch(cache.head(layer, g), c);
   cache.set_sketched(layer, std::max(cache.sketched(layer), length / kSketchRows));
 }
 
@@ -47,12 +47,13 @@ Call call_of(int layer, int window, const ConstFloats& q, const std::vector<floa
   return call;
 }
 
-void check_call(const KVCache& cache, const ConstFloats& q, const ConstInts& visible,
+void check_call(const KVCache& cache, int layer, const ConstFloats& q, const ConstInts& visible,
                 const Floats& out) {
-  require(q.ndim() == 3 && q.shape(2) == static_cast<size_t>(cache.size()) &&
-              q.shape(1) % cache.heads() == 0,
-          "q must be [T, H, " + std::to_string(cache.size()) + "] with H a multiple of " +
-              std::to_string(cache.heads()));
+  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
+  const int heads = cache.heads(layer), size = cache.size(layer);
+  require(q.ndim() == 3 && q.shape(2) == static_cast<size_t>(size) && q.shape(1) % heads == 0,
+          "q must be [T, H, " + std::to_string(size) + "] with H a multiple of " +
+              std::to_string(heads));
   require(visible.size() == q.shape(0), "visible needs one entry per query row");
   require(out.ndim() == 3 && out.size() == q.size(), "out must have the shape of q");
 }
@@ -66,13 +67,13 @@ void check_count(const KVCache& cache, int rows) {
 void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
              std::vector<Traversal>& all) {
   KVCache& cache = *request.cache;
-  const int group = call.heads / cache.heads(), layer = call.layer;
+  const int layer = call.layer, heads = cache.heads(layer), group = call.heads / heads;
   for (const AttentionRule* rule : call.rules) {
     check_storage(*rule, cache);
     complete_sketch(*rule, cache, layer, request.length);
   }
   if (cache.extras().boxes) {
-    encode_boxes(cache, layer * cache.heads(), (layer + 1) * cache.heads(), request.length);
+    encode_boxes(cache, cache.index(layer, 0), cache.index(layer, 0) + heads, request.length);
     cache.set_boxed(layer, std::max(cache.boxed(layer), request.length / kPanel));
   }
   const Bounds bounds = bounds_of(cache, layer, call.window);
@@ -80,7 +81,7 @@ void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
   std::iota(positions.begin(), positions.end(), request.length);
   const std::vector<uint32_t> masks(call.visible + request.first_row,
                                     call.visible + request.first_row + request.count);
-  for (int g = 0; g < cache.heads(); g++) {
+  for (int g = 0; g < heads; g++) {
     Traversal t;
     t.head = cache.head(layer, g);
     if (!cache.eligible(layer).sinks) t.head.masses = nullptr;
@@ -89,7 +90,7 @@ void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
     t.reads = reads + g;
     t.rule = call.rules.empty() ? nullptr : call.rules[g];
     t.group = group;
-    t.place = layer * cache.heads() + g;
+    t.place = cache.index(layer, g);
     if (call.audit) {
       const size_t own = static_cast<size_t>(request.first_row) * call.heads + g * group;
       t.audit = audit_at(call.audit + own, static_cast<size_t>(call.rows) * call.heads, call.heads);
@@ -99,7 +100,7 @@ void lay_out(const Call& call, const StepRequest& request, ReadSums* reads,
     set_visibility(t, bounds, request.length, request.count, positions.data(), masks.data());
     for (int row = request.first_row; row < request.first_row + request.count; row++)
       for (int h = g * group; h < (g + 1) * group; h++) {
-        const size_t start = (static_cast<size_t>(row) * call.heads + h) * cache.size();
+        const size_t start = (static_cast<size_t>(row) * call.heads + h) * cache.size(layer);
         t.queries.push_back(call.queries + start);
         t.outputs.push_back(call.out + start);
       }
@@ -127,8 +128,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
                              std::optional<ConstInts> blocks, Floats out,
                              std::optional<AttentionRule> rule, std::optional<Floats> audit,
                              float unread) {
-  check_call(cache, q, visible, out);
-  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
+  check_call(cache, layer, q, visible, out);
   const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
   check_count(cache, rows);
   check_rows(cache, layer, length - cache.removed(layer), rows);
@@ -137,12 +137,12 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
     for (size_t i = 0; i < blocks->size(); i++)
       require(blocks->data()[i] >= 0 && blocks->data()[i] < last_block,
               "a block index is out of range");
-  if (rule) check_rule(*rule, heads / cache.heads());
+  if (rule) check_rule(*rule, heads / cache.heads(layer));
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   const std::vector<float> queries = scaled(q, scale);
   Call call = call_of(layer, window, q, queries, out, visible, audit);
-  if (rule) call.rules.assign(cache.heads(), &*rule);
-  std::vector<ReadSums> reads(cache.heads());
+  if (rule) call.rules.assign(cache.heads(layer), &*rule);
+  std::vector<ReadSums> reads(cache.heads(layer));
   std::vector<Traversal> traversals;
   lay_out(call, {&cache, length, 0, rows}, reads.data(), traversals);
   require(unread >= 0 && unread < 1 && (unread == 0 || !(rule || blocks || audit)),
@@ -169,9 +169,9 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   require(q.ndim() == 3, "q must have three dimensions");
   const std::vector<StepRequest> requests = requests_of(caches, layer, lengths, counts, q.shape(0));
   KVCache& first = *caches[0];
-  check_call(first, q, visible, out);
+  check_call(first, layer, q, visible, out);
   for (const StepRequest& request : requests) check_count(*request.cache, request.count);
-  const int heads = static_cast<int>(q.shape(1)), kv_heads = first.heads();
+  const int heads = static_cast<int>(q.shape(1)), kv_heads = first.heads(layer);
   require(rules.empty() || rules.size() == static_cast<size_t>(kv_heads),
           "one rule for each key/value head");
   for (const AttentionRule* rule : rules) check_rule(*rule, heads / kv_heads);
@@ -185,7 +185,7 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
     lay_out(call, requests[i], found.data() + i * kv_heads, traversals);
   run(traversals);
   std::vector<RequestReads> by_request(requests.size());
-  result.add_reads(found, kv_heads, first, by_request);
+  result.add_reads(found, kv_heads, first, by_request, layer);
   return result;
 }
 

@@ -8,38 +8,66 @@
 namespace suffice::bind {
 namespace {
 
-void add_layer(PyModel& self, bool parallel) {
+void add_layer(PyModel& self, bool parallel, float scale) {
   require(self.spec.layers.empty() || !self.spec.layers.back().blocks.empty(),
           "the layer before this one has no block");
-  self.spec.layers.push_back({.blocks = {}, .cached = -1, .parallel = parallel});
+  self.spec.layers.push_back({.blocks = {}, .cached = -1, .parallel = parallel, .scale = scale});
 }
 
-void add_attention(PyModel& self, const Parts& parts, int window, int rope, bool whole_norms,
-                   bool late_norms, bool grows) {
+// Gives a block its place in caches; `shares`: the earlier layer with attention whose keys and
+// values it reads, -1: it has its own.
+void set_rows(PyModel& self, Sight& block, int kv_heads, HeadSize size, int shares) {
   ModelSpec& spec = self.spec;
-  const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
+  require(kv_heads > 0 && kv_heads <= spec.kv_heads && spec.heads % kv_heads == 0,
+          "heads are a multiple of a layer's kv_heads");
+  require(size.key > 0 && size.key % kPanel == 0 && size.key <= spec.head_size,
+          "a layer's head size is a multiple of 16, up to the model's");
+  const LayerRows own{kv_heads, size, shares};
+  require(shares == -1 || (shares >= 0 && shares < spec.cached_layers() &&
+                           spec.rows[shares] == LayerRows{kv_heads, size, -1}),
+          "a layer reads the keys and values of an earlier one of its heads and size");
+  block.kv_heads = kv_heads;
+  block.size = size.key;
+  spec.rows.push_back(own);
+}
+
+// The matrices and norms of keys and values; neither, if the layer reads those of another.
+void set_keys(PyModel& self, AttentionBlock& block, const Parts& parts, bool shares) {
+  const int keys = block.kv_heads * block.size, width = self.spec.width;
+  self.set(block.k, parts, "k", keys, width, !shares);
+  self.set(block.v, parts, "v", keys, width, false);
+  require(!shares || !(block.k.data || block.v.data), "the layer reads another's keys and values");
+  self.set(block.k_norm, parts, "k_norm", block.whole_norms ? keys : block.size);
+  self.set(block.v_norm, parts, "v_norm", block.size);
+  block.k_own = block.k.data && !same_inputs(block.q, block.k);
+  block.v_own = block.v.data && !same_inputs(block.q, block.v);
+}
+
+void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_size, int shares,
+                   int window, int rope, bool whole_norms, bool late_norms, bool grows) {
+  ModelSpec& spec = self.spec;
   AttentionBlock block;
+  set_rows(self, block, kv_heads, {head_size, 0}, shares);
+  block.whole_norms = whole_norms;
+  const int queries = spec.heads * head_size;
   self.set(block.q, parts, "q", queries, spec.width);
-  self.set(block.k, parts, "k", keys, spec.width);
-  self.set(block.v, parts, "v", keys, spec.width);
+  set_keys(self, block, parts, shares >= 0);
   self.set(block.o, parts, "o", spec.width, queries);
   self.set(block.gate, parts, "attn_gate", queries, spec.width, false);
   if (block.gate.data) spec.gate_width = std::max(spec.gate_width, queries);
-  self.set(block.q_norm, parts, "q_norm", whole_norms ? queries : spec.head_size);
-  self.set(block.k_norm, parts, "k_norm", whole_norms ? keys : spec.head_size);
-  require(!whole_norms || (block.q_norm.weight && block.k_norm.weight),
-          "norms of all heads need weights");
+  self.set(block.q_norm, parts, "q_norm", whole_norms ? queries : head_size);
+  require(!whole_norms || (block.q_norm.weight && block.k_norm.weight && block.v.data),
+          "norms of all heads need weights, and values a matrix");
   if (parts.contains("spare")) block.spare = self.vector(parts["spare"], spec.heads);
   require(window >= 0, "a negative window");
-  require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
+  require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()) &&
+              (rope < 0 || 2 * spec.ropes[rope].pairs <= head_size),
+          "no such rope table for this size of heads");
   require(!whole_norms || !late_norms, "norms of all heads come before the rotation");
-  block.whole_norms = whole_norms;
   block.late_norms = late_norms;
   block.grows = grows;
   block.window = window;
   block.rope = rope;
-  block.k_own = !same_inputs(block.q, block.k);
-  block.v_own = !same_inputs(block.q, block.v);
   add_block(self, parts, block);
 }
 
@@ -55,6 +83,7 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
                          2 * spec.ropes[rope].pairs == rotated),
           "the rotation is that of the rotated part");
   LatentBlock block;
+  set_rows(self, block, 1, {spec.head_size, rank}, -1);
   block.plain = plain;
   block.rank = rank;
   block.value = value;
@@ -112,6 +141,31 @@ void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
   spec.inner_width = std::max(spec.inner_width, width);
 }
 
+// `place`: of the layer's embedding among those of a token.
+void add_layer_embedding(PyModel& self, const Parts& parts, int place, int activation) {
+  ModelSpec& spec = self.spec;
+  const int size = spec.layer_embeddings.size;
+  require(size > 0 && place >= 0, "the model has embeddings of layers");
+  check_activation(activation);
+  LayerEmbeddingBlock block;
+  self.set(block.gate, parts, "layer_gate", size, spec.width);
+  self.set(block.out, parts, "layer_out", spec.width, size);
+  block.activation = activation;
+  block.place = place;
+  spec.inner_width = std::max(spec.inner_width, size);
+  add_block(self, parts, block);
+}
+
+void set_layer_embeddings(PyModel& self, int size, float table_scale, float project_scale,
+                          float scale) {
+  require(size > 0 && size % kPanel == 0, "a layer's embedding is a multiple of 16 entries");
+  LayerEmbeddings& own = self.spec.layer_embeddings;
+  own.size = size;
+  own.table_scale = table_scale;
+  own.project_scale = project_scale;
+  own.scale = scale;
+}
+
 void set_routing(ExpertMlp& block, const std::vector<int>& steps, int chosen, float scale,
                  float margin, bool before, int groups, int kept_groups) {
   require(chosen >= 1 && chosen <= block.experts, "from 1 to all experts can be chosen");
@@ -166,9 +220,12 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
 }  // namespace
 
 void bind_blocks(nb::class_<PyModel>& model) {
-  model.def("add_layer", &add_layer, "parallel"_a)
-      .def("add_attention", &add_attention, "parts"_a, "window"_a, "rope"_a, "whole_norms"_a,
-           "late_norms"_a = false, "grows"_a = true)
+  model.def("add_layer", &add_layer, "parallel"_a, "scale"_a = 1.0f)
+      .def("add_attention", &add_attention, "parts"_a, "kv_heads"_a, "head_size"_a, "shares"_a,
+           "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true)
+      .def("set_layer_embeddings", &set_layer_embeddings, "size"_a, "table_scale"_a,
+           "project_scale"_a, "scale"_a)
+      .def("add_layer_embedding", &add_layer_embedding, "parts"_a, "place"_a, "activation"_a)
       .def("add_latent", &add_latent, "parts"_a, "plain"_a, "rank"_a, "value"_a, "rope"_a,
            "adjacent"_a, "norm_eps"_a)
       .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)

@@ -29,8 +29,7 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
   size_t first = 0;
   for (size_t i = 0; i < caches.size(); i++) {
     const KVCache &cache = *caches[i], &alike = *caches[0];
-    require(cache.heads() == alike.heads() && cache.sizes() == alike.sizes() &&
-                cache.layers() == alike.layers() && cache.key_type() == alike.key_type() &&
+    require(cache.shapes() == alike.shapes() && cache.key_type() == alike.key_type() &&
                 cache.value_type() == alike.value_type(),
             "caches of one call must be of one model");
     require(layer >= 0 && layer < cache.layers(), "there is no such layer");
@@ -46,11 +45,19 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
 
 namespace {
 
-void check_shape(const KVCache& cache, size_t heads, size_t rows, size_t size, size_t count) {
-  require(heads == static_cast<size_t>(cache.heads()) && rows == count &&
-              size == static_cast<size_t>(cache.size()),
-          "keys and values must be [" + std::to_string(cache.heads()) + ", " +
-              std::to_string(count) + ", " + std::to_string(cache.size()) + "]");
+void check_shape(const KVCache& cache, int layer, size_t heads, size_t rows, size_t size,
+                 size_t count) {
+  const int own = cache.heads(layer), entries = cache.size(layer);
+  require(heads == static_cast<size_t>(own) && rows == count &&
+              size == static_cast<size_t>(entries),
+          "keys and values must be [" + std::to_string(own) + ", " + std::to_string(count) + ", " +
+              std::to_string(entries) + "]");
+}
+
+// Of a layer whose rows are to be written.
+void check_owner(const KVCache& cache, int layer) {
+  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
+  require(cache.owns(layer), "layer " + std::to_string(layer) + " has no rows of its own");
 }
 
 // Writes rows first.. of a layer; strides of k and v are in elements. Joint rows have no v.
@@ -58,7 +65,7 @@ void store(KVCache& cache, int layer, int first, int count, const float* k, cons
            size_t head_stride, size_t row_stride) {
   if (count == 0) return;  // a cache of no rows has no memory to point into
   cache.forget_drafts(layer);
-  for (int h = 0; h < cache.heads(); h++) {
+  for (int h = 0; h < cache.heads(layer); h++) {
     const KVHead head = cache.head(layer, h);
     for (int i = 0; i < count; i++) {
       const size_t start = h * head_stride + i * row_stride;
@@ -69,16 +76,17 @@ void store(KVCache& cache, int layer, int first, int count, const float* k, cons
 
 // Writes k, v [G, T, D] of the tokens first.. to a layer; joint rows have no v.
 void py_store(KVCache& cache, int layer, int token, ConstFloats k, std::optional<ConstFloats> v) {
-  require(cache.sizes().joint ? !v : v.has_value(), "all but joint rows have values of their own");
+  check_owner(cache, layer);
+  require(cache.sizes(layer).joint ? !v : v.has_value(),
+          "all but joint rows have values of their own");
   require(k.ndim() == 3 && (!v || v->ndim() == 3), "keys and values must have three dimensions");
-  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
   const int count = static_cast<int>(k.shape(1));
   const int first = token - cache.removed(layer);
   check_rows(cache, layer, first, count);
-  check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
-  if (v) check_shape(cache, v->shape(0), v->shape(1), v->shape(2), count);
+  check_shape(cache, layer, k.shape(0), k.shape(1), k.shape(2), count);
+  if (v) check_shape(cache, layer, v->shape(0), v->shape(1), v->shape(2), count);
   nb::gil_scoped_release release;
-  const size_t size = cache.size();
+  const size_t size = cache.size(layer);
   store(cache, layer, first, count, k.data(), v ? v->data() : nullptr, count * size, size);
 }
 
@@ -88,8 +96,9 @@ void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, C
                    ConstFloats k, ConstFloats v) {
   require(k.ndim() == 3 && v.ndim() == 3, "keys and values must have three dimensions");
   const std::vector<StepRequest> requests = requests_of(caches, layer, lengths, counts, k.shape(0));
-  require(!caches[0]->sizes().joint, "joint rows have no values of their own");
-  const size_t heads = caches[0]->heads(), size = caches[0]->size(), rows = k.shape(0);
+  check_owner(*caches[0], layer);
+  require(!caches[0]->sizes(layer).joint, "joint rows have no values of their own");
+  const size_t heads = caches[0]->heads(layer), size = caches[0]->size(layer), rows = k.shape(0);
   for (const ConstFloats* array : {&k, &v})
     require(array->shape(0) == rows && array->shape(1) == heads && array->shape(2) == size,
             "keys and values must be [" + std::to_string(rows) + ", " + std::to_string(heads) +
@@ -114,12 +123,12 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   for (const auto* array : {&keys, &values})
     if (*array) {
       require((*array)->ndim() == 3, "keys and values must have three dimensions");
-      check_shape(cache, (*array)->shape(0), (*array)->shape(1), (*array)->shape(2), count);
+      check_shape(cache, layer, (*array)->shape(0), (*array)->shape(1), (*array)->shape(2), count);
     }
   if (count == 0) return;
   nb::gil_scoped_release release;
-  for (int h = 0; h < cache.heads(); h++) {
-    const size_t start = static_cast<size_t>(h) * count * cache.size();
+  for (int h = 0; h < cache.heads(layer); h++) {
+    const size_t start = static_cast<size_t>(h) * count * cache.size(layer);
     const KVHead head = cache.head(layer, h);
     kernels().rows.load_rows(base ? base_of(head) : head, first, count,
                              keys ? keys->data() + start : nullptr,
@@ -137,21 +146,33 @@ void check_joint(int size, int joint, const std::string& key_type, const std::st
   require(!coded, "joint rows have neither sketches nor bases nor a rounding of their own");
 }
 
-void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
+// `heads`, `sizes` and `shares` [layers]: see LayerRows.
+void make_cache(KVCache* self, const std::vector<int>& heads, const std::vector<int>& sizes,
+                const std::vector<int>& shares, const std::string& key_type,
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
                 bool boxes, bool masses, bool bases, std::shared_ptr<KeyRoundings> rounding,
                 const std::vector<StateShape>& states, int joint) {
-  require(layers > 0 && heads > 0, "a cache needs layers and heads");
-  if (joint) check_joint(size, joint, key_type, value_type, sketch || bases || rounding);
+  require(!heads.empty() && sizes.size() == heads.size() && shares.size() == heads.size(),
+          "a cache needs layers, each with heads, a size and the layer that it shares");
   const int most = joint ? kMaxSize : kMaxApart;
-  require(size > 0 && size % kPanel == 0 && size <= most,
-          "the head size must be a multiple of 16 up to " + std::to_string(most) + ", not " +
-              std::to_string(size));
-  require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
-                        rounding->size() == size && (bases || is_four_bits(type_of(key_type)))),
+  std::vector<LayerRows> layers;
+  for (size_t i = 0; i < heads.size(); i++) {
+    const int size = sizes[i];
+    require(heads[i] > 0, "a layer needs heads");
+    if (joint) check_joint(size, joint, key_type, value_type, sketch || bases || rounding);
+    require(size > 0 && size % kPanel == 0 && size <= most,
+            "the head size must be a multiple of 16 up to " + std::to_string(most) + ", not " +
+                std::to_string(size));
+    layers.push_back({heads[i], {size, joint}, shares[i]});
+    if (shares[i] < 0) continue;
+    require(shares[i] < static_cast<int>(i) && layers[shares[i]] == LayerRows{heads[i], {size, joint}},
+            "a layer shares rows with an earlier one of its heads and size that has its own");
+  }
+  require(layers[0].shares < 0, "the first layer has rows of its own");
+  require(!rounding || (rounding->fits(layers) && (bases || is_four_bits(type_of(key_type)))),
           "the key rounding must have the cache's layers, heads and size, and bases, or storage "
           "kmeans4 or planes");
-  new (self) KVCache(layers, heads, {size, joint}, type_of(key_type), type_of(value_type), arena,
+  new (self) KVCache(std::move(layers), type_of(key_type), type_of(value_type), arena,
                      Extras{sketch, boxes, masses, bases}, rounding, states);
 }
 
@@ -197,16 +218,17 @@ void bind_cache(nb::module_& m) {
   bind_attention(m, cache);
   bind_states(m, cache);
   cache
-      .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
+      .def("__init__", &make_cache, "heads"_a, "sizes"_a, "shares"_a, "key_type"_a, "value_type"_a,
            "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false, "bases"_a = false,
            "rounding"_a.none() = nb::none(), "states"_a = std::vector<StateShape>(), "joint"_a = 0)
       .def_prop_ro("layers", &KVCache::layers)
-      .def_prop_ro("heads", &KVCache::heads)
-      .def_prop_ro("size", &KVCache::size)
-      .def_prop_ro("joint", [](const KVCache& self) { return self.sizes().joint; })
+      .def("heads", [](const KVCache& self, int layer) { return self.shapes().at(layer).heads; })
+      .def("size", [](const KVCache& self, int layer) { return self.shapes().at(layer).size.key; })
+      .def_prop_ro("joint", [](const KVCache& self) { return self.sizes(0).joint; })
       .def_prop_ro("capacity", &KVCache::capacity)
       .def_prop_ro("bytes", &KVCache::bytes)
-      .def_prop_ro("row_bytes", &KVCache::row_bytes)
+      .def("held_bytes", &KVCache::held_bytes, "length"_a)
+      .def_prop_ro("row_bytes", [](const KVCache& self) { return self.row_bytes(); })
       .def_prop_ro("key_type", [](const KVCache& self) { return name_of(self.key_type()); })
       .def_prop_ro("value_type", [](const KVCache& self) { return name_of(self.value_type()); })
       .def(

@@ -31,10 +31,16 @@ void finish(PyModel& self, const Parts& parts) {
           "the embedding's columns are those of the model, neither reordered nor rotated");
   self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
   self.set(spec.final_norm, parts, "final_norm", spec.width);
+  LayerEmbeddings& own = spec.layer_embeddings;
+  const int width = own.size * static_cast<int>(spec.layers.size());
+  self.set(own.table, parts, "layer_embed", spec.vocabulary, width, own.size > 0);
+  self.set(own.project, parts, "layer_embed_project", width, spec.width, own.size > 0);
+  self.set(own.norm, parts, "layer_embed_norm", own.size);
+  require(!own.size || own.norm.weight, "the model lacks its layer_embed_norm weight");
   if (parts.contains("positions"))
     spec.positions =
         self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
-  require(spec.cached_layers > 0 && !spec.layers.back().blocks.empty(),
+  require(spec.cached_layers() > 0 && !spec.layers.back().blocks.empty(),
           "a model needs at least one layer with attention, and a layer a block");
   self.model = std::make_unique<Model>(spec);
 }
@@ -58,8 +64,7 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
           "there is no technique " + std::to_string(technique));
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
   const LayerStates* const states = cache.layer_states();
-  require(cache.layers() == spec.cached_layers && cache.heads() == spec.kv_heads &&
-              cache.sizes() == HeadSize{spec.head_size, spec.joint} &&
+  require(cache.shapes() == spec.rows &&
               (states ? states->shapes() == spec.states : spec.states.empty()),
           "the cache was made for another model");
   check_tokens(cache, length, count);
@@ -234,7 +239,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.states =
       data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
   require(step.states || step.state_rows.empty(), "state_rows need states");
-  const size_t layers = spec.cached_layers;
+  const size_t layers = spec.rows.size();
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
   step.audit =
@@ -243,7 +248,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
                                  [](const StepRequest& request) { return request.outside; });
   require(!asked || outside, "a request's attention is outside, and there is none");
   if (asked) step.outside = outside_of(*outside, spec, rows);
-  Counts found = counts_into(reads, spec.cached_layers, spec.kv_heads);
+  Counts found = counts_into(reads, spec.rows.size(), spec.kv_heads);
   std::vector<RequestReads> by_request;
   {
     nb::gil_scoped_release release;
@@ -257,9 +262,14 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
 void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {
   require(self.model != nullptr, "the model is not complete");
   require(recent >= 0 && sinks >= 0, "recent and sinks cannot be negative");
-  for (const int layer : skipped)
+  for (const int layer : skipped) {
     require(layer >= 0 && layer < static_cast<int>(self.spec.layers.size()),
             "there is no layer " + std::to_string(layer));
+    const int cached = self.spec.layers[layer].cached;
+    require(cached < 0 || std::none_of(self.spec.rows.begin(), self.spec.rows.end(),
+                                       [=](const LayerRows& rows) { return rows.shares == cached; }),
+            "layer " + std::to_string(layer) + " stores what others read, and cannot be left out");
+  }
   self.model->leave_out(recent, sinks, skipped);
 }
 
@@ -291,9 +301,13 @@ std::map<std::string, double> take_part_seconds(PyModel& self) {
 void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   require(self.model != nullptr, "the model is not complete");
   for (const std::vector<AttentionRule>& own : rules) {
-    require(own.size() == static_cast<size_t>(self.spec.cached_layers) * self.spec.kv_heads,
+    const ModelSpec& spec = self.spec;
+    require(own.size() == spec.rows.size() * spec.kv_heads,
             "one rule for each layer with attention and key/value head");
-    for (const AttentionRule& rule : own) check_rule(rule, self.spec.heads / self.spec.kv_heads);
+    for (size_t i = 0; i < own.size(); i++) {
+      const int heads = spec.rows[i / spec.kv_heads].heads;
+      if (static_cast<int>(i) % spec.kv_heads < heads) check_rule(own[i], spec.heads / heads);
+    }
   }
   require(!rules.empty(), "at least one technique");
   self.model->set_rules(std::move(rules));

@@ -20,10 +20,11 @@ void py_evict(KVCache& cache, int layer, Ints kept, int length) {
   check_layer(cache, layer);
   const int held = length - cache.removed(layer), count = static_cast<int>(kept.shape(1));
   check_rows(cache, layer, 0, held);
+  require(cache.owns(layer), "the layer has no rows of its own");
   require(!cache.extras().sketch && !cache.extras().boxes,
           "a sketch or boxes of the keys cannot follow an eviction");
-  require(kept.shape(0) == static_cast<size_t>(cache.heads()) && count >= 1 && count <= held,
-          "kept must be [" + std::to_string(cache.heads()) + ", 1.." + std::to_string(held) + "]");
+  require(kept.shape(0) == static_cast<size_t>(cache.heads(layer)) && count >= 1 && count <= held,
+          "kept must be [" + std::to_string(cache.heads(layer)) + ", 1.." + std::to_string(held) + "]");
   for (size_t i = 0; i < kept.size(); i++) {
     const int row = kept.data()[i];
     require(row >= 0 && row < held && (i % count == 0 || row > kept.data()[i - 1]),
@@ -36,15 +37,15 @@ void py_evict(KVCache& cache, int layer, Ints kept, int length) {
 // order [heads, n]: the first n blocks of a layer, most important first.
 void py_set_order(KVCache& cache, int layer, Ints order) {
   check_layer(cache, layer);
-  require(order.shape(0) == static_cast<size_t>(cache.heads()), "one order for each head");
+  require(order.shape(0) == static_cast<size_t>(cache.heads(layer)), "one order for each head");
   const int count = static_cast<int>(order.shape(1));
-  for (int h = 0; h < cache.heads(); h++) {
+  for (int h = 0; h < cache.heads(layer); h++) {
     std::vector<int32_t> blocks(order.data() + h * count, order.data() + (h + 1) * count);
     std::vector<int32_t> sorted = blocks;
     std::sort(sorted.begin(), sorted.end());
     for (int i = 0; i < count; i++)
       require(sorted[i] == i, "an order must contain each block from 0 on once");
-    cache.state(layer, h).order = std::move(blocks);
+    for (const int reader : cache.readers(layer)) cache.state(reader, h).order = blocks;
   }
 }
 
@@ -61,8 +62,8 @@ void py_masses(KVCache& cache, int layer, Masses masses, bool set) {
   require(cache.extras().masses, "the cache does not sum row masses");
   const int count = static_cast<int>(masses.shape(1));
   check_rows(cache, layer, 0, count);
-  require(masses.shape(0) == static_cast<size_t>(cache.heads()), "one row for each head");
-  for (int h = 0; h < cache.heads(); h++) {
+  require(masses.shape(0) == static_cast<size_t>(cache.heads(layer)), "one row for each head");
+  for (int h = 0; h < cache.heads(layer); h++) {
     float* held = cache.head(layer, h).masses;
     float* given = masses.data() + static_cast<size_t>(h) * count;
     std::copy_n(set ? given : held, count, set ? held : given);
@@ -75,12 +76,12 @@ void py_sum_weights(const KVCache& cache, int layer, int length, ConstFloats q, 
   check_layer(cache, layer);
   check_rows(cache, layer, 0, length);
   require(cache.removed(layer) == 0, "rows are missing");
-  require(q.ndim() == 3 && q.shape(0) % cache.heads() == 0 && q.shape(1) >= 1 &&
+  require(q.ndim() == 3 && q.shape(0) % cache.heads(layer) == 0 && q.shape(1) >= 1 &&
               q.shape(1) <= static_cast<size_t>(length) &&
-              q.shape(2) == static_cast<size_t>(cache.size()),
-          "q must be [H, 1.." + std::to_string(length) + ", " + std::to_string(cache.size()) +
-              "] with H a multiple of " + std::to_string(cache.heads()));
-  require(sums.shape(0) == static_cast<size_t>(cache.heads()) &&
+              q.shape(2) == static_cast<size_t>(cache.size(layer)),
+          "q must be [H, 1.." + std::to_string(length) + ", " + std::to_string(cache.size(layer)) +
+              "] with H a multiple of " + std::to_string(cache.heads(layer)));
+  require(sums.shape(0) == static_cast<size_t>(cache.heads(layer)) &&
               sums.shape(1) == static_cast<size_t>(length),
           "sums must be [kv_heads, length]");
   const std::vector<float> queries = scaled(q, scale);

@@ -15,8 +15,9 @@ float* box_at(const KVHead& head, int block) {
 
 void encode_boxes(KVCache& cache, int first_head, int last_head, int length) {
   for (int i = first_head; i < last_head; i++) {
-    const int layer = i / cache.heads();
-    const KVHead head = cache.head(layer, i % cache.heads());
+    const auto [layer, h] = cache.place(i);
+    if (!cache.owns(layer)) continue;
+    const KVHead head = cache.head(layer, h);
     for (int block = cache.boxed(layer); block < length / kPanel; block++)
       kernels().search.encode_box(head, block, box_at(head, block));
   }

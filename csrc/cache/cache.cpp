@@ -65,33 +65,50 @@ KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* scales,
                     passed_.data() + start * size, weights_.data() + start});
 }
 
-KVCache::KVCache(int layers, int heads, HeadSize size, Type key_type, Type value_type,
+bool KeyRoundings::fits(const std::vector<LayerRows>& layers) const {
+  return layers == std::vector<LayerRows>(layers_, {.heads = heads_, .size = {.key = size_}});
+}
+
+KVCache::KVCache(std::vector<LayerRows> layers, Type key_type, Type value_type,
                  std::shared_ptr<Arena> arena, Extras extras,
                  std::shared_ptr<const KeyRoundings> rounding,
                  const std::vector<StateShape>& states)
-    : layers_(layers),
-      heads_(heads),
-      size_(size),
+    : shapes_(std::move(layers)),
       key_type_(key_type),
       value_type_(value_type),
       arena_(std::move(arena)),
       extras_(extras),
       rounding_(std::move(rounding)),
-      sketched_(layers),
-      boxed_(layers),
-      memory_(layers),
-      rows_(layers),
-      removed_(layers),
-      eligible_(layers),
-      states_(static_cast<size_t>(layers) * heads),
-      sums_(states_.size()),
-      layer_states_(states.empty() ? nullptr : std::make_unique<LayerStates>(states, arena_)) {}
+      sketched_(shapes_.size()),
+      boxed_(shapes_.size()),
+      memory_(shapes_.size()),
+      rows_(shapes_.size()),
+      removed_(shapes_.size()),
+      eligible_(shapes_.size()),
+      layer_states_(states.empty() ? nullptr : std::make_unique<LayerStates>(states, arena_)) {
+  size_t count = 0;
+  readers_.resize(shapes_.size());
+  for (int layer = 0; layer < this->layers(); layer++) {
+    if (owns(layer)) owners_.push_back(layer);
+    readers_[owner(layer)].push_back(layer);
+    first_.push_back(static_cast<int>(count));
+    count += heads(layer);
+  }
+  states_.resize(count);
+  sums_.resize(count);
+}
 
 KVCache::~KVCache() { release(); }
 
+std::pair<int, int> KVCache::place(int index) const {
+  const auto after = std::upper_bound(first_.begin(), first_.end(), index);
+  const int layer = static_cast<int>(after - first_.begin()) - 1;
+  return {layer, index - first_[layer]};
+}
+
 void KVCache::release() {
-  for (int layer = 0; layer < layers_; layer++) {
-    arena_->unmap(memory_[layer], layout(rows_[layer]).total);
+  for (const int layer : owners_) {
+    arena_->unmap(memory_[layer], layout(layer).total);
     memory_[layer] = nullptr;
     rows_[layer] = removed_[layer] = sketched_[layer] = boxed_[layer] = 0;
   }
@@ -99,18 +116,17 @@ void KVCache::release() {
 }
 
 int KVCache::capacity() const {
-  int least = rows_[0] + removed_[0];
-  for (int layer = 1; layer < layers_; layer++)
-    least = std::min(least, rows_[layer] + removed_[layer]);
+  int least = rows_[owners_[0]] + removed_[owners_[0]];
+  for (const int layer : owners_) least = std::min(least, rows_[layer] + removed_[layer]);
   return least;
 }
 
-KVCache::Sizes KVCache::bytes_of(int rows) const {
+KVCache::Sizes KVCache::bytes_of(int layer, int rows) const {
   const size_t blocks = round_up(rows, kPanel) / kPanel, scales = rows * sizeof(float);
   Sizes found{};
-  const int size = size_.key;
+  const auto [size, joint] = sizes(layer);
   found[kKeys] = blocks * kPanel * elements_bytes(key_type_, size);
-  if (!size_.joint) found[kValues] = rows * elements_bytes(value_type_, size);
+  if (!joint) found[kValues] = rows * elements_bytes(value_type_, size);
   if (has_scales(key_type_)) found[kKeyScales] = scales;
   if (has_scales(value_type_)) found[kValueScales] = scales;
   if (planes_of(key_type_) > 1) found[kKeyRest] = found[kKeys];
@@ -132,24 +148,25 @@ KVCache::Sizes KVCache::bytes_of(int rows) const {
   return found;
 }
 
-KVCache::Layout KVCache::layout(int rows) const {
-  const Sizes strides = bytes_of(round_up(rows, kPanel));
+KVCache::Layout KVCache::layout(int layer, int rows) const {
+  const Sizes strides = bytes_of(layer, round_up(rows, kPanel));
   Layout found;
   size_t end = 0;
   for (int i = 0; i < kArrays; i++) {
     found.arrays[i] = {aligned(end, kLineBytes), strides[i]};
-    end = found.arrays[i].at + heads_ * strides[i];
+    end = found.arrays[i].at + heads(layer) * strides[i];
   }
   found.total = aligned(end, Arena::page_bytes());
   return found;
 }
 
-KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const {
+KVHead KVCache::head_in(int layer, std::byte* memory, const Layout& layout, int head) const {
+  const HeadSize size = sizes(layer);
   const auto array = [&](int kind) { return layout.arrays[kind].of(memory, head); };
   const auto floats = [&](int kind) { return reinterpret_cast<float*>(array(kind)); };
   KVHead result;
   result.keys = array(kKeys);
-  result.values = size_.joint ? result.keys : array(kValues);
+  result.values = size.joint ? result.keys : array(kValues);
   result.key_scales = floats(kKeyScales);
   result.value_scales = floats(kValueScales);
   result.key_rest = array(kKeyRest);
@@ -163,17 +180,18 @@ KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const
   result.sketch = array(kSketch);
   result.boxes = floats(kBoxes);
   result.masses = floats(kMasses);
-  result.size = size_.key;
-  result.value_size = size_.value();
-  result.joint = size_.joint > 0;
+  result.size = size.key;
+  result.value_size = size.value();
+  result.joint = size.joint > 0;
   result.key_type = key_type_;
   result.value_type = value_type_;
   return result;
 }
 
 KVHead KVCache::head(int layer, int head) const {
-  KVHead result = head_in(memory_[layer], layout(rows_[layer]), head);
-  if (rounding_) result.rounding = rounding_->of(layer, head);
+  const int own = owner(layer);
+  KVHead result = head_in(own, memory_[own], layout(own), head);
+  if (rounding_) result.rounding = rounding_->of(own, head);
   return result;
 }
 
@@ -183,42 +201,56 @@ size_t KVCache::bytes() const {
 
 size_t KVCache::rows_bytes() const {
   size_t bytes = 0;
-  for (int layer = 0; layer < layers_; layer++)
-    if (memory_[layer]) bytes += layout(rows_[layer]).total;
+  for (const int layer : owners_)
+    if (memory_[layer]) bytes += layout(layer).total;
   return bytes;
 }
 
 // The key of a joint row holds the value; the second scale is the value's.
-int64_t KVCache::key_bytes() const { return stored_bytes(key_type_, size_.key); }
+int64_t KVCache::key_bytes(int layer) const { return stored_bytes(key_type_, size(layer)); }
 
-int64_t KVCache::value_bytes() const {
-  return stored_bytes(value_type_, size_.joint ? 0 : size_.key);
+int64_t KVCache::value_bytes(int layer) const {
+  return stored_bytes(value_type_, sizes(layer).joint ? 0 : size(layer));
 }
 
-size_t KVCache::row_bytes() const {
-  const size_t sketch = extras_.sketch ? sketch_bytes(size_.key) / kSketchRows : 0;
-  const size_t box = extras_.boxes ? box_bytes(size_.key) / kPanel : 0;
+size_t KVCache::row_bytes(int layer) const {
+  const int own = size(layer);
+  const size_t sketch = extras_.sketch ? sketch_bytes(own) / kSketchRows : 0;
+  const size_t box = extras_.boxes ? box_bytes(own) / kPanel : 0;
   const size_t mass = extras_.masses ? sizeof(float) : 0;
   const size_t errors = keeps_errors(key_type_) + keeps_errors(value_type_);
   const size_t bases = extras_.bases ? !is_four_bits(key_type_) + !is_four_bits(value_type_) : 0;
-  return static_cast<size_t>(layers_) * heads_ *
-         (key_bytes() + value_bytes() + bases * stored_bytes(Type::kmeans4, size_.key) + sketch +
-          box + mass + errors);
+  return static_cast<size_t>(heads(layer)) *
+         (key_bytes(layer) + value_bytes(layer) + bases * stored_bytes(Type::kmeans4, own) +
+          sketch + box + mass + errors);
+}
+
+size_t KVCache::row_bytes() const {
+  size_t bytes = 0;
+  for (const int layer : owners_) bytes += row_bytes(layer);
+  return bytes;
+}
+
+size_t KVCache::held_bytes(int length) const {
+  size_t bytes = 0;
+  for (const int layer : owners_) bytes += row_bytes(layer) * (length - removed_[layer]);
+  return bytes;
 }
 
 bool KVCache::populate(size_t bytes) {
-  for (size_t mapped = 0; populated_ < layers_ && mapped < bytes; populated_++) {
-    const size_t size = layout(rows_[populated_]).total;
+  for (size_t mapped = 0; populated_ < owners_.size() && mapped < bytes; populated_++) {
+    const int layer = owners_[populated_];
+    const size_t size = layout(layer).total;
     // A kernel that does not know this maps them at their first use.
-    if (memory_[populated_]) madvise(memory_[populated_], size, MADV_POPULATE_WRITE);
+    if (memory_[layer]) madvise(memory_[layer], size, MADV_POPULATE_WRITE);
     mapped += size;
   }
-  return populated_ == layers_;
+  return populated_ == owners_.size();
 }
 
 void KVCache::move_row(int from, int to) {
-  for (int layer = 0; layer < layers_; layer++)
-    for (int h = 0; h < heads_; h++) {
+  for (const int layer : owners_)
+    for (int h = 0; h < heads(layer); h++) {
       const KVHead kv = head(layer, h);
       copy_row(kv, from - removed_[layer], kv, to - removed_[layer]);
     }
@@ -230,7 +262,8 @@ void KVCache::settle(int draft) {
     if (draft < static_cast<int>(state.drafts.size()))
       std::swap(state.committed, state.drafts[draft]);
     if (state.weights.empty()) continue;
-    float* masses = head(static_cast<int>(i) / heads_, static_cast<int>(i) % heads_).masses;
+    const auto [layer, h] = place(static_cast<int>(i));
+    float* masses = head(layer, h).masses;
     for (size_t row = 0; row < state.weights.size(); row++) masses[row] += state.weights[row];
     state.weights.clear();
   }
@@ -241,16 +274,23 @@ void KVCache::settle(int draft) {
 }
 
 void KVCache::forget_drafts(int layer) {
-  for (int h = 0; h < heads_; h++) sums(layer, h).drafts.clear();
+  for (int h = 0; h < heads(layer); h++) sums(layer, h).drafts.clear();
+}
+
+void KVCache::forget_sums(int layer) {
+  for (const int reader : readers_[layer])
+    for (int h = 0; h < heads(layer); h++) sums(reader, h) = {};
 }
 
 void KVCache::forget_rows(int length) {
-  for (int i = 0; i < layers_ * heads_; i++) {
-    const int layer = i / heads_, rows = std::max(length - removed_[layer], 0);
+  for (int i = 0; i < all_heads(); i++) {
+    const auto [layer, h] = place(i);
+    const int rows = std::max(length - removed(layer), 0);
     states_[i].committed.truncate(rows);
     states_[i].order.clear();
     sums_[i].committed.truncate(rows);
-    if (float* masses = memory_[layer] ? head(layer, i % heads_).masses : nullptr)
+    if (!owns(layer) || !memory_[layer]) continue;
+    if (float* masses = head(layer, h).masses)
       std::fill(masses + rows, masses + rows_[layer], 0.0f);
   }
   if (length == 0) std::fill(removed_.begin(), removed_.end(), 0);
@@ -264,23 +304,23 @@ void KVCache::forget_answers() {
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep, int capacity) const {
-  auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_,
-                                         extras_, rounding_);
-  for (int layer = 0; layer < layers_; layer++) {
+  auto other = std::make_unique<KVCache>(shapes_, key_type_, value_type_, arena_, extras_,
+                                         rounding_);
+  for (const int layer : owners_) {
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
     other->boxed_[layer] = std::min(boxed_[layer], keep / kPanel);
   }
   other->states_ = states_;
   other->sums_ = sums_;
   for (size_t i = 0; i < sums_.size(); i++)
-    other->sums_[i].committed.truncate(keep - removed_[i / heads_]);
+    other->sums_[i].committed.truncate(keep - removed(place(static_cast<int>(i)).first));
   if (layer_states_) other->layer_states_ = layer_states_->copy(keep);
   other->eligible_ = eligible_;
   other->removed_ = removed_;
   if (capacity == 0) return other;
   other->resize(capacity, 0);
-  for (int layer = 0; layer < layers_; layer++)
-    copy_rows(layer, other->memory_[layer], layout(other->rows_[layer]), keep - removed_[layer]);
+  for (const int layer : owners_)
+    copy_rows(layer, other->memory_[layer], other->layout(layer), keep - removed_[layer]);
   return other;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/aet_state.h"
@@ -49,6 +50,25 @@ struct Extras {
   bool bases = false;   // rows in kmeans4 next to those of other types, for `tiers`
 };
 
+// The entries of keys and values of a head. `joint`: rows are both at once (kv_head.h), and a value
+// is the first `joint` entries; 0: keys and values are stored apart.
+struct HeadSize {
+  int key = 0, joint = 0;
+
+  int value() const { return joint ? joint : key; }
+  bool operator==(const HeadSize&) const = default;
+};
+
+// The rows of a layer. A layer that `shares` those of an earlier one has its heads and sizes, and no
+// rows of its own; -1: it has its own.
+struct LayerRows {
+  int heads = 0;
+  HeadSize size;
+  int shares = -1;
+
+  bool operator==(const LayerRows&) const = default;
+};
+
 // How a model's keys are rounded to codes: one KeyRounding per layer and head.
 class KeyRoundings {
  public:
@@ -58,9 +78,7 @@ class KeyRoundings {
   KeyRoundings(const KeyRoundings&) = delete;
   KeyRoundings& operator=(const KeyRoundings&) = delete;
 
-  int layers() const { return layers_; }
-  int heads() const { return heads_; }
-  int size() const { return size_; }
+  bool fits(const std::vector<LayerRows>& layers) const;
   const KeyRounding* of(int layer, int head) const { return &all_[layer * heads_ + head]; }
 
  private:
@@ -75,20 +93,11 @@ struct Eligible {
   int sinks = 0, recent = 0, blocks = 0;
 };
 
-// The entries of keys and values of a head. `joint`: rows are both at once (kv_head.h), and a value
-// is the first `joint` entries; 0: keys and values are stored apart.
-struct HeadSize {
-  int key = 0, joint = 0;
-
-  int value() const { return joint ? joint : key; }
-  bool operator==(const HeadSize&) const = default;
-};
-
 // Tokens are counted from the start of the context, whether evicted or not: token t, if it came
 // after the last eviction, has row t - removed(layer) of a layer.
 class KVCache {
  public:
-  KVCache(int layers, int heads, HeadSize size, Type key_type, Type value_type,
+  KVCache(std::vector<LayerRows> layers, Type key_type, Type value_type,
           std::shared_ptr<Arena> arena, Extras extras = {},
           std::shared_ptr<const KeyRoundings> rounding = nullptr,
           const std::vector<StateShape>& states = {});
@@ -96,18 +105,25 @@ class KVCache {
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
 
-  int layers() const { return layers_; }
-  int heads() const { return heads_; }
-  int size() const { return size_.key; }
-  HeadSize sizes() const { return size_; }
-  int capacity() const;  // tokens
-  int removed(int layer) const { return removed_[layer]; }
+  int layers() const { return static_cast<int>(shapes_.size()); }
+  const std::vector<LayerRows>& shapes() const { return shapes_; }
+  int heads(int layer) const { return shapes_[layer].heads; }
+  int all_heads() const { return static_cast<int>(states_.size()); }  // of all layers
+  std::pair<int, int> place(int index) const;  // layer and head of one of all heads
+  int size(int layer) const { return shapes_[layer].size.key; }
+  HeadSize sizes(int layer) const { return shapes_[layer].size; }
+  bool owns(int layer) const { return shapes_[layer].shares < 0; }  // rows
+  const std::vector<int>& readers(int layer) const { return readers_[layer]; }  // of its rows
+  int capacity() const;                                             // tokens
+  int removed(int layer) const { return removed_[owner(layer)]; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
-  size_t bytes() const;       // mapped, states included
-  int64_t key_bytes() const;  // of one row in one layer and head, its scale included
-  int64_t value_bytes() const;
-  size_t row_bytes() const;  // of one token in all layers and heads, scales included
+  size_t bytes() const;                // mapped, states included
+  int64_t key_bytes(int layer) const;  // of one row in one head, its scale included
+  int64_t value_bytes(int layer) const;
+  size_t row_bytes() const;           // of one token in all layers and heads, scales included
+  size_t row_bytes(int layer) const;  // in one that has rows
+  size_t held_bytes(int length) const;  // of the rows that are left of `length` tokens
 
   // Allocates memory for `capacity` tokens (rounded up to whole panels) and keeps the rows of
   // `keep` tokens; the others are zero. On OutOfMemory the cache is unchanged.
@@ -127,23 +143,24 @@ class KVCache {
   // Drops the row with the least mass of two candidates: the lightest of the first `sinks` rows,
   // and the row that leaves the window after `length` tokens.
   void keep_heavy(int length);
-  Eligible& eligible(int layer) { return eligible_[layer]; }
-  const Eligible& eligible(int layer) const { return eligible_[layer]; }
+  Eligible& eligible(int layer) { return eligible_[owner(layer)]; }
+  const Eligible& eligible(int layer) const { return eligible_[owner(layer)]; }
   void release();  // frees all memory; the capacity is 0 then
 
   KVHead head(int layer, int head) const;
-  HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
-  ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
+  int index(int layer, int head) const { return first_[layer] + head; }  // among all heads
+  HeadState& state(int layer, int head) { return states_[index(layer, head)]; }
+  ValueSums& sums(int layer, int head) { return sums_[index(layer, head)]; }
   void forget_drafts(int layer);  // tentative rows get replaced: clears what depends on them
   const Extras& extras() const { return extras_; }
   // Whether every row can be read in 4 bits, and the errors of that are known.
   bool has_bases() const { return keeps_errors(key_type_) && keeps_errors(value_type_); }
   // Chunks whose sketch is complete, in every head of a layer.
-  int sketched(int layer) const { return sketched_[layer]; }
-  void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
+  int sketched(int layer) const { return sketched_[owner(layer)]; }
+  void set_sketched(int layer, int chunks) { sketched_[owner(layer)] = chunks; }
   // Blocks that have their box, in every head of a layer.
-  int boxed(int layer) const { return boxed_[layer]; }
-  void set_boxed(int layer, int blocks) { boxed_[layer] = blocks; }
+  int boxed(int layer) const { return boxed_[owner(layer)]; }
+  void set_boxed(int layer, int blocks) { boxed_[owner(layer)] = blocks; }
   void settle(int draft);           // heads take the state after that tentative row
   void forget_rows(int length);     // heads lose the state of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
@@ -185,9 +202,13 @@ class KVCache {
     size_t total;
   };
   using Sizes = std::array<size_t, kArrays>;
-  Sizes bytes_of(int rows) const;  // the bytes of a head's first `rows` rows, of each kind
-  Layout layout(int rows) const;
-  KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
+  // The layer whose rows a layer reads.
+  int owner(int layer) const { return owns(layer) ? layer : shapes_[layer].shares; }
+  Sizes bytes_of(int layer, int rows) const;  // of a head's first `rows` rows, of each kind
+  Layout layout(int layer, int rows) const;   // of a layer with rows
+  Layout layout(int layer) const { return layout(layer, rows_[layer]); }
+  KVHead head_in(int layer, std::byte* memory, const Layout& layout, int head) const;
+  void forget_sums(int layer);  // rows moved: clears the sums of all that read them
   void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
   size_t rows_bytes() const;  // mapped for keys and values
   bool keeps_errors(Type type) const { return extras_.bases || type == Type::planes; }
@@ -198,19 +219,21 @@ class KVCache {
   int dead_rows(int layer, int length) const;
   int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
 
-  int layers_, heads_;
-  HeadSize size_;
+  std::vector<LayerRows> shapes_;  // [layers]
+  std::vector<int> owners_;        // the layers that have rows
+  std::vector<std::vector<int>> readers_;  // [layers]: those that read its rows, itself first
+  std::vector<int> first_;                 // [layers]: its first head among all
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
   Extras extras_;
   std::shared_ptr<const KeyRoundings> rounding_;
   std::vector<int> sketched_, boxed_;  // [layers]
-  int populated_ = 0;                  // layers whose pages are mapped
+  size_t populated_ = 0;               // owners whose pages are mapped
   std::vector<std::byte*> memory_;     // [layers]
   std::vector<int> rows_, removed_;    // rows allocated, rows evicted
   std::vector<Eligible> eligible_;     // [layers]
-  std::vector<HeadState> states_;      // [layers][heads]
-  std::vector<ValueSums> sums_;        // [layers][heads]
+  std::vector<HeadState> states_;      // of all heads
+  std::vector<ValueSums> sums_;        // of all heads
   std::unique_ptr<LayerStates> layer_states_;
 };
 

@@ -86,16 +86,20 @@ void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
 void KVCache::evict(int layer, const int32_t* kept, int count, int length) {
   const int gone = length - removed_[layer] - count;
   const int rows = rows_[layer] - gone;
-  const Layout old_at = layout(rows_[layer]), new_at = layout(rows);
+  const Layout old_at = layout(layer), new_at = layout(layer, rows);
   arena_->require(new_at.total, old_at.total);
   std::byte* fresh = arena_->map(new_at.total);
-  for (int h = 0; h < heads_; h++) {
-    const KVHead from = head_in(memory_[layer], old_at, h), to = head_in(fresh, new_at, h);
+  for (int h = 0; h < heads(layer); h++) {
+    const KVHead from = head_in(layer, memory_[layer], old_at, h);
+    const KVHead to = head_in(layer, fresh, new_at, h);
     for (int i = 0; i < count; i++) copy_row(from, kept[h * count + i], to, i);
-    states_[layer * heads_ + h].committed = {};
-    states_[layer * heads_ + h].order.clear();
-    sums(layer, h) = {};
   }
+  for (const int reader : readers(layer))
+    for (int h = 0; h < heads(layer); h++) {
+      state(reader, h).committed = {};
+      state(reader, h).order.clear();
+    }
+  forget_sums(layer);
   arena_->unmap(memory_[layer], old_at.total);
   memory_[layer] = fresh;
   rows_[layer] = rows;
@@ -109,35 +113,36 @@ int KVCache::dead_rows(int layer, int length) const {
 }
 
 int KVCache::dead_rows(int length) const {
-  int least = dead_rows(0, length);
-  for (int layer = 1; layer < layers_; layer++) least = std::min(least, dead_rows(layer, length));
+  int least = dead_rows(owners_[0], length);
+  for (const int layer : owners_) least = std::min(least, dead_rows(layer, length));
   return least;
 }
 
 void KVCache::compact(int length) {
-  for (int layer = 0; layer < layers_; layer++) {
+  for (const int layer : owners_) {
     const int dead = dead_rows(layer, length), to = first_kept(layer), from = to + dead;
     if (dead == 0) continue;
-    for (int h = 0; h < heads_; h++) {
+    for (int h = 0; h < heads(layer); h++)
       move_rows(head(layer, h), from, to, length - removed_[layer] - from);
-      states_[layer * heads_ + h].committed.drop(to, dead);
-      sums(layer, h) = {};
-    }
+    for (const int reader : readers(layer))
+      for (int h = 0; h < heads(layer); h++) state(reader, h).committed.drop(to, dead);
+    forget_sums(layer);
     removed_[layer] += dead;
   }
 }
 
 void KVCache::keep_heavy(int length) {
-  for (int layer = 0; layer < layers_; layer++) {
+  for (const int layer : owners_) {
     const int heavy = eligible_[layer].sinks;
     const int leaving = length - removed_[layer] - eligible_[layer].recent;
     if (heavy == 0 || leaving < heavy) continue;
-    for (int h = 0; h < heads_; h++) {
+    for (int h = 0; h < heads(layer); h++) {
       const KVHead kv = head(layer, h);
       const float* lightest = std::min_element(kv.masses, kv.masses + heavy);
       if (*lightest >= kv.masses[leaving]) continue;
       const int row = static_cast<int>(lightest - kv.masses);
-      sums(layer, h).committed.all.replace(kv, row, leaving);
+      for (const int reader : readers(layer))
+        sums(reader, h).committed.all.replace(kv, row, leaving);
       copy_row(kv, leaving, kv, row);
     }
   }

@@ -13,6 +13,7 @@ struct AttentionWork {
   StepBuffers& shared;
   ThreadBuffers& buffers;
   const int rows, size;  // of the step, and of a head
+  const int kv_heads;    // that are stored
 
   AttentionWork(const AttentionBlock& block, int layer, Worker& worker)
       : block(block),
@@ -23,7 +24,8 @@ struct AttentionWork {
         shared(worker.shared),
         buffers(worker.buffers),
         rows(worker.rows),
-        size(spec.head_size) {}
+        size(block.size),
+        kv_heads(block.k.data ? block.kv_heads : 0) {}
 
   // Row `row` of query head `h`, or of key head `g`.
   float* query(int row, int h) const {
@@ -75,6 +77,16 @@ struct AttentionWork {
     worker.multiply_panels(w, g * panels, (g + 1) * panels, x, adapted, to.data() - g * size, size);
   }
 
+  // The values of a head: `from` are its keys, before they are placed.
+  void multiply_values(const Inputs& x, int g, const std::vector<float>& from) const {
+    if (block.v.data)
+      multiply_head(block.v, x, worker.prepared.third_low_rank, g, buffers.value);
+    else
+      buffers.value = from;
+    for (int row = 0; row < rows && block.v_norm.weight; row++)
+      normalize(block.v_norm, buffers.value.data() + static_cast<size_t>(row) * size);
+  }
+
   // Stores the keys key(row) of a head, once placed, and its values. A key is spread over the lines
   // of a panel, which are fetched while those of the requests before are stored.
   template <class Key>
@@ -110,14 +122,14 @@ struct AttentionWork {
   void each_head(OfQuery of_query, OfKey of_key) const {
     if (shared.split)
       return shared.queue.take(worker.thread, worker.team.size(), [&](int item) {
-        if (item < spec.kv_heads)
+        if (item < kv_heads)
           of_key(item);
         else
-          of_query(item - spec.kv_heads);
+          of_query(item - kv_heads);
       });
-    const Share mine = share(spec.heads + 2 * spec.kv_heads, worker.thread, worker.team.size());
+    const Share mine = share(spec.heads + 2 * kv_heads, worker.thread, worker.team.size());
     for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) of_query(h);
-    for (int g = 0; g < spec.kv_heads; g++) {
+    for (int g = 0; g < kv_heads; g++) {
       const int start = spec.heads + 2 * g;
       if (start >= mine.first && start < mine.last) of_key(g);
     }
@@ -127,12 +139,12 @@ struct AttentionWork {
     const Timed timed = worker.time(Part::heads);
     RowBuffers& prepared = worker.prepared;
     const float* from = worker.normal.data();
-    const int items = spec.heads + spec.kv_heads;
+    const int items = spec.heads + kv_heads;
     if (block.k_own) worker.fill(prepared.second_inputs, from, shared.width, block.k, rows);
     if (block.v_own) worker.fill(prepared.third_inputs, from, shared.width, block.v, rows);
     worker.adapt(prepared.low_rank, block.q, from, shared.width);
-    worker.adapt(prepared.second_low_rank, block.k, from, shared.width);
-    worker.adapt(prepared.third_low_rank, block.v, from, shared.width);
+    if (block.k.data) worker.adapt(prepared.second_low_rank, block.k, from, shared.width);
+    if (block.v.data) worker.adapt(prepared.third_low_rank, block.v, from, shared.width);
     const Inputs x = worker.inputs(from, shared.width, block.q, rows, items);
     const Inputs of_k =
         block.k_own ? prepared.second_inputs.of(from, shared.width, block.k, rows) : x;
@@ -146,7 +158,7 @@ struct AttentionWork {
         },
         [&](int g) {
           multiply_head(block.k, of_k, prepared.second_low_rank, g, buffers.key);
-          multiply_head(block.v, of_v, prepared.third_low_rank, g, buffers.value);
+          multiply_values(of_v, g, buffers.key);
           store(g, [&](int row) { return buffers.key.data() + static_cast<size_t>(row) * size; });
         });
   }
@@ -184,15 +196,19 @@ struct AttentionWork {
 };
 
 // Copies the watched requests' queries of a layer out, without their scale.
-void hand_out(int layer, const Worker& worker) {
+void hand_out(const Sight& sight, int layer, const Worker& worker) {
   const Step& step = worker.step;
   const float inverse = 1.0f / (worker.spec.attention_scale * kLog2e);
   const size_t width = worker.shared.query_width;
+  const size_t own = static_cast<size_t>(worker.spec.heads) * sight.size;
   float* to = step.queries + static_cast<size_t>(layer) * step.watched_rows * width;
   for (const StepRequest& request : step.requests) {
     if (!request.watched) continue;
     const float* from = worker.shared.queries.data() + request.first_row * width;
-    for (size_t i = 0; i < request.count * width; i++) *to++ = from[i] * inverse;
+    for (int row = 0; row < request.count; row++, from += width, to += width) {
+      for (size_t i = 0; i < own; i++) to[i] = from[i] * inverse;
+      std::fill(to + own, to + width, 0.0f);
+    }
   }
 }
 
@@ -217,7 +233,7 @@ void rotate_neighbours(float* head, int pairs, const float* cos, const float* si
 
 void attend(const Sight& sight, int cached, Worker& worker) {
   StepBuffers& shared = worker.shared;
-  if (worker.step.queries && worker.thread == 0) hand_out(cached, worker);
+  if (worker.step.queries && worker.thread == 0) hand_out(sight, cached, worker);
   {
     const Timed timed = worker.time(Part::attention);
     if (worker.thread == 0 && worker.step.outside.attend)
@@ -230,8 +246,8 @@ void attend(const Sight& sight, int cached, Worker& worker) {
 void reserve_inputs(const AttentionBlock& block, RowBuffers& to) {
   for (const Linear* w : {&block.q, &block.gate, &block.o})
     if (w->data) to.inputs.reserve(*w);
-  to.second_inputs.reserve(block.k);
-  to.third_inputs.reserve(block.v);
+  if (block.k.data) to.second_inputs.reserve(block.k);
+  if (block.v.data) to.third_inputs.reserve(block.v);
 }
 
 namespace {

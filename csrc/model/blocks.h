@@ -15,19 +15,22 @@ struct Norm {
   const float* bias = nullptr;
 };
 
-// Which keys of the layer a token sees.
+// Which keys of the layer a token sees, and how they lie in the cache.
 struct Sight {
+  int kv_heads = 0, size = 0;  // of keys
   int window = 0;  // 0: all keys
   int sinks = 0;   // with a window: the first keys, visible as well
   // A logit of each query head that takes part in its softmax without a value; null: none.
   const float* spare = nullptr;
 };
 
-// Attention to the layer's own keys and values.
+// Attention to the layer's own keys and values, or to those of an earlier layer: then there is
+// neither k nor v. Without v alone, values are what k gives, before it is normalised and rotated.
 struct AttentionBlock : Sight {
   Matrix q, k, v, o;
   Norm q_norm, k_norm;       // of each head, or of all heads together
-  bool whole_norms = false;  // the latter
+  Norm v_norm;               // of each head
+  bool whole_norms = false;  // the former two: of all heads together
   bool late_norms = false;   // after the rotation
   bool grows = true;         // its queries are multiplied by ModelSpec::query_scales
   Matrix gate;    // outputs are multiplied by the logistic of its products; data null: they stay
@@ -185,11 +188,25 @@ struct ExpertMlp {
   int visits() const { return routing.chosen + (shared.up.data ? 1 : 0); }  // of a row
 };
 
+// What a token's own embedding for the layer adds: out(act(gate x) * embedding).
+struct LayerEmbeddingBlock {
+  Matrix gate, out;
+  int activation = 0;
+  int place = 0;  // of the layer's embedding among those of a token
+
+  int size() const { return gate.rows; }
+  template <class F>
+  void each_matrix(F f) const {
+    for (const Linear* w : {&gate, &out}) f(*w);
+  }
+};
+
 struct Block {
   Norm before;  // of the block's input
   Norm after;   // of its output, before that is added
   Norm whole;   // of the stream, once it is added
-  std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp>
+  std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp,
+               LayerEmbeddingBlock>
       part;
 };
 
@@ -198,6 +215,7 @@ struct Layer {
   int cached = -1;        // its place among layers with attention; -1: it has none
   bool parallel = false;  // all blocks read what the layer began with
   bool skipped = false;
+  float scale = 1;  // of the stream, once the layer has run
 
   // What its attention sees; null: it has none.
   Sight* sight() {

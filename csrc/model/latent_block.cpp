@@ -24,7 +24,7 @@ struct LatentWork {
         shared(worker.shared),
         rows(worker.rows),
         stride(shared.latent_width),
-        size(spec.head_size),
+        size(block.size),
         rotated(size - block.rank),
         query(block.plain + rotated),
         mine(share(rows, worker.thread, worker.team.size())) {}

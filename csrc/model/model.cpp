@@ -52,11 +52,11 @@ void sketch(Worker& worker) {
     return;
   for (const StepRequest& request : requests) {
     if (!sketches(worker.spec, request)) continue;
-    const int heads = request.cache->layers() * request.cache->heads();
-    const Share mine = share(heads, worker.thread, worker.team.size());
+    const Share mine = share(request.cache->all_heads(), worker.thread, worker.team.size());
     for (int i = mine.first; i < mine.last; i++) {
-      const int layer = i / request.cache->heads();
-      const KVHead head = request.cache->head(layer, i % request.cache->heads());
+      const auto [layer, h] = request.cache->place(i);
+      if (!request.cache->owns(layer)) continue;
+      const KVHead head = request.cache->head(layer, h);
       for (int c = request.cache->sketched(layer); c < request.length / kSketchRows; c++)
         encode_sketch(head, c);
     }
@@ -75,8 +75,7 @@ void box(Worker& worker) {
   if (!worker.selects || !requests[0].cache->extras().boxes) return;
   for (const StepRequest& request : requests) {
     if (request.exact) continue;
-    const Share mine =
-        share(request.cache->layers() * request.cache->heads(), worker.thread, worker.team.size());
+    const Share mine = share(request.cache->all_heads(), worker.thread, worker.team.size());
     encode_boxes(*request.cache, mine.first, mine.last, request.length);
   }
   worker.wait();
@@ -120,6 +119,11 @@ void run_layer(int index, Worker& worker) {
     add(block, worker);
     if (next && !layer.parallel) take_input(*next);
   }
+  if (layer.scale == 1) return;
+  const Share mine = worker.own(worker.rows);
+  const size_t width = worker.shared.width;
+  for (size_t i = mine.first * width; i < mine.last * width; i++)
+    worker.residual[i] *= layer.scale;
 }
 
 // Finds the maxima of the blocks of logits [first, last) of each row, while they are in a cache.
@@ -206,7 +210,9 @@ int64_t weight_bytes(const ModelSpec& spec) {
   const auto add = [&](const Linear& w) { bytes += w.data ? w.bytes() : 0; };
   for (const Layer& layer : spec.layers)
     if (!layer.skipped) layer.each_matrix(add);
-  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) add(*w);
+  for (const Linear* w :
+       {&spec.project_in, &spec.project_out, &spec.head, &spec.layer_embeddings.project})
+    add(*w);
   return bytes;
 }
 
@@ -262,6 +268,7 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
     sketch(worker);
     box(worker);
     embed(worker);
+    if (spec_.layer_embeddings.table.data) embed_layers(worker);
     for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++)
       if (!spec_.layers[layer].skipped) run_layer(layer, worker);
     if (!step.state_rows.empty()) states(worker);

@@ -23,9 +23,22 @@ struct Rope {
   int pairs = 0;  // rotated pairs of a head's entries; the entries after them stay as they are
 };
 
+// What tokens add in each layer (LayerEmbeddingBlock): the sum of a row of `table` and of what
+// `project` makes of the token's embedding, normalised, times `scale`.
+struct LayerEmbeddings {
+  Linear table;         // [vocabulary, layers size]; data null: there are none
+  Linear project;       // [layers size, width]
+  Norm norm;            // of a layer's entries
+  int size = 0;         // entries of a layer
+  float table_scale = 1;  // of the table's rows
+  float project_scale = 1;  // of products
+  float scale = 1;
+};
+
 struct ModelSpec {
-  int width = 0, heads = 0, kv_heads = 0, vocabulary = 0;
-  int head_size = 0;     // of keys
+  int width = 0, heads = 0, vocabulary = 0;
+  int kv_heads = 0;      // the most of a layer
+  int head_size = 0;     // of keys, the largest of a layer
   int joint = 0;         // entries of the value of a joint row; 0: rows are not joint
   int inner_width = 0;   // of the widest MLP
   int latent_width = 0;  // of the widest queries, or outputs of heads, around joint rows
@@ -42,18 +55,27 @@ struct ModelSpec {
   float score_cap = 0;  // scores s of attention become cap * tanh(s / cap); 0: they stay
   float logit_cap = 0;  // likewise
   Linear embedding, project_in, project_out, head;
+  LayerEmbeddings layer_embeddings;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;
   Norm embedding_norm, final_norm;
   std::vector<Layer> layers;
-  int cached_layers = 0;           // those with attention
+  std::vector<LayerRows> rows;     // of the layers with attention, as caches have them
   std::vector<StateShape> states;  // of the layers that keep one
   Adapters adapters;
-  // Of each technique that requests may name: [cached layers][kv_heads], empty: everything is read.
+  // Of each technique that requests may name: [rows][kv_heads], empty: everything is read.
   std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
   const float* query_scales = nullptr;  // of queries by their position; null: 1
   float unread_in_prompts = 0;          // the largest share of a tile's softmaxes, on average
+
+  int cached_layers() const { return static_cast<int>(rows.size()); }
+  // Entries of the keys of the layer that has the most.
+  int key_width() const {
+    int most = 0;
+    for (const LayerRows& each : rows) most = std::max(most, each.heads * each.size.key);
+    return most;
+  }
 
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {
@@ -117,6 +139,7 @@ struct Step {
   Outside outside;                // if any request is
   float* audit = nullptr;         // [5][cached layers][rows][heads], unless null: see `Audit`
   // [cached layers][watched rows][heads * head_size], unless null: the queries of watched requests.
+  // Those of a layer with smaller heads come first, and zeros after them.
   float* queries = nullptr;
   int watched_rows = 0;
 

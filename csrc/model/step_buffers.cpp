@@ -41,7 +41,9 @@ void RowBuffers::reserve(const ModelSpec& spec) {
   for (const Layer& layer : spec.layers)
     for (const Block& block : layer.blocks)
       std::visit([&](const auto& part) { reserve_inputs(part, *this); }, block.part);
-  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) inputs.reserve(*w);
+  for (const Linear* w :
+       {&spec.project_in, &spec.project_out, &spec.head, &spec.layer_embeddings.project})
+    inputs.reserve(*w);
 }
 
 void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_count) {
@@ -49,7 +51,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   width = round_up(std::max(spec.width, spec.embedding_width), kPanel);
   query_width = spec.heads * spec.head_size;
   latent_width = round_up(spec.latent_width, kPanel);
-  key_width = spec.kv_heads * spec.head_size;
+  key_width = spec.key_width();
   inner_width = round_up(spec.inner_width, kPanel);
   queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
   attended.assign(queries.size(), 0.0f);
@@ -57,11 +59,13 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
     keys.assign(static_cast<size_t>(rows) * key_width, 0.0f);
   for (std::vector<float>* each : {&low, &latent})
     each->assign(static_cast<size_t>(rows) * latent_width, 0.0f);
+  layer_embedding_width = spec.layer_embeddings.project.rows;
+  layer_embeddings.resize(static_cast<size_t>(rows) * layer_embedding_width);
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);
   prepare_states(spec, step);
-  reads.assign(spec.cached_layers * step.requests.size() * spec.kv_heads, ReadSums{});
+  reads.assign(spec.rows.size() * step.requests.size() * spec.kv_heads, ReadSums{});
   tile_reads.assign(step.requests.size(), ReadSums{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   group_by_adapter(step);
@@ -78,7 +82,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
       if (const auto* part = std::get_if<ExpertMlp>(&block.part))
         routes.reserve(*part, rows, width);
   for (const Layer& layer : spec.layers)
-    if (layer.sight()) window_of(layer.sight()->window);
+    if (layer.sight()) window_of(*layer.sight());
   for (Window& window : windows_) lay_out(spec, step, window);
 }
 
@@ -118,24 +122,26 @@ int StepBuffers::input_stride() const {
   return std::max({width, query_width, inner_width, value_width, latent_width});
 }
 
-StepBuffers::Window& StepBuffers::window_of(int window) {
+StepBuffers::Window& StepBuffers::window_of(const Sight& block) {
   for (Window& known : windows_)
-    if (known.window == window) return known;
-  return windows_.emplace_back(Window{window, {}});
+    if (known.window == block.window && known.kv_heads == block.kv_heads &&
+        known.size == block.size)
+      return known;
+  return windows_.emplace_back(Window{block.window, block.kv_heads, block.size, {}});
 }
 
 void StepBuffers::lay_out(const ModelSpec& spec, const Step& step, Window& window) {
-  const int group = spec.heads / spec.kv_heads;
-  window.traversals.resize(step.requests.size() * spec.kv_heads);
+  const int group = spec.heads / window.kv_heads;
+  window.traversals.resize(step.requests.size() * window.kv_heads);
   auto traversal = window.traversals.begin();
   for (const StepRequest& request : step.requests)
-    for (int g = 0; g < spec.kv_heads; g++, ++traversal) {
+    for (int g = 0; g < window.kv_heads; g++, ++traversal) {
       traversal->group = group;
       traversal->queries.clear();
       traversal->outputs.clear();
       for (int row = request.first_row; row < request.first_row + request.count; row++)
         for (int h = g * group; h < (g + 1) * group; h++) {
-          const size_t start = static_cast<size_t>(row) * query_width + h * spec.head_size;
+          const size_t start = static_cast<size_t>(row) * query_width + h * window.size;
           traversal->queries.push_back(queries.data() + start);
           traversal->outputs.push_back(attended.data() + start);
         }
@@ -144,25 +150,27 @@ void StepBuffers::lay_out(const ModelSpec& spec, const Step& step, Window& windo
 }
 
 Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, int row,
-                            int kv_head) const {
-  const size_t part = static_cast<size_t>(spec.cached_layers) * rows * spec.heads;
+                            int head) const {
+  const size_t part = spec.rows.size() * rows * spec.heads;
   const size_t start = (static_cast<size_t>(layer) * rows + row) * spec.heads;
-  float* const first = step.audit + start + kv_head * (spec.heads / spec.kv_heads);
-  return audit_at(first, part, spec.heads);
+  return audit_at(step.audit + start + head, part, spec.heads);
 }
 
 void StepBuffers::plan(const ModelSpec& spec, const Step& step, const Sight& block, int layer,
                        int thread_count) {
-  std::vector<Traversal>& traversals = window_of(block.window).traversals;
-  size_t index = 0;
-  for (const StepRequest& request : step.requests) {
+  std::vector<Traversal>& traversals = window_of(block).traversals;
+  const int kv_heads = block.kv_heads, group = spec.heads / kv_heads;
+  const size_t count = step.requests.size();
+  for (size_t i = 0; i < count; i++) {
+    const StepRequest& request = step.requests[i];
     KVCache& cache = *request.cache;
+    ReadSums* const own = &reads[(layer * count + i) * spec.kv_heads];
     const Bounds bounds = bounds_in(block, layer, request);
     const std::vector<AttentionRule>& rules = spec.rules[request.technique];
     const bool exact = request.exact, by_rule = !rules.empty() && !exact;
     const bool audited = step.audit && request.counted;
-    for (int g = 0; g < spec.kv_heads; g++, index++) {
-      Traversal& traversal = traversals[index];
+    for (int g = 0; g < kv_heads; g++) {
+      Traversal& traversal = traversals[i * kv_heads + g];
       if (bounds != traversal.bounds) set_rows_visible(step, request, bounds, traversal);
       traversal.max_blocks = exact ? 0 : cache.eligible(layer).blocks;
       traversal.boxed = cache.boxed(layer);
@@ -170,13 +178,14 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, const Sight& blo
       traversal.place = layer * spec.kv_heads + g;
       traversal.head = cache.head(layer, g);
       traversal.head.cap = spec.score_cap * kLog2e;
-      traversal.spare = block.spare ? block.spare + g * (spec.heads / spec.kv_heads) : nullptr;
+      traversal.spare = block.spare ? block.spare + g * group : nullptr;
       if (exact || !cache.eligible(layer).sinks) traversal.head.masses = nullptr;
       traversal.state = &cache.state(layer, g);
       traversal.sums = &cache.sums(layer, g);
-      traversal.reads = request.counted ? &reads[layer * traversals.size() + index] : nullptr;
-      if (request.tiled) traversal.reads = &tile_reads[index / spec.kv_heads];
-      traversal.audit = audited ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
+      traversal.reads = request.counted ? own + g : nullptr;
+      if (request.tiled) traversal.reads = &tile_reads[i];
+      traversal.audit =
+          audited ? audit_of(spec, step, layer, request.first_row, g * group) : Audit{};
       if (exact) traversal.state->drafts.clear();
       if (exact) traversal.sums->drafts.clear();
       traversal.unread = request.tiled ? spec.unread_in_prompts : 0.0f;
@@ -189,12 +198,11 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, const Sight& blo
 void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, const Sight& block,
                                  int layer) {
   const Outside& outside = step.outside;
-  const int window = block.window;
-  const std::vector<Traversal>& traversals = window_of(window).traversals;
+  const std::vector<Traversal>& traversals = window_of(block).traversals;
   const auto each = [&](auto f) {  // f(row, the row within its request, the first traversal)
     for (size_t i = 0; i < step.requests.size(); i++)
       for (int row = 0; step.requests[i].outside && row < step.requests[i].count; row++)
-        f(step.requests[i].first_row + row, row, traversals.data() + i * spec.kv_heads);
+        f(step.requests[i].first_row + row, row, traversals.data() + i * block.kv_heads);
   };
   const float inverse = 1.0f / (spec.attention_scale * kLog2e);
   each([&](int row, int own, const Traversal* first) {
@@ -211,7 +219,7 @@ void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, const 
   each([&](int row, int own, const Traversal* first) {
     const size_t start = static_cast<size_t>(row) * query_width;
     std::copy_n(outside.outputs + start, query_width, attended.data() + start);
-    for (int g = 0; g < spec.kv_heads; g++) {
+    for (int g = 0; g < block.kv_heads; g++) {
       const int64_t* const from =
           outside.reads + (static_cast<size_t>(row) * spec.kv_heads + g) * Outside::kCounts;
       Reads found;

@@ -35,6 +35,7 @@ void reserve_inputs(const RecurrentBlock& block, RowBuffers& to);
 void reserve_inputs(const LatentBlock& block, RowBuffers& to);
 void reserve_inputs(const DenseMlp& block, RowBuffers& to);
 void reserve_inputs(const ExpertMlp& block, RowBuffers& to);
+void reserve_inputs(const LayerEmbeddingBlock& block, RowBuffers& to);
 
 // What a thread needs for the rows of one expert.
 struct ExpertBuffers {
@@ -97,6 +98,9 @@ class StepBuffers {
   // [rows][key_width], where norms are over all heads, or rows are joint.
   std::vector<float> keys;
   std::vector<float> low, latent;          // [rows][latent_width], around joint rows
+  // [rows][layers size], of tokens; their stride
+  std::vector<float> layer_embeddings;
+  int layer_embedding_width = 0;
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
   std::vector<ReadSums> reads;             // [cached layers][requests][kv_heads]
@@ -118,17 +122,17 @@ class StepBuffers {
   void attend_outside(const ModelSpec& spec, const Step& step, const Sight& block, int cached);
 
  private:
-  // One traversal per request and key/value head. Layers of the same window share it except for the
-  // head's memory, until a policy removes rows.
+  // One traversal per request and key/value head. Layers of the same window and shape share it
+  // except for the head's memory, until a policy removes rows.
   struct Window {
-    int window = 0;
+    int window = 0, kv_heads = 0, size = 0;
     std::vector<Traversal> traversals;
   };
   void group_by_adapter(const Step& step);
   void prepare_states(const ModelSpec& spec, const Step& step);
-  Window& window_of(int window);
+  Window& window_of(const Sight& block);
   void lay_out(const ModelSpec& spec, const Step& step, Window& window);
-  Audit audit_of(const ModelSpec& spec, const Step& step, int layer, int row, int kv_head) const;
+  Audit audit_of(const ModelSpec& spec, const Step& step, int layer, int row, int head) const;
 
   std::vector<Window> windows_;  // of the model's layers
 };

@@ -179,5 +179,9 @@ void run(const RecurrentBlock& block, int layer, Worker& worker);
 void run(const LatentBlock& block, int layer, Worker& worker);
 void run(const DenseMlp& block, int layer, Worker& worker);
 void run(const ExpertMlp& block, int layer, Worker& worker);
+void run(const LayerEmbeddingBlock& block, int layer, Worker& worker);
+
+// Makes the layer embeddings of the step's tokens, whose rows the worker's `residual` begins with.
+void embed_layers(Worker& worker);
 
 }  // namespace suffice

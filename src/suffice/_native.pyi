@@ -141,9 +141,9 @@ class KeyRoundings:
 class KVCache:
     def __init__(
         self,
-        layers: int,
-        heads: int,
-        size: int,
+        heads: Sequence[int],
+        sizes: Sequence[int],
+        shares: Sequence[int],
         key_type: str,
         value_type: str,
         arena: Arena,
@@ -194,16 +194,15 @@ class KVCache:
     def rewind_states(self, rows: int) -> None: ...
     @property
     def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def size(self) -> int: ...
+    def heads(self, arg: int, /) -> int: ...
+    def size(self, arg: int, /) -> int: ...
     @property
     def joint(self) -> int: ...
     @property
     def capacity(self) -> int: ...
     @property
     def bytes(self) -> int: ...
+    def held_bytes(self, length: int) -> int: ...
     @property
     def row_bytes(self) -> int: ...
     @property
@@ -320,15 +319,24 @@ class Model:
         adapters: int,
         joint: int = 0,
     ) -> None: ...
-    def add_layer(self, parallel: bool) -> None: ...
+    def add_layer(self, parallel: bool, scale: float = 1.0) -> None: ...
     def add_attention(
         self,
         parts: dict[str, object],
+        kv_heads: int,
+        head_size: int,
+        shares: int,
         window: int,
         rope: int,
         whole_norms: bool,
         late_norms: bool = False,
         grows: bool = True,
+    ) -> None: ...
+    def set_layer_embeddings(
+        self, size: int, table_scale: float, project_scale: float, scale: float
+    ) -> None: ...
+    def add_layer_embedding(
+        self, parts: dict[str, object], place: int, activation: int
     ) -> None: ...
     def add_latent(
         self,

@@ -224,8 +224,8 @@ class Trace:
     `state_bytes_moved` are bytes of layers' states, which a step reads once and writes once for
     each request. `audit` has the figures of audited steps, None if there were none.
     `cached` are the tokens and the bytes that the cache of the last finished sample held at its
-    end; `plain_row_bytes` are the bytes of a key and its value in the model's own type (0: not
-    known).
+    end; `plain_row_bytes` are the bytes of a key and its value in the model's own type, by layer
+    (none: not known), and `plain_token_bytes` those of a token that a cache holds.
     `estimates`: the softmax has estimated weights, so `missing` is its distance to the exact one,
     and `shift` the bound on how far that and estimated values move an output, over the length of
     the longest value that the token sees. `bounds`: the sums of both over all softmaxes.
@@ -251,7 +251,8 @@ class Trace:
         self.missing = self.shift = 0.0
         self.bounds = BoundSums()
         self.cached = (0, 0)
-        self.plain_row_bytes = 0
+        self.plain_row_bytes: tuple[int, ...] = ()
+        self.plain_token_bytes = 0
         self.estimates = False
         self.confidence = 1.0
         self.audit: Audit | None = None
@@ -365,6 +366,7 @@ class Trace:
         made.missing, made.shift, made.cached = self.missing, self.shift, self.cached
         made.bounds = self.bounds
         made.plain_row_bytes, made.estimates = self.plain_row_bytes, self.estimates
+        made.plain_token_bytes = self.plain_token_bytes
         made.experts_missing, made.confidence = self.experts_missing, self.confidence
         for name, count in counts.items():
             setattr(made, name, count)

@@ -32,7 +32,7 @@ def read(share: float, *, held: int, cached: int, sketch: int = 0) -> Trace:
     """
     trace = Trace(2, 2)
     trace.rows[2] += held
-    trace.plain_row_bytes = 512
+    trace.plain_row_bytes, trace.plain_token_bytes = (512,) * len(trace.rows[0]), 512 * trace.rows[0].size
     trace.cached = (512, cached)
     trace.kv_bytes_read = int(share * 2 * trace.rows_held * 256)
     trace.sketch_bytes_read = sketch
@@ -80,7 +80,7 @@ def test_states_stand_beside_keys_and_values(tmp_path: Path) -> None:
 
 def test_a_cache_is_summed_up_once_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = LLM(tiny.make(tmp_path, "llama", tokenizer=True), threads=1, dtype="float32")
-    row, asked = llm.runner.trace.rows[0].size * llm.runner.trace.plain_row_bytes, []
+    row, asked = llm.runner.trace.plain_token_bytes, []
     known = KVCache.held_bytes.fget
     assert known is not None
 

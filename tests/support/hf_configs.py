@@ -334,7 +334,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
 
 
 def _turns_of_ours(config: DecoderConfig, rope: Rope) -> tuple[list[float], float]:
-    found, factor = frequencies(rope, config.rotary_size, config.trained_positions)
+    found, factor = frequencies(rope, config.rotary_size(0), config.trained_positions)
     return found.tolist(), factor
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from suffice.errors import InputError, brief, unknown
@@ -19,6 +21,7 @@ __all__ = [
     "JOINT_DTYPES",
     "KV_DTYPES",
     "Growth",
+    "LayerRows",
     "check_rows",
     "fits_keys",
     "next_capacity",
@@ -39,6 +42,18 @@ _MOST, _MOST_JOINT = 512, 576  # elements of a head, and of a joint row
 JOINT_DTYPES = ("float32", "bfloat16", "float16", "int8")  # of rows that are keys and values
 
 
+@dataclass(frozen=True)
+class LayerRows:
+    """The rows of a layer: a key and a value of `size` entries in each of `heads` heads.
+
+    `shares`: the earlier layer whose rows it reads, which are of this shape; it then has none.
+    """
+
+    heads: int
+    size: int
+    shares: int | None = None
+
+
 def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:
     """Return the bytes of a key or a value of `size` elements, its scale included.
 
@@ -49,14 +64,18 @@ def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:
 
 
 def token_bytes(
-    keys: str, values: str, size: int, *, joint: bool = False, based: bool = False
+    keys: str, values: str, layers: Sequence[LayerRows], *, joint: bool = False, based: bool = False
 ) -> int:
-    """Return the bytes of a token's key and value of `size` elements in one head.
+    """Return the bytes of a token's keys and values in all layers.
 
     `joint`: the value is a part of the key, and is stored with it; see `kv.KVCache`.
     """
-    value = row_bytes(values, 0 if joint else size, based=based)
-    return row_bytes(keys, size, based=based) + value
+    found = 0
+    for rows in layers:
+        value = row_bytes(values, 0 if joint else rows.size, based=based)
+        if rows.shares is None:
+            found += rows.heads * (row_bytes(keys, rows.size, based=based) + value)
+    return found
 
 
 def check_rows(size: int, joint: int, keys: str, values: str) -> None:

@@ -26,6 +26,9 @@ LEAST_COPIES = 4  # of states, that a cache may keep
 class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
+    Both may be given layer by layer, and `shares` (see `LayerRows.shares`) is. A layer that reads
+    another's rows holds as many, takes no memory, and cannot be written.
+
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
     largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
@@ -42,9 +45,10 @@ class KVCache:
     def __init__(
         self,
         layers: int,
-        kv_heads: int,
-        head_size: int,
+        kv_heads: int | Sequence[int],
+        head_size: int | Sequence[int],
         *,
+        shares: Sequence[int | None] = (),
         growth: Growth,
         limit: int,
         key_dtype: str = "bfloat16",
@@ -58,11 +62,14 @@ class KVCache:
         states: Sequence[core.StateShape] = (),
         joint: int = 0,
     ) -> None:
-        check_rows(head_size, joint, key_dtype, value_dtype)
+        heads = [kv_heads] * layers if isinstance(kv_heads, int) else list(kv_heads)
+        sizes = [head_size] * layers if isinstance(head_size, int) else list(head_size)
+        for size in sizes:
+            check_rows(size, joint, key_dtype, value_dtype)
         self.native = core.KVCache(
-            layers,
-            kv_heads,
-            head_size,
+            heads,
+            sizes,
+            [-1 if each is None else each for each in shares or [None] * layers],
             key_dtype,
             value_dtype,
             arena or core.Arena(),
@@ -82,10 +89,13 @@ class KVCache:
         self._tree = Tentative()
         self._final = 0  # no truncation to fewer tokens than this: some of their rows are gone
 
-    @property
-    def kv_heads(self) -> int:
-        """Number of key/value heads, G."""
-        return int(self.native.heads)
+    def heads(self, layer: int) -> int:
+        """Return the number of a layer's key/value heads, G."""
+        return int(self.native.heads(layer))
+
+    def size(self, layer: int) -> int:
+        """Return the entries of a layer's keys, D."""
+        return int(self.native.size(layer))
 
     def held(self, layer: int) -> int:
         """Return how many rows of the committed tokens a layer holds."""
@@ -119,8 +129,7 @@ class KVCache:
     @property
     def held_bytes(self) -> int:
         """Bytes of rows, including sketches, bases, boxes and masses."""
-        rows = sum(self.held(layer) for layer in range(self.layers))
-        return rows * self.row_bytes // self.layers
+        return int(self.native.held_bytes(self.length))
 
     @property
     def spare(self) -> int:
@@ -215,7 +224,7 @@ class KVCache:
 
     def _rows(self, layer: int, rows: int | None) -> np.ndarray:
         count = self.held(layer) if rows is None else rows
-        return np.empty((int(self.native.heads), count, int(self.native.size)), np.float32)
+        return np.empty((self.heads(layer), count, self.size(layer)), np.float32)
 
     def room(self, drafts: int) -> int:
         """Return how many of `drafts` tentative rows fit into the spare rows.
@@ -235,7 +244,7 @@ class KVCache:
             InputError: Keys or values of another shape, more drafts than spare rows, or a parent
                 that does not come before its child.
         """
-        shape = (self.layers, int(self.native.heads), len(parents), int(self.native.size))
+        shape = (self.layers, self.heads(0), len(parents), self.size(0))
         for name, rows in (("k", k), ("v", v)):
             if tuple(rows.shape) != shape:
                 raise InputError(
@@ -351,7 +360,7 @@ class KVCache:
 
     def masses(self, layer: int) -> np.ndarray:
         """Return the attention mass so far of each row of a layer, float32 [G, held]."""
-        out = np.empty((self.kv_heads, self.held(layer)), np.float32)
+        out = np.empty((self.heads(layer), self.held(layer)), np.float32)
         self.native.load_masses(layer, out)
         return out
 

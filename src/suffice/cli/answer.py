@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import resource
 import sys
 from collections.abc import Generator, Sequence
@@ -138,9 +139,9 @@ def _wrapped(parts: Sequence[str]) -> list[str]:
 def kv_read(trace: Trace) -> list[str]:
     """Return the bytes of keys and values held and read, and the bound on the unread softmax."""
     tokens, held = trace.cached
-    heads = trace.rows[0].size
-    whole = tokens * heads * trace.plain_row_bytes
-    plain = trace.rows_held * trace.plain_row_bytes
+    whole = tokens * trace.plain_token_bytes
+    by_layer = trace.rows[2].sum(axis=-1).tolist()
+    plain = sum(map(operator.mul, by_layer, trace.plain_row_bytes))
     if not whole or not plain:
         return []
     size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"

@@ -128,6 +128,19 @@ def measure() -> None:
     print(markdown(["context N", "best T", "T used", "rows r", "rows r of the engine"], rows))
 
 
+def _heads(config: DecoderConfig) -> str:
+    """Return the query heads, and the key/value heads of each kind of layer that stores any."""
+    kinds = Counter((rows.heads, rows.size) for rows in config.rows if rows.shares is None)
+    shared = sum(rows.shares is not None for rows in config.rows)
+    several = len(kinds) > 1
+    parts = [
+        f"{heads} key/value, of {size}" + (f", in {count} layers" if several else "")
+        for (heads, size), count in kinds.most_common()
+    ]
+    also = f"; {shared} layers read another's" if shared else ""
+    return f"{config.heads} query, " + "; ".join(parts) + also
+
+
 def show_model(name: str) -> None:
     """Print a model's configuration and sizes.
 
@@ -143,10 +156,9 @@ def show_model(name: str) -> None:
         opened = open_model(path)
     config = opened.config
     parameters = weight_count(config)
-    heads = len(config.cached) * config.kv_heads
 
     def bytes_of(dtype: str) -> int:
-        return token_bytes(dtype, dtype, config.head_size, joint=config.joint > 0)
+        return token_bytes(dtype, dtype, config.rows, joint=config.joint > 0)
 
     lines = {
         "file": opened.path,
@@ -154,14 +166,14 @@ def show_model(name: str) -> None:
         "stored as": f"{opened.stored_as}: {_kinds(opened.matrices)}",
         "runs as": _runs_as(opened),
         "layers": _layers(config),
-        "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
+        "heads": _heads(config),
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
         **({"experts": _experts(config)} if config.experts else {}),
         "mechanisms": _mechanisms(config),
         "context": _context(config),
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
         "KV per token": ", ".join(
-            f"{heads * bytes_of(dtype) / 2**10:.1f} KiB {dtype}"
+            f"{bytes_of(dtype) / 2**10:.1f} KiB {dtype}"
             for dtype in _KV_TYPES
             if not config.joint or dtype in JOINT_DTYPES
         ),

@@ -20,21 +20,24 @@ ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
-    *("q_low", "kv", "key_up", "value_up"),
+    *("q_low", "kv", "key_up", "value_up", "layer_gate", "layer_out"),
 )
+LAYER_EMBEDS = ("layer_embed", "layer_embed_project")  # what `LayerEmbedding` needs of a model
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of a layer's query heads to its own keys and values.
+    """Attention of a layer's query heads to its own keys and values, or to another layer's.
 
     `window` and `rope` are those of `LayerConfig`. `norms`: queries and keys are normalized, each
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
     after it. `spare`: each query head has a logit that takes part in its softmax without a value.
     `grows`: queries are multiplied by `DecoderConfig.query_growth`, if there is one.
-    `output_gate`: outputs are multiplied by the logistic of the products of a matrix.
+    `output_gate`: outputs are multiplied by the logistic of the products of a matrix. `shares`: the
+    place, among layers with attention, of the one whose keys and values are read.
+    `keys_as_values`: see `LayerConfig`. `value_norm`: each value is normalized, without a weight.
     """
 
     name: ClassVar[str] = "attn"
@@ -50,6 +53,9 @@ class Attention:
     spare: bool
     grows: bool
     output_gate: bool = False
+    value_norm: bool = False
+    shares: int | None = None
+    keys_as_values: bool = False
 
     @property
     def matrices(self) -> Shapes:
@@ -57,11 +63,11 @@ class Attention:
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         width = self.width
         gate = {"attn_gate": (queries, width)} if self.output_gate else {}
+        stored = ("k", "v")[: 0 if self.shares is not None else 1 if self.keys_as_values else 2]
         return {
             "q": (queries, width),
             **gate,
-            "k": (keys, width),
-            "v": (keys, width),
+            **dict.fromkeys(stored, (keys, width)),
             "o": (width, queries),
         }
 
@@ -71,10 +77,12 @@ class Attention:
         spare = {"spare": (self.heads,)} if self.spare else {}
         if not self.norms:
             return spare
-        counts = (self.heads, self.kv_heads) if self.whole_norms else (1, 1)
+        counts = {"q_norm": self.heads, "k_norm": self.kv_heads}
+        if self.shares is not None:
+            del counts["k_norm"]
         return spare | {
-            name: (count * self.head_size,)
-            for name, count in zip(("q_norm", "k_norm"), counts, strict=True)
+            name: ((count if self.whole_norms else 1) * self.head_size,)
+            for name, count in counts.items()
         }
 
 
@@ -137,6 +145,31 @@ class DenseMLP:
 
 
 @dataclass(frozen=True)
+class LayerEmbedding:
+    """out(act(gate x) * e), where e are the `size` entries of the token's embedding of a layer.
+
+    They are a sum of two: a row of `layer_embed` (by token), and what `layer_embed_project` makes
+    of the token's embedding, normalized. `place` is the layer's.
+    """
+
+    name: ClassVar[str] = "layer_embed"
+    width: int
+    size: int
+    activation: str
+    place: int
+
+    @property
+    def matrices(self) -> Shapes:
+        """The shape [N, K] of each matrix."""
+        return {"layer_gate": (self.size, self.width), "layer_out": (self.width, self.size)}
+
+    @property
+    def vectors(self) -> Shapes:
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True)
 class ExpertMLP:
     """The weighted outputs of the experts of each row; each is a gated MLP.
 
@@ -174,4 +207,4 @@ class ExpertMLP:
         return {"choice": (self.experts.count,)} if self.experts.biased else {}
 
 
-Block = Attention | LatentAttention | DenseMLP | ExpertMLP | StateBlock
+Block = Attention | LatentAttention | DenseMLP | ExpertMLP | LayerEmbedding | StateBlock

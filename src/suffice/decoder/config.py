@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.cache import LayerRows
+from suffice.decoder.blocks import (
+    Attention,
+    Block,
+    DenseMLP,
+    ExpertMLP,
+    LatentAttention,
+    LayerEmbedding,
+)
 from suffice.decoder.latent import Latent
 from suffice.decoder.layer_config import LayerConfig as LayerConfig
 from suffice.decoder.rope_kinds import ROPE_KINDS
@@ -13,7 +21,7 @@ from suffice.decoder.routing import Experts
 from suffice.decoder.states import StateBlock
 from suffice.errors import InputError, brief, unknown
 
-MAX_HEAD_SIZE = 256
+MAX_HEAD_SIZE = 512
 # as the native core numbers them
 ACTIVATIONS = (
     *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
@@ -95,7 +103,7 @@ class Rope:
 
     `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
     if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all; `backward`: by minus their angles. `text`: the length in tokens whose frequencies it
+    of all (of "proportional": `partial` of all pairs); `backward`: by minus their angles. `text`: the length in tokens whose frequencies it
     has, where these depend on the text's; None: that on which the model was first trained (see
     `fitted`).
 
@@ -137,8 +145,8 @@ class Rope:
         object.__setattr__(self, "parameters", tuple(sorted(given.items())))
 
     def rotated(self, head_size: int) -> int:
-        """Return how many entries of a head are rotated."""
-        return int(head_size * self.partial)
+        """Return how many entries of a head are rotated, perhaps by nothing."""
+        return head_size if self.kind == "proportional" else int(head_size * self.partial)
 
     def reached(self, positions: int) -> tuple[int, int]:
         """Return the context length of a model trained on `positions`, and the longest it allows.
@@ -180,6 +188,9 @@ def _stretched(positions: int, factor: float) -> int:
 class DecoderConfig:
     """The mechanisms and sizes of one decoder.
 
+    `kv_heads` and `head_size` are the most that a layer has; some may have fewer, see
+    `LayerConfig`.
+
     Raises:
         InputError: A size that cannot work; the message names the checkpoint's field.
     """
@@ -199,6 +210,9 @@ class DecoderConfig:
     attention_scale: float
     trained_positions: int  # the model's stated length, without any stretching
     ropes: tuple[Rope, ...] = ()
+    value_norm: bool = False  # RMS norm without a weight of each value head
+    layer_scales: bool = False  # the stream is multiplied by a layer's own number after it
+    layer_embed_size: int = 0  # of each token's own input of each layer; 0: there are none
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     whole_qk_norm: bool = False  # that norm is over all heads together
     late_qk_norm: bool = False  # it comes after the rotation
@@ -245,16 +259,8 @@ class DecoderConfig:
         caps = [field for field in ("score_cap", "logit_cap") if getattr(self, field) != 0]
         for field in (*caps, "attention_scale", "residual_scale", "logit_scale", "embed_scale"):
             check_number(field, getattr(self, field))
-        if not self.latent and (self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE):
-            raise InputError(
-                f"config field 'head_dim' = {self.head_size} is not supported; "
-                f"supported: multiples of 16 up to {MAX_HEAD_SIZE}"
-            )
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"config field 'num_key_value_heads' = {self.kv_heads} "
-                f"must divide 'num_attention_heads' = {self.heads}"
-            )
+        for rows in (LayerRows(self.kv_heads, self.head_size), *self.rows):
+            self._check_rows(rows)
         if self.experts and self.width % 16:
             raise InputError(
                 f"config field 'hidden_size' = {self.width} is not supported with experts; "
@@ -265,13 +271,28 @@ class DecoderConfig:
         for layer in self.layers:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
-        for rope in self.ropes:
-            _check_rotated(rope, self.rotary_size)
+        for index, rope in enumerate(self.ropes):
+            _check_rotated(rope, self.rotary_size(index))
+
+    def _check_rows(self, rows: LayerRows) -> None:
+        size, heads = rows.size, rows.heads
+        if not self.latent and (size % 16 or not 16 <= size <= MAX_HEAD_SIZE):
+            raise InputError(
+                f"config field 'head_dim' = {size} is not supported; "
+                f"supported: multiples of 16 up to {MAX_HEAD_SIZE}"
+            )
+        if self.heads % heads:
+            raise InputError(
+                f"config field 'num_key_value_heads' = {heads} "
+                f"must divide 'num_attention_heads' = {self.heads}"
+            )
 
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
-        return *self._mixer(own), *self._mlp(own)
+        embedding = LayerEmbedding(self.width, self.layer_embed_size, self.activation, layer)
+        extra = (embedding,) if self.layer_embed_size else ()
+        return *self._mixer(own), *self._mlp(own), *extra
 
     def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
         if own.mixer == "none":
@@ -284,8 +305,8 @@ class DecoderConfig:
         attention = Attention(
             self.width,
             self.heads,
-            self.kv_heads,
-            self.head_size,
+            own.kv_heads or self.kv_heads,
+            own.head_size or self.head_size,
             own.window,
             own.rope,
             norms=self.qk_norm and own.norms,
@@ -294,6 +315,9 @@ class DecoderConfig:
             spare=self.spare_logits,
             grows=own.grows,
             output_gate=self.output_gate,
+            value_norm=self.value_norm,
+            shares=None if own.shares is None else self._place(own.shares),
+            keys_as_values=own.keys_as_values,
         )
         return (attention,)
 
@@ -302,12 +326,29 @@ class DecoderConfig:
             return ()
         if self.experts and not own.dense:
             return (ExpertMLP(self.width, self.activation, self.experts),)
-        return (DenseMLP(self.width, self.mlp_width, self.gated, self.activation),)
+        inner = own.mlp_width or self.mlp_width
+        return (DenseMLP(self.width, inner, self.gated, self.activation),)
 
     @property
     def cached(self) -> tuple[LayerConfig, ...]:
         """The layers with attention: those that caches of keys and values have."""
         return tuple(layer for layer in self.layers if layer.mixer == "attention")
+
+    def _place(self, layer: int) -> int:
+        """Return the place of a layer among those of `cached`."""
+        return sum(each.mixer == "attention" for each in self.layers[:layer])
+
+    @property
+    def rows(self) -> tuple[LayerRows, ...]:
+        """What caches hold of the layers of `cached`."""
+        return tuple(
+            LayerRows(
+                own.kv_heads or self.kv_heads,
+                own.head_size or self.head_size,
+                None if own.shares is None else self._place(own.shares),
+            )
+            for own in self.cached
+        )
 
     @property
     def states(self) -> tuple[StateBlock, ...]:
@@ -315,10 +356,12 @@ class DecoderConfig:
         count = sum(layer.mixer == "state" for layer in self.layers)
         return (self.state,) * count if self.state is not None else ()
 
-    @property
-    def rotary_size(self) -> int:
-        """Entries of a head that a rotation may rotate, or a part of them."""
-        return self.latent.rotated if self.latent else self.head_size
+    def rotary_size(self, rope: int) -> int:
+        """Return the entries of a head that a rotation may rotate, or a part of them."""
+        if self.latent:
+            return self.latent.rotated
+        sizes = (each.head_size or self.head_size for each in self.cached if each.rope == rope)
+        return next(sizes, self.head_size)
 
     @property
     def joint(self) -> int:
@@ -338,6 +381,8 @@ class DecoderConfig:
         They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
         """
         own, after = f"{block.name}_norm", f"post_{block.name}_norm"
+        if isinstance(block, LayerEmbedding):
+            return {"after": after}
         if self.shared_norm:
             own = f"{Attention.name}_norm"
         return {

@@ -13,6 +13,9 @@ class LayerConfig:
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
     have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
+    `kv_heads`, `head_size`, `mlp_width`: if they are not `DecoderConfig`'s. `shares`: the layer
+    whose keys and values it reads, instead of its own. `keys_as_values`: what gives its keys gives
+    its values, which are neither normalized by the keys' norm nor rotated.
     `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
     whether it has an MLP. `placement`: of its norms, if it is not that of all.
     """
@@ -25,3 +28,8 @@ class LayerConfig:
     mixer: Literal["attention", "state", "none"] = "attention"
     mlp: bool = True
     placement: str | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+    mlp_width: int | None = None
+    shares: int | None = None
+    keys_as_values: bool = False

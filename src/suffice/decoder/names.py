@@ -1,17 +1,17 @@
 """The weights that a decoder needs, by canonical name.
 
-Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and
-for each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
+Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, those
+of `blocks.LAYER_EMBEDS`, and for each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations
 
 import math
 
-from suffice.decoder.blocks import MATRICES
+from suffice.decoder.blocks import LAYER_EMBEDS, MATRICES
 from suffice.decoder.config import DecoderConfig
 
-LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out")
+LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out", *LAYER_EMBEDS)
 
 
 def is_linear(name: str) -> bool:
@@ -35,6 +35,8 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if config.projected:
         found["project_in"] = (width, embed_width)
         found["project_out"] = (embed_width, width)
+    if config.layer_embed_size:
+        found |= _layer_embeddings(config)
     for index in range(len(config.layers)):
         layer = _layer_shapes(config, index)
         found.update({f"layers.{index}.{name}": shape for name, shape in layer.items()})
@@ -58,7 +60,19 @@ def _layer_shapes(config: DecoderConfig, index: int) -> dict[str, tuple[int, ...
         found.update(block.vectors)
         for name, shape in block.matrices.items():
             found.update(_matrix(config, name, shape))
+    if config.layer_scales:
+        found["scale"] = (1,)
     return found
+
+
+def _layer_embeddings(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    entries = len(config.layers) * config.layer_embed_size
+    table, project = LAYER_EMBEDS
+    return {
+        table: (config.vocab, entries),
+        project: (entries, config.width),
+        "layer_embed_norm": (config.layer_embed_size,),
+    }
 
 
 def _matrix(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

@@ -17,7 +17,15 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.blocks import (
+    LAYER_EMBEDS,
+    Attention,
+    Block,
+    DenseMLP,
+    ExpertMLP,
+    LatentAttention,
+    LayerEmbedding,
+)
 from suffice.decoder.config import ACTIVATIONS
 from suffice.decoder.native_states import add_state_block
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
@@ -112,17 +120,23 @@ class NativeModel:
             model.add_rope(*tables, self._reached, cos.shape[1])
         if config.query_growth is not None:
             model.set_query_scales(decoder.query_scales(self._reached), self._reached)
+        if size := config.layer_embed_size:
+            scales = decoder.layer_embed_scale, config.width**-0.5, 2**-0.5
+            model.set_layer_embeddings(size, *scales)
         for index in range(len(config.layers)):
-            model.add_layer(config.parallel)
+            model.add_layer(config.parallel, decoder.layer_scale(index))
             for block in config.blocks(index):
                 norms = {**{name: name for name in block.vectors}, **config.norms(block, index)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
+                if isinstance(block, Attention) and block.value_norm and block.shares is None:
+                    parts["v_norm"] = np.ones(block.head_size, np.float32)
                 if isinstance(block, DenseMLP) and block.vectors:
                     parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)
-        matrices = ("embed", "project_in", "project_out", "head")
-        parts = _parts(decoder, "", matrices, {name: name for name in ("embed_norm", "final_norm")})
+        matrices = ("embed", "project_in", "project_out", "head", *LAYER_EMBEDS)
+        norms = {name: name for name in ("embed_norm", "final_norm", "layer_embed_norm")}
+        parts = _parts(decoder, "", matrices, norms)
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:
@@ -319,18 +333,22 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         rope = -1 if block.rope is None else block.rope
     if isinstance(block, Attention):
         places = block.whole_norms, block.late_norms
-        model.add_attention(parts, block.window or 0, rope, *places, block.grows)
+        shares = -1 if block.shares is None else block.shares
+        rows = block.kv_heads, block.head_size, shares
+        model.add_attention(parts, *rows, block.window or 0, rope, *places, block.grows)
         return
     if isinstance(block, LatentAttention):
         latent = block.latent
         sizes = latent.plain, latent.rank, latent.value
         model.add_latent(parts, *sizes, rope, latent.adjacent, latent.norm_eps)
         return
-    if not isinstance(block, DenseMLP | ExpertMLP):
+    if not isinstance(block, DenseMLP | ExpertMLP | LayerEmbedding):
         add_state_block(model, block, parts)
         return
     activation = ACTIVATIONS.index(block.activation)
-    if isinstance(block, ExpertMLP):
+    if isinstance(block, LayerEmbedding):
+        model.add_layer_embedding(parts, block.place, activation)
+    elif isinstance(block, ExpertMLP):
         own = block.experts
         steps = [STEPS.index(step) for step in own.steps]
         sizes = own.count, own.inner, own.shared

@@ -21,7 +21,7 @@ from suffice.attention.levels import Levels
 from suffice.attention.python import check_attended, scores_of
 from suffice.attention.traversal import Attended
 from suffice.cache.kv import KVCache
-from suffice.decoder.step_rows import Piece
+from suffice.decoder.step_rows import Piece, heads_of
 from suffice.outside import reported
 
 # What the core takes: a function of the layer, and arrays that it fills and reads.
@@ -170,13 +170,13 @@ class PythonStep:
         counted: bool,
     ) -> None:
         k, v, visible = _rows_of(self._visible[row].tolist(), keys, values)
-        q = self._queries[row][:, None]
+        q = heads_of(self._queries[row], k.shape[-1])[:, None]
         for each in (q, k, v):
             each.flags.writeable = False  # other tokens and an audit read them, too
         given = {} if visible is None else {"visible": visible}
         found = attention.attend(cache, layer, q, k, v, **given)
-        self._outputs[row] = found.output[:, 0]
-        read = self._reads[row]
+        heads_of(self._outputs[row], k.shape[-1])[...] = found.output[:, 0]
+        read = self._reads[row, : len(k)]
         read[:, 0], read[:, 1] = found.keys[0].sum(-1), found.values[0].sum(-1)
         read[:, 2] = read[:, 1] * (len(q) // len(k))
         read[:, 3] = 0 if found.sketch_bytes is None else found.sketch_bytes[0]

@@ -163,6 +163,16 @@ def _longrope(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     return turns, float(given.get("attention_factor", scale))
 
 
+def _proportional(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
+    """Gemma 4: the frequencies of a rotation of a whole head, of which the first part turns.
+
+    The others stay: their frequency is 0.
+    """
+    turns = np.float32(1) / _wavelengths(rope.theta, size)
+    turns[int(rope.partial * size // 2) :] = 0
+    return turns / np.float32(dict(rope.parameters).get("factor", 1)), 1.0
+
+
 def _llama3(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
     """Llama 3.1: long waves are divided by the factor, short ones kept, those between mixed."""
     given = dict(rope.parameters)
@@ -182,5 +192,6 @@ _KINDS: Mapping[str, Callable[[Rope, int, int], tuple[Any, float]]] = {
     "dynamic": _dynamic,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
     "yarn": _yarn,
 }

@@ -43,9 +43,13 @@ def read_rope(fields: Mapping[str, Any], *, partial: bool = False) -> Rope:
 
 
 def layer_ropes(
-    fields: Mapping[str, Any], thetas: Mapping[str, float], kinds: Iterable[str]
+    fields: Mapping[str, Any],
+    thetas: Mapping[str, float],
+    kinds: Iterable[str],
+    *,
+    partial: bool = False,
 ) -> dict[str, Rope]:
-    """Read a rotary embedding for each kind of layer.
+    """Read a rotary embedding for each kind of layer; `partial`: perhaps of a part of each head.
 
     `thetas` has the base of each kind of layer if its object has none. `rope_scaling` changes the
     rotation of `full_attention`.
@@ -64,7 +68,7 @@ def layer_ropes(
         own = _mapping(name, nested.get(layer))
         if layer == "full_attention" and scaling:
             own, name = {**own, **scaling}, "rope_scaling"
-        found[layer] = _rope(own, theta, fields, f"{name}.")
+        found[layer] = _rope(own, theta, fields, f"{name}.", partial=partial)
         if found[layer].kind not in kinds:
             raise unknown("rope_type", found[layer].kind, kinds)
     return found

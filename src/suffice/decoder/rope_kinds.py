@@ -24,6 +24,7 @@ ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"factor", "long_factor", "original_max_position_embeddings", "short_factor"}),
         frozenset({"attention_factor"}),
     ),
+    "proportional": (frozenset(), frozenset({"factor"})),
     "yarn": (
         frozenset({"factor", "original_max_position_embeddings"}),
         frozenset(

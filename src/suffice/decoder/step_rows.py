@@ -98,7 +98,10 @@ def note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.nda
 
 
 def show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
-    """Show each watched request's queries, out of [L, rows, H, D], to its own watch."""
+    """Show each watched request's queries, out of [L, rows, H, D], to its own watch.
+
+    Where heads have D' < D entries, the first H D' of a row's are the queries.
+    """
     first = 0
     for rows in batch:
         if rows.watch is None:
@@ -106,7 +109,17 @@ def show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
         own = queries[:, first : first + len(rows.tokens)]
         first += len(rows.tokens)
         for layer, rows_of_layer in enumerate(own):
-            rows.watch(layer, rows_of_layer.swapaxes(0, 1))
+            found = heads_of(rows_of_layer, rows.cache.size(layer))
+            rows.watch(layer, found.swapaxes(0, 1))
+
+
+def heads_of(rows: np.ndarray, size: int) -> np.ndarray:
+    """Return a view [..., H, size] of rows [..., H, D] whose first H size entries are the heads."""
+    heads, most = rows.shape[-2:]
+    if size == most:
+        return rows
+    flat = rows.reshape(*rows.shape[:-2], heads * most)
+    return flat[..., : heads * size].reshape(*rows.shape[:-2], heads, size)
 
 
 class Drafted(NamedTuple):

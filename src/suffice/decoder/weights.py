@@ -130,14 +130,24 @@ class DecoderWeights:
 
     @property
     def embed_scale(self) -> float:
-        """Factor of embedding rows; most models round it to the type that they are stored in.
+        """Factor of embedding rows; most models round it to the type that they are stored in."""
+        return self._rounded_scale("embed", self.config.embed_scale)
 
-        Codes count as bfloat16, as they do in `Checkpoint.dtype`.
-        """
-        scale = np.float32(self.config.embed_scale)
-        coarse = self.matrix("embed").dtype in ("bfloat16", "codes")
+    @property
+    def layer_embed_scale(self) -> float:
+        """Factor of the rows of `layer_embed`, likewise."""
+        return self._rounded_scale("layer_embed", self.config.layer_embed_size**0.5)
+
+    def _rounded_scale(self, name: str, factor: float) -> float:
+        """Return a factor of a matrix's rows; codes count as bfloat16, as in `Checkpoint.dtype`."""
+        scale = np.float32(factor)
+        coarse = self.matrix(name).dtype in ("bfloat16", "codes")
         rounded = coarse and self.config.rounds_embed_scale
         return float(scale.astype(DTYPES["bfloat16"]) if rounded else scale)
+
+    def layer_scale(self, layer: int) -> float:
+        """Return what the stream is multiplied by after a layer."""
+        return float(self.weights[f"layers.{layer}.scale"][0]) if self.config.layer_scales else 1.0
 
     def query_scales(self, rows: int) -> np.ndarray:
         """Return what `config.query_growth` multiplies queries by: float32 [rows], by position."""
@@ -162,8 +172,8 @@ class DecoderWeights:
         """Return cosines and sines [rows, rotated pairs] float32 for each of `config.ropes`."""
         config = self.config
         return [
-            rope_table(rope, config.rotary_size, config.trained_positions, rows)
-            for rope in config.ropes
+            rope_table(rope, config.rotary_size(index), config.trained_positions, rows)
+            for index, rope in enumerate(config.ropes)
         ]
 
 

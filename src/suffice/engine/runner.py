@@ -6,10 +6,11 @@ import warnings
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from suffice.cache import machine, next_capacity, token_bytes, types_of, with_defaults
+from suffice.cache import LayerRows, machine, next_capacity, token_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.native_states import state_shapes
@@ -58,16 +59,18 @@ class Runner(WholePrompts):
         super().__init__(config, decoder, sample, adapters, stamp)
         model = decoder.config
         self.trace = Trace(len(model.cached), model.kv_heads, model.heads // model.kv_heads)
-        self.trace.plain_row_bytes = token_bytes(
-            config.dtype, config.dtype, model.head_size, joint=model.joint > 0
-        )
+        plain = partial(token_bytes, config.dtype, config.dtype, joint=model.joint > 0)
+        self.trace.plain_token_bytes = plain(model.rows)
+        self.trace.plain_row_bytes = tuple(plain([LayerRows(1, own.size)]) for own in model.rows)
         self.trace.estimates = config.technique.estimates
         self.trace.confidence = config.technique.confidence
         self.stored_as = ""
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
-        self.windows = [layer.window for layer in decoder.config.cached]
+        self.windows = [
+            layer.window if layer.shares is None else 0 for layer in decoder.config.cached
+        ]
         self._states = state_shapes(model.states)
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
@@ -92,9 +95,10 @@ class Runner(WholePrompts):
         model = self.decoder.config
         keys, values = types_of(self.config.kv_cache_dtype)
         cache = KVCache(
-            len(model.cached),
-            model.kv_heads,
-            model.head_size,
+            len(model.rows),
+            [rows.heads for rows in model.rows],
+            [rows.size for rows in model.rows],
+            shares=[rows.shares for rows in model.rows],
             growth=self.growth,
             limit=limit,
             key_dtype=keys,
@@ -332,10 +336,9 @@ class Runner(WholePrompts):
         """Return about how many bytes a sequence of `rows` tokens takes when it next grows."""
         capacity = next_capacity(self.growth, min(rows + 1, self.context), 0, self.context)
         model = self.decoder.config
-        heads = len(model.cached) * model.kv_heads
         types = types_of(self.config.kv_cache_dtype)
-        row = token_bytes(*types, model.head_size, joint=model.joint > 0, based=self._based)
-        return capacity * heads * row + 2 * sum(int(state.bytes) for state in self._states)
+        row = token_bytes(*types, model.rows, joint=model.joint > 0, based=self._based)
+        return capacity * row + 2 * sum(int(state.bytes) for state in self._states)
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

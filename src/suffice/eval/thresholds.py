@@ -84,8 +84,10 @@ class Allocator:
         self._shape = len(model.cached), model.kv_heads
         self._group = model.heads // model.kv_heads
         keys, values = types_of(runner.config.kv_cache_dtype)
-        value_size = 0 if model.joint else model.head_size  # a joint row is read with its key
-        self._row_bytes = row_bytes(keys, model.head_size), row_bytes(values, value_size)
+        rows = [row_bytes(keys, own.size) for own in model.rows]
+        # a joint row's value is read with its key
+        own = [row_bytes(values, 0 if model.joint else each.size) for each in model.rows]
+        self._row_bytes = np.array(rows)[:, None], np.array(own)[:, None]
         self._ladders = [technique.ladders[name] for name in names]
         self._centre: Level = tuple(getattr(technique, name) for name in names)
         exact = type(technique).exact_limit()
@@ -158,7 +160,9 @@ class Allocator:
         read = self._runner.trace.since(before)
         keys, values, held, _, sketches = read.rows
         key, value = self._row_bytes
-        share: np.ndarray = (keys * key + values * value + sketches) / (held * (key + value))
+        share = np.ones(self._shape)  # of heads that a layer does not have
+        held = held * (key + value)
+        np.divide(keys * key + values * value + sketches, held, out=share, where=held > 0)
         return share, self._by_head(read.audit) if audit else None
 
     def weigh(self) -> Iterator[int]:

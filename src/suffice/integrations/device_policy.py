@@ -46,10 +46,9 @@ class RequestRows:
         self._layers, self._windows, self._request = layers, windows, request
         self.length = length  # tokens of the text
 
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads of a layer."""
-        return int(self._layers[0].keys.shape[1])
+    def heads(self, layer: int) -> int:
+        """Return the number of a layer's key/value heads."""
+        return int(self._layers[layer].keys.shape[1])
 
     def held(self, layer: int) -> int:
         """Return how many rows a layer holds."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "Policy", "QueryObserver", "Windows"]
 
-Windows = Sequence[int | None]  # per layer: the number of last tokens that a token sees; None: all
+# of each layer: the number of last tokens that a token sees; None: all; 0: the layer has no rows of
+# its own, and sees those that an earlier one keeps
+Windows = Sequence[int | None]
 
 
 class QueryObserver(Protocol):

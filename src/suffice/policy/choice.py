@@ -158,7 +158,7 @@ def last_rows(cache: KVCache, layer: int, first: int, last: int) -> np.ndarray:
     """Return the first `first` and the last `last` rows of a layer, [G, first + last]."""
     held = cache.held(layer)
     rows = np.concatenate((np.arange(first), np.arange(held - last, held)))
-    return np.tile(rows, (cache.kv_heads, 1))
+    return np.tile(rows, (cache.heads(layer), 1))
 
 
 def evict_except(cache: KVCache, layer: int, rows: np.ndarray) -> None:

@@ -160,5 +160,5 @@ class H2O(Budgeted):
             if window is None:
                 # A token is added before the lightest row is evicted, so it sees one row more.
                 cache.set_visible(layer, sinks=budget // 2, recent=budget - budget // 2 + 1)
-            else:
+            elif window:
                 cache.set_visible(layer, recent=window)

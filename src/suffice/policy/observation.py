@@ -44,7 +44,7 @@ def weight_sums(cache: KVCache, layer: int, q: np.ndarray, end: int, scale: floa
     They are summed over queries q [H, w, D], of the last w of these tokens, and over the heads that
     share keys. No row may have been evicted. As `attention_sums`, on all cores.
     """
-    out = np.empty((cache.kv_heads, end), np.float32)
+    out = np.empty((cache.heads(layer), end), np.float32)
     cache.native.sum_weights(layer, end, np.ascontiguousarray(q, np.float32), scale, out)
     return out
 

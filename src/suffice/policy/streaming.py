@@ -88,5 +88,5 @@ class Streaming(Budgeted):
         for layer, window in enumerate(windows):
             if window is None:
                 cache.set_visible(layer, sinks=self.sinks, recent=budget - self.sinks)
-            else:
+            elif window:
                 cache.set_visible(layer, recent=window)

@@ -69,6 +69,7 @@ ARCHITECTURES: Table = Table(
         "GPTNeoXForCausalLM": "suffice.decoder.families.neox:NEOX",
         "Gemma2ForCausalLM": "suffice.decoder.families.gemma:GEMMA2",
         "Gemma3ForCausalLM": "suffice.decoder.families.gemma:GEMMA3",
+        "Gemma4ForCausalLM": "suffice.decoder.families.gemma4:GEMMA4",
         "GemmaForCausalLM": "suffice.decoder.families.gemma:GEMMA",
         "Glm4ForCausalLM": "suffice.decoder.families.glm:GLM4",
         "Glm4MoeForCausalLM": "suffice.decoder.families.glm_moe:GLM4_MOE",

@@ -77,12 +77,12 @@ GEMMA2_ONLY = {
 }
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _ROPE_KINDS = ("default", "linear")
-_NORMS = {
+NORMS = {
     "layers.post_attn_norm": "model.layers.{i}.post_attention_layernorm",
     "layers.mlp_norm": "model.layers.{i}.pre_feedforward_layernorm",
     "layers.post_mlp_norm": "model.layers.{i}.post_feedforward_layernorm",
 }
-_HEAD_NORMS = {
+HEAD_NORMS = {
     "layers.q_norm": "model.layers.{i}.self_attn.q_norm",
     "layers.k_norm": "model.layers.{i}.self_attn.k_norm",
 }
@@ -154,5 +154,5 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
 
 
 GEMMA = Family("gemma", _read_gemma, WEIGHTS, norm_offset=1.0, surplus=SURPLUS)
-GEMMA2 = Family("gemma2", _read_gemma2, {**WEIGHTS, **_NORMS}, norm_offset=1.0, surplus=SURPLUS)
-GEMMA3 = Family("gemma3_text", _read, {**WEIGHTS, **_NORMS, **_HEAD_NORMS}, norm_offset=1.0)
+GEMMA2 = Family("gemma2", _read_gemma2, {**WEIGHTS, **NORMS}, norm_offset=1.0, surplus=SURPLUS)
+GEMMA3 = Family("gemma3_text", _read, {**WEIGHTS, **NORMS, **HEAD_NORMS}, norm_offset=1.0)

@@ -205,6 +205,8 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   block.activation = activation;
   set_routing(block, steps, chosen, scale, margin, before, groups, kept_groups);
   if (parts.contains("choice")) block.routing.bias = self.vector(parts["choice"], experts);
+  if (parts.contains("factors")) block.routing.factors = self.vector(parts["factors"], experts);
+  self.set(block.router_norm, parts, "router_norm", spec.width);
   self.set(block.router, parts, "router", experts, spec.width);
   self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
   self.set(block.up, parts, "expert_up", experts * inner, spec.width);

@@ -95,8 +95,13 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   self.set(block.before, parts, "before", width);
   self.set(block.after, parts, "after", width);
   self.set(block.whole, parts, "whole", width);
+  self.set(block.joined, parts, "joined", width);
   require(!layer.parallel || !(block.after.weight || block.whole.weight),
           "parallel blocks have norms before them only");
+  if (block.joined.weight) {
+    require(!layer.blocks.empty() && !layer.parallel, "a block is joined to the one before it");
+    layer.blocks.back().held = true;
+  }
   layer.blocks.push_back(std::move(block));
 }
 

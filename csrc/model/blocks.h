@@ -158,7 +158,8 @@ struct Routing {
   float margin = 0;  // of kInTurn: how far below a score others are close, of its size
   // Added to scores for the choice alone, by expert; null: nothing.
   const float* bias = nullptr;
-  float scale = 1;      // of the weights at the end
+  float scale = 1;                 // of the weights at the end
+  const float* factors = nullptr;  // likewise, by expert; null: 1
   bool before = false;  // the weights multiply what experts read, not what they give
   float left_out = 0;   // share of a row's weights whose experts, the lightest, may be left out
 };
@@ -168,6 +169,7 @@ struct Routing {
 // and [e width, (e + 1) width) of down.
 struct ExpertMlp {
   Linear router, gate, up, down;
+  Norm router_norm;      // of the stream, for the router; without weight: it reads the block's input
   DenseMlp shared;       // up.data null: none
   Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
   int experts = 0, inner = 0;
@@ -205,6 +207,8 @@ struct Block {
   Norm before;  // of the block's input
   Norm after;   // of its output, before that is added
   Norm whole;   // of the stream, once it is added
+  bool held = false;  // its output is added to that of the next block, instead of the stream
+  Norm joined;        // of the sum of both, before that is added
   std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp,
                LayerEmbeddingBlock>
       part;

@@ -53,9 +53,16 @@ struct ExpertWork {
     own.prepare(rows, width, inner_stride);
   }
 
+  // What the router reads.
+  const float* scored() const {
+    if (!block.router_norm.weight) return worker.normal.data();
+    worker.normalize(block.router_norm, worker.residual.data(), worker.prepared.routed.data());
+    return worker.prepared.routed.data();
+  }
+
   // The logits of all rows.
   void score() const {
-    const float* from = worker.normal.data();
+    const float* from = scored();
     const Linear& other = block.shared_router;
     InputBuffers& second = worker.prepared.second_inputs;
     if (other.data) worker.fill(second, from, width, other, rows);

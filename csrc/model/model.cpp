@@ -87,7 +87,7 @@ void box(Worker& worker) {
   worker.wait();
 }
 
-// Adds a block's shared output to the residual stream.
+// Adds a block's shared output to the residual stream, with that of the block before if it is held.
 void add(const Block& block, Worker& worker) {
   std::vector<float>& residual = worker.residual;
   float* output = worker.shared.output.data();
@@ -95,9 +95,19 @@ void add(const Block& block, Worker& worker) {
     worker.normalize(block.after, output, worker.normal.data());
     output = worker.normal.data();
   }
-  const Timed timed = worker.time(Part::norms);
   const Share mine = worker.own(worker.rows);
   const size_t width = worker.shared.width;
+  float* const held = worker.prepared.held.data();
+  if (block.held) {
+    std::copy(output + mine.first * width, output + mine.last * width, held + mine.first * width);
+    return;
+  }
+  if (block.joined.weight) {
+    for (size_t i = mine.first * width; i < mine.last * width; i++) held[i] += output[i];
+    worker.normalize(block.joined, held, worker.normal.data());
+    output = worker.normal.data();
+  }
+  const Timed timed = worker.time(Part::norms);
   const float scale = worker.spec.residual_scale;
   for (size_t i = mine.first * width; i < mine.last * width; i++) residual[i] += scale * output[i];
   if (block.whole.weight) worker.normalize(block.whole, residual.data(), residual.data());

@@ -77,6 +77,14 @@ struct ModelSpec {
     return most;
   }
 
+  // Whether some layer has blocks whose outputs are joined.
+  bool joins() const {
+    return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) {
+      return std::any_of(layer.blocks.begin(), layer.blocks.end(),
+                         [](const Block& block) { return block.held; });
+    });
+  }
+
   // Whether some layer normalises all heads of its queries and keys together.
   bool has_whole_norms() const {
     return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) {

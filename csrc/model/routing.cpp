@@ -175,7 +175,9 @@ void Routes::group(const ExpertMlp& block, int rows) {
   for (int i = 0; i < routed; i++) {
     const int row = i / chosen, expert = chosen_[i].expert;
     const int visit = expert < 0 ? -1 : ends_[expert]++;
-    const float weight = block.routing.scale * chosen_[i].score;
+    const float* const factors = block.routing.factors;
+    const float factor = factors && expert >= 0 ? factors[expert] : 1.0f;
+    const float weight = block.routing.scale * chosen_[i].score * factor;
     if (visit >= 0)
       visits[visit] = block.routing.before ? Visit{row, 1, weight} : Visit{row, weight, 1};
     visits_of[row * block.visits() + i % chosen] = visit;

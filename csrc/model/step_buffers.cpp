@@ -24,10 +24,11 @@ Bounds bounds_in(const Sight& block, int index, const StepRequest& request) {
 
 }  // namespace
 
-void RowBuffers::prepare(int rows, int width, int stride, int value_width) {
+void RowBuffers::prepare(int rows, int width, int stride, int value_width, bool joins) {
   // Zero, because matmuls read inputs up to a multiple of 8 columns.
   residual.assign(static_cast<size_t>(rows) * width, 0.0f);
   normal.assign(residual.size(), 0.0f);
+  for (std::vector<float>* each : {&routed, &held}) each->assign(joins ? normal.size() : 0, 0.0f);
   gated.assign(static_cast<size_t>(rows) * value_width, 0.0f);
   for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
 }
@@ -69,10 +70,11 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   tile_reads.assign(step.requests.size(), ReadSums{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
   group_by_adapter(step);
+  joins = spec.joins();
   const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
   split = thread_count > 1 && many;
   if (split) {
-    threads[0].rows.prepare(rows, width, input_stride(), value_width);
+    threads[0].rows.prepare(rows, width, input_stride(), value_width, joins);
     threads[0].rows.prepare(adapted, spec.adapters);
     threads[0].rows.reserve(spec);
   }

@@ -16,13 +16,14 @@ namespace suffice {
 // The residual stream, and the inputs of matrices.
 struct RowBuffers {
   std::vector<float> residual, normal;  // [rows][width]
+  std::vector<float> routed, held;      // likewise, where routers have norms and blocks are held
   InputBuffers inputs, second_inputs, third_inputs;
   LowRankInputs low_rank, second_low_rank, third_low_rank;  // of the step's adapters
   std::vector<float> gated;  // [rows][value_width], outputs of recurrences
 
   // `stride`: that of the widest inputs of a matrix.
-  // `value_width`: that of the outputs of recurrences.
-  void prepare(int rows, int width, int stride, int value_width);
+  // `value_width`: that of the outputs of recurrences. `joins`: some blocks are held.
+  void prepare(int rows, int width, int stride, int value_width, bool joins);
   void prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters);
   // Allocates the inputs of all matrices.
   void reserve(const ModelSpec& spec);
@@ -89,6 +90,7 @@ class StepBuffers {
   int rows = 0;
   // Strides, whole panels; the last four are of blocks with states and around joint rows.
   int width = 0, query_width = 0, key_width = 0, inner_width = 0;
+  bool joins = false;  // some blocks are held
   int mixed_width = 0, decay_width = 0, value_width = 0, latent_width = 0;
   std::vector<float> queries, attended;  // [rows][query_width]
   std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates

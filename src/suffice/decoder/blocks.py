@@ -203,8 +203,13 @@ class ExpertMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shape of the bias of the choice, if there is one."""
-        return {"choice": (self.experts.count,)} if self.experts.biased else {}
+        """The shapes of a bias of the choice, of factors, and of the router's norm, if there are."""
+        own = self.experts
+        return {
+            **({"choice": (own.count,)} if own.biased else {}),
+            **({"factors": (own.count,)} if own.factored else {}),
+            **({"router_norm": (self.width,)} if own.beside else {}),
+        }
 
 
 Block = Attention | LatentAttention | DenseMLP | ExpertMLP | LayerEmbedding | StateBlock

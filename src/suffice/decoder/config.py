@@ -324,10 +324,13 @@ class DecoderConfig:
     def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:
         if not own.mlp:
             return ()
-        if self.experts and not own.dense:
-            return (ExpertMLP(self.width, self.activation, self.experts),)
-        inner = own.mlp_width or self.mlp_width
-        return (DenseMLP(self.width, inner, self.gated, self.activation),)
+        dense = DenseMLP(
+            self.width, own.mlp_width or self.mlp_width, self.gated, self.activation
+        )
+        if not self.experts or own.dense:
+            return (dense,)
+        experts = ExpertMLP(self.width, self.activation, self.experts)
+        return (dense, experts) if self.experts.beside else (experts,)
 
     @property
     def cached(self) -> tuple[LayerConfig, ...]:
@@ -378,8 +381,15 @@ class DecoderConfig:
     def norms(self, block: Block, layer: int) -> dict[str, str]:
         """Return the names of the norms around a block of a layer.
 
-        They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
+        They are by place: `before` it, `after` it, of the `whole` stream once it is added, or of
+        its sum with the block before it (`joined`).
         """
+        if self.experts and self.experts.beside and not self.layers[layer].dense:
+            if isinstance(block, DenseMLP):
+                return {"before": "mlp_norm", "after": "post_dense_norm"}
+            if isinstance(block, ExpertMLP):
+                both = {"before": "experts_norm", "after": "post_experts_norm"}
+                return {**both, "joined": "post_mlp_norm"}
         own, after = f"{block.name}_norm", f"post_{block.name}_norm"
         if isinstance(block, LayerEmbedding):
             return {"after": after}

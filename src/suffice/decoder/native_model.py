@@ -131,6 +131,9 @@ class NativeModel:
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
                 if isinstance(block, Attention) and block.value_norm and block.shares is None:
                     parts["v_norm"] = np.ones(block.head_size, np.float32)
+                if isinstance(block, ExpertMLP) and block.experts.beside:
+                    norm = decoder.weights[f"layers.{index}.router_norm"]
+                    parts["router_norm"] = norm * np.float32(config.width**-0.5)
                 if isinstance(block, DenseMLP) and block.vectors:
                     parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)

@@ -1,6 +1,7 @@
 """Gemma 4, text: global layers with heads of their own size, and an input of each layer by token.
 
-The last layers may read the keys and values of earlier ones, and have wider MLPs.
+The last layers may read the keys and values of earlier ones, and have wider MLPs. All may have
+experts next to their MLP.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig
+from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
 from suffice.decoder.families import Family
 from suffice.decoder.families.gemma import HEAD_NORMS, NORMS
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, layers_by_kind, read_fields
+from suffice.decoder.name_maps import stored_together
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, layer_ropes
+from suffice.decoder.routing import Experts
 from suffice.errors import InputError, brief
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
@@ -43,14 +46,12 @@ DEFAULTS: Mapping[str, Any] = {
     "attention_k_eq_v": False,
     "num_kv_shared_layers": 0,
     "use_double_wide_mlp": False,
+    "enable_moe_block": False,
+    "num_experts": None,
+    "top_k_experts": None,
+    "moe_intermediate_size": None,
 }
-_ONLY = {
-    "use_bidirectional_attention": (None, "vision"),  # of images alone
-    "enable_moe_block": (False,),
-    "num_experts": (None,),
-    "top_k_experts": (None,),
-    "moe_intermediate_size": (None,),
-}
+_ONLY = {"use_bidirectional_attention": (None, "vision")}  # of images alone
 _NULLABLE = ("sliding_window", "final_logit_softcapping", "hidden_size_per_layer_input")
 _ROTATIONS = {
     _LOCAL: {"rope_type": "default", "rope_theta": 10_000.0},
@@ -68,6 +69,18 @@ _OWN = {
     "layers.layer_out": "model.layers.{i}.per_layer_projection",
     "layers.post_layer_embed_norm": "model.layers.{i}.post_per_layer_input_norm",
     "layers.scale": "model.layers.{i}.layer_scalar",
+}
+_EXPERTS = {
+    "layers.router": "model.layers.{i}.router.proj",
+    "layers.router_norm": "model.layers.{i}.router.scale",
+    "layers.factors": "model.layers.{i}.router.per_expert_scale",
+    "layers.post_dense_norm": "model.layers.{i}.post_feedforward_layernorm_1",
+    "layers.experts_norm": "model.layers.{i}.pre_feedforward_layernorm_2",
+    "layers.post_experts_norm": "model.layers.{i}.post_feedforward_layernorm_2",
+    **stored_together(
+        "model.layers.{i}.experts.gate_up_proj", "expert_gate", "expert_up", by_expert=True
+    ),
+    **stored_together("model.layers.{i}.experts.down_proj", "expert_down", by_expert=True),
 }
 # of layers that read another's keys and values
 _UNUSED = (r"model\.layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.weight",)
@@ -109,6 +122,21 @@ def _shared(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) -> tuple
     return tuple(found)
 
 
+def _experts(fields: Mapping[str, Any]) -> Experts | None:
+    if not fields["enable_moe_block"]:
+        return None
+    for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
+        check_size(name, fields[name])
+    return Experts(
+        fields["num_experts"],
+        fields["top_k_experts"],
+        fields["moe_intermediate_size"],
+        ("softmax", "top", "normalize"),
+        factored=True,
+        beside=True,
+    )
+
+
 def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, _NULLABLE, _ONLY)
     if fields["rope_parameters"] is None:
@@ -146,16 +174,20 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         layer_embed_size=own,
         embed_scale=fields["hidden_size"] ** 0.5,
         logit_cap=fields["final_logit_softcapping"] or 0.0,
+        experts=_experts(fields),
         biases=frozenset("qkvo" if fields["attention_bias"] else ""),
     )
 
 
-_CALLED = ((r"(.*\.layer_scalar)", r"\1.weight"),)
+_CALLED = (
+    (r"(.*\.(?:layer_scalar|router\.scale|router\.per_expert_scale))", r"\1.weight"),
+    (r"(.*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
+)
 
 GEMMA4 = Family(
     "gemma4_text",
     _read,
-    {**WEIGHTS, **NORMS, **HEAD_NORMS, **_OWN},
+    {**WEIGHTS, **NORMS, **HEAD_NORMS, **_OWN, **_EXPERTS},
     surplus=_UNUSED,
     called=_CALLED,
 )

@@ -39,9 +39,10 @@ from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.cache.kv import KVCache
 from suffice.cli.answer import peak_memory_bytes
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.names import is_linear, shapes
 from suffice.decoder.pages import to_huge_pages
+from suffice.decoder.rotation import Rope
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.harness import shaped_models
 from suffice.checkpoints.open import open_checkpoint
-from suffice.decoder.config import Rope
 from suffice.decoder.rope import rope_table
+from suffice.decoder.rotation import Rope
 
 TINY = shaped_models.TINY
 

@@ -32,7 +32,7 @@ def read(share: float, *, held: int, cached: int, sketch: int = 0) -> Trace:
     """
     trace = Trace(2, 2)
     trace.rows[2] += held
-    trace.plain_row_bytes, trace.plain_token_bytes = (512,) * len(trace.rows[0]), 512 * trace.rows[0].size
+    trace.plain_row_bytes, trace.plain_token_bytes = (512, 512), 512 * trace.rows[0].size
     trace.cached = (512, cached)
     trace.kv_bytes_read = int(share * 2 * trace.rows_held * 256)
     trace.sketch_bytes_read = sketch

@@ -13,8 +13,9 @@ from safetensors.numpy import save_file
 
 import tiny
 from suffice.checkpoints.open import open_checkpoint
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import family_of
+from suffice.decoder.rotation import Rope
 from suffice.errors import InputError
 
 

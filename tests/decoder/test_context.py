@@ -18,8 +18,8 @@ from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.checkpoints.open import open_checkpoint
-from suffice.decoder.config import Rope
 from suffice.decoder.native_model import NativeModel
+from suffice.decoder.rotation import Rope
 from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
 from suffice.quant.none import NoQuant

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from suffice.decoder.config import Rope
 from suffice.decoder.rope import frequencies, rope_table
+from suffice.decoder.rotation import Rope
 from suffice.errors import InputError
 
 SIZES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)

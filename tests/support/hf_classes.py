@@ -20,6 +20,7 @@ CLASSES = {
     "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),
     "Gemma2ForCausalLM": ("gemma2", "Gemma2"),
     "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
+    "Gemma4ForCausalLM": ("gemma4", "Gemma4Text"),
     "GemmaForCausalLM": ("gemma", "Gemma"),
     "Glm4ForCausalLM": ("glm4", "Glm4"),
     "Glm4MoeForCausalLM": ("glm4_moe", "Glm4Moe"),

@@ -11,8 +11,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_classes import CLASSES as CLASSES
-from suffice.decoder.config import DecoderConfig, Rope
+from suffice.decoder.config import DecoderConfig
 from suffice.decoder.rope import frequencies
+from suffice.decoder.rotation import Rope
 
 # no rotary fields
 UNTOLD = (

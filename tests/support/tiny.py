@@ -63,8 +63,10 @@ def _make(folder: Path, variant: str, seed: int, changes: dict[str, Any]) -> Non
     family, fields = VARIANTS[variant]
     if changes.pop("tokenizer", False):
         changes["vocab_size"] = write_tokenizer(folder)
+        if "vocab_size_per_layer_input" in fields:
+            changes["vocab_size_per_layer_input"] = changes["vocab_size"]
     model = _model(family, {**fields, **changes})
-    centred = family.startswith(_CENTRED) and family != "NemotronH"
+    centred = family.startswith(_CENTRED) and family not in _NOT_CENTRED
     fill(model, seed, centred=centred)
     model.save_pretrained(folder)
 
@@ -78,16 +80,20 @@ def fill(model: Any, seed: int, *, centred: bool) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
 
 
 _CLASSES = {
     "Gemma3Text": "Gemma3ForCausalLM",
+    "Gemma4Text": "Gemma4ForCausalLM",
     "GPT2": "GPT2LMHeadModel",
     "Llama4Text": "Llama4ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
 }
 _CENTRED = ("Gemma", "Nemotron", "Qwen3Next", "Qwen3_5")  # weights of norms that are added to 1
+_NOT_CENTRED = ("Gemma4Text", "NemotronH")
 _SHARP = ("mlp.gate.", "router", "shared_expert_gate", "q_proj", "k_proj", "qkv_proj")
 _SHARP += ("query_key_value", "c_attn", "lm_head")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiny_variants import _FULL, _GRANITE, _MAMBA, _NO_HEAD_DIM, _SIZES
+from tiny_variants import _FULL, _GEMMA4, _GRANITE, _MAMBA, _NO_HEAD_DIM, _SIZES
 
 _EXPERTS: dict[str, Any] = {
     **_NO_HEAD_DIM,
@@ -37,6 +37,16 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "num_experts": 6,
             "moe_topk": 2,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    ),
+    "gemma4-moe": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
         },
     ),
     "ernie-moe": (

@@ -57,6 +57,16 @@ _GEMMA3: dict[str, Any] = {
     "query_pre_attn_scalar": 24,
 }
 
+_GEMMA4: dict[str, Any] = {
+    **_SIZES,
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 4.0,
+}
 _GEMMA2: dict[str, Any] = {
     **_SIZES,
     "num_hidden_layers": 4,
@@ -235,6 +245,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gemma3": ("Gemma3Text", _GEMMA3),
+    "gemma4": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "hidden_size_per_layer_input": 16,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-keys": (
+        "Gemma4Text",
+        {**_GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    ),
     "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
     "apertus": ("Apertus", {**_NO_HEAD_DIM, **_rope("llama3", **_LLAMA3)}),
     "arcee": ("Arcee", {**_SIZES, "attention_bias": True, "mlp_bias": True}),

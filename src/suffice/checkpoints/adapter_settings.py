@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.decoder.config import check_number, check_size
+from suffice.decoder.checks import check_number, check_size
 from suffice.errors import InputError, brief, shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

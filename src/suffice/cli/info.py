@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from suffice.checkpoints.checkpoint import Checkpoint
     from suffice.checkpoints.formats.quantized_file import Quantized
     from suffice.checkpoints.storage import StoredMatrix
-    from suffice.decoder.config import DecoderConfig, Rope
+    from suffice.decoder.config import DecoderConfig
     from suffice.decoder.latent import Latent
+    from suffice.decoder.rotation import Rope
 
 ISA_NAMES = {
     "v4_bf16": "AVX-512 with BF16",

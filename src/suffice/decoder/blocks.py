@@ -203,7 +203,7 @@ class ExpertMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of a bias of the choice, of factors, and of the router's norm, if there are."""
+        """The shapes of the choice's bias, of factors, of the router's norm: of those that are."""
         own = self.experts
         return {
             **({"choice": (own.count,)} if own.biased else {}),

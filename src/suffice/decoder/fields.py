@@ -12,7 +12,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from suffice.decoder.config import LayerConfig, check_layers, check_number, check_size
+from suffice.decoder.checks import check_layers, check_number, check_size
+from suffice.decoder.config import LayerConfig
 from suffice.decoder.ignored import SILENT, has_no_effect, tell
 from suffice.errors import InputError, brief, unknown
 

@@ -45,9 +45,10 @@ import numpy as np
 from suffice.arrays import softmax
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
-from suffice.decoder.config import DecoderConfig, Rope
+from suffice.decoder.config import DecoderConfig
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.rope import rope_table
+from suffice.decoder.rotation import Rope
 from suffice.decoder.step_rows import StepRows
 from suffice.native import core
 from suffice.quant import hadamard

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from suffice.decoder.config import Rope
+from suffice.decoder.rotation import Rope
 
 Array = npt.NDArray[np.float32]
 

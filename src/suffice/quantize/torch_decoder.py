@@ -12,7 +12,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from suffice.decoder.blocks import Attention, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.blocks import (
+    Attention,
+    DenseMLP,
+    ExpertMLP,
+    LatentAttention,
+    LayerEmbedding,
+)
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.decoder.weights import DecoderWeights, Watch
@@ -120,6 +126,8 @@ class TorchDecoder(DecoderWeights):
     ) -> torch.Tensor:
         """Return the hidden states [T, M] after the last layer of tokens `at` positions < rows."""
         x = self._embed(tokens, at)
+        self._own_inputs = self._layer_embeddings(tokens, x)
+        self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         tables = [(cos[at], sin[at]) for cos, sin in self._rope_rows(rows)]
         if self.config.query_growth is not None:
             self._scales = self._moved(self.query_scales(rows))[at]
@@ -137,6 +145,18 @@ class TorchDecoder(DecoderWeights):
             x = x + self._tensor("positions")[config.position_offset :][at]
         return self._norm("embed_norm", x) if config.embed_norm else x
 
+    def _layer_embeddings(self, tokens: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """Return each token's input of each layer [T, L, E], of the embeddings x [T, M]."""
+        size = self.config.layer_embed_size
+        if not size:
+            return None
+        projected = self._linear("layer_embed_project", x) * self.config.width**-0.5
+        rows = gather_rows(self.matrix("layer_embed"), tokens).to(self.device)
+        shape = len(tokens), -1, size
+        norm = self._tensor("layer_embed_norm")
+        projected = rms_norm(projected.view(shape), norm, self.config.norm_eps)
+        return (projected + rows.view(shape) * self.layer_embed_scale) * 2**-0.5
+
     def _layer(
         self,
         index: int,
@@ -145,7 +165,7 @@ class TorchDecoder(DecoderWeights):
         cache: KVCache | None,
         watch: Watch | None,
     ) -> torch.Tensor:
-        base = x
+        base, before = x, torch.zeros(0)
         for block in self.config.blocks(index):
             own = self.config.norms(block, index)
             norms = {place: f"layers.{index}.{name}" for place, name in own.items()}
@@ -157,12 +177,25 @@ class TorchDecoder(DecoderWeights):
             elif isinstance(block, LatentAttention):
                 y = self._latent_attention(index, block, table, cache, watch, given)
             elif isinstance(block, ExpertMLP):
-                y = self._experts(index, block, given)
+                y = self._experts(index, block, given, x)
+            elif isinstance(block, LayerEmbedding):
+                y = self._layer_embedding(index, block, given)
             else:
                 y = self._mlp(index, block, given)
-            y = self._placed(norms.get("after"), y) * self.config.residual_scale
-            x = self._placed(norms.get("whole"), x + y)
-        return x
+            y = self._placed(norms.get("after"), y)
+            if self.config.held(block, index):
+                before = y
+                continue
+            if "joined" in norms:
+                y = self._norm(norms["joined"], before + y)
+            x = self._placed(norms.get("whole"), x + y * self.config.residual_scale)
+        return x * self.layer_scale(index) if self.config.layer_scales else x
+
+    def _layer_embedding(self, index: int, block: LayerEmbedding, x: torch.Tensor) -> torch.Tensor:
+        assert self._own_inputs is not None, "the model has embeddings of layers"
+        at = f"layers.{index}."
+        inner = ACTIVATIONS[block.activation](self._linear(at + "layer_gate", x))
+        return self._linear(at + "layer_out", inner * self._own_inputs[:, block.place])
 
     def _placed(self, norm: str | None, x: torch.Tensor) -> torch.Tensor:
         """Normalize x [T, M] where a block has a norm."""
@@ -176,9 +209,11 @@ class TorchDecoder(DecoderWeights):
         watch: Watch | None,
         x: torch.Tensor,
     ) -> torch.Tensor:
-        q, k, v = self._projected(index, table, x)
+        q, *rows = self._projected(index, table, x)
         among = self._cached(index)
-        held = self._held(among, cache, k, v)
+        owner = self.config.layers[index].shares
+        held = self._stored[owner] if owner is not None else self._held(among, cache, *rows)
+        self._stored[index] = held
         if watch is not None:
             watch(among, q.detach().cpu().numpy())
         mixed = self._mixed(index, q, *held).transpose(0, 1).reshape(len(x), -1)
@@ -222,22 +257,32 @@ class TorchDecoder(DecoderWeights):
 
     def _projected(
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
+    ) -> list[torch.Tensor]:
+        """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M].
+
+        The latter are missing where a layer reads another's.
+        """
         config, at, own = self.config, f"layers.{index}.", self.config.layers[index]
-        q, k, v = (
-            self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
-            for name in "qkv"
-        )
-        if config.qk_norm and own.norms and not config.late_qk_norm:
-            q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
+        size = own.head_size or config.head_size
+        matrices = "q" if own.shares is not None else "qk" if own.keys_as_values else "qkv"
+        found = [
+            self._linear(at + name, x).view(len(x), -1, size).transpose(0, 1) for name in matrices
+        ]
+        values = found[-1:] if own.shares is None else []
+        if config.value_norm:
+            values = [rms_norm(v, torch.ones(size), config.norm_eps) for v in values]
+        turned = found[: 1 if own.shares is not None else 2]
+        names = [at + "q_norm", at + "k_norm"][: len(turned)]
+        normed = config.qk_norm and own.norms
+        if normed and not config.late_qk_norm:
+            turned = list(map(self._head_norm, names, turned))
         if table is not None:
-            q, k = rotate(q, *table), rotate(k, *table)
-        if config.qk_norm and own.norms and config.late_qk_norm:
-            q, k = self._head_norm(at + "q_norm", q), self._head_norm(at + "k_norm", k)
+            turned = [rotate(each, *table) for each in turned]
+        if normed and config.late_qk_norm:
+            turned = list(map(self._head_norm, names, turned))
         if self._scales is not None and own.grows:
-            q = q * self._scales[:, None]
-        return q, k, v
+            turned[0] = turned[0] * self._scales[:, None]
+        return [*turned, *values]
 
     def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Normalize each of the heads [H, T, D], or all of them together."""
@@ -309,10 +354,12 @@ class TorchDecoder(DecoderWeights):
             inner = ACTIVATIONS[block.activation](up)
         return self._linear(at + "down", inner)
 
-    def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+    def _experts(
+        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
+    ) -> torch.Tensor:
         """Return the sum of the outputs of experts, in their order, and of the shared one."""
         experts, at = block.experts, f"layers.{index}."
-        weights = self._routes(index, block, x)
+        weights = self._routes(index, block, stream if experts.beside else x)
         y = torch.zeros_like(x)
         for expert in range(experts.count):
             rows = weights[:, expert].nonzero()[:, 0]
@@ -337,8 +384,12 @@ class TorchDecoder(DecoderWeights):
 
     def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
         """Return the weights of all experts for each row of x, 0 for those it does not reach."""
-        bias = self._tensor(f"layers.{index}.choice") if block.experts.biased else None
-        return route(self._linear(f"layers.{index}.router", x), block.experts, bias)
+        at, experts = f"layers.{index}.", block.experts
+        bias = self._tensor(at + "choice") if experts.biased else None
+        if experts.beside:
+            x = self._norm(at + "router_norm", x) * block.width**-0.5
+        weights = route(self._linear(at + "router", x), experts, bias)
+        return weights * self._tensor(at + "factors") if experts.factored else weights
 
     def expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
         """Multiply by an expert's `rows` rows of a stack."""

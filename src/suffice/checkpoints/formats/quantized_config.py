@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from suffice.decoder.config import (
-    ACTIVATIONS,
-    PLACEMENTS,
-    DecoderConfig,
-    LayerConfig,
-    Rope,
-    check_number,
-    check_size,
-)
+from suffice.decoder.checks import check_number, check_size
+from suffice.decoder.config import ACTIVATIONS, PLACEMENTS, DecoderConfig, LayerConfig
 from suffice.decoder.latent import Latent
+from suffice.decoder.rotation import Rope
 from suffice.decoder.routing import Experts, is_rule
 from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.errors import InputError

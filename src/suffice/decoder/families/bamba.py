@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
+from suffice.decoder.checks import check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import DEFAULTS as LLAMA_DEFAULTS
 from suffice.decoder.families.llama import WEIGHTS, llama_biases, sizes

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope, check_size
+from suffice.decoder.checks import check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.glm_moe import MOE_CALLED as CALLED_OF_EXPERTS
 from suffice.decoder.families.glm_moe import MOE_WEIGHTS
@@ -16,6 +17,7 @@ from suffice.decoder.fields import activation, read_fields, under_own_name
 from suffice.decoder.latent import Latent
 from suffice.decoder.name_maps import Templates, stored_by_head
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.rotation import Rope
 from suffice.decoder.routing import Experts
 from suffice.errors import InputError, brief
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
+from suffice.decoder.checks import check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.ernie import DEFAULTS as DENSE_DEFAULTS
 from suffice.decoder.families.llama import WEIGHTS, llama_biases, sizes

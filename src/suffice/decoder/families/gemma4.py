@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
+from suffice.decoder.checks import check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.gemma import HEAD_NORMS, NORMS
 from suffice.decoder.families.llama import WEIGHTS, sizes
@@ -51,7 +52,7 @@ DEFAULTS: Mapping[str, Any] = {
     "top_k_experts": None,
     "moe_intermediate_size": None,
 }
-_ONLY = {"use_bidirectional_attention": (None, "vision")}  # of images alone
+ONLY = {"use_bidirectional_attention": (None, "vision")}  # of images alone
 _NULLABLE = ("sliding_window", "final_logit_softcapping", "hidden_size_per_layer_input")
 _ROTATIONS = {
     _LOCAL: {"rope_type": "default", "rope_theta": 10_000.0},
@@ -138,7 +139,7 @@ def _experts(fields: Mapping[str, Any]) -> Experts | None:
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, DEFAULTS, _NULLABLE, _ONLY)
+    fields = read_fields(raw, DEFAULTS, _NULLABLE, ONLY)
     if fields["rope_parameters"] is None:
         fields["rope_parameters"] = _ROTATIONS
     thetas = {kind: _ROTATIONS[kind]["rope_theta"] for kind in (_LOCAL, _GLOBAL)}

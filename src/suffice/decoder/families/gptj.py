@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.fields import activation, head_size, read_fields
+from suffice.decoder.rotation import Rope
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 50400,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_number
+from suffice.decoder.checks import check_number
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, read_fields, under_own_name

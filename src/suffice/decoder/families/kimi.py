@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.bamba import MAMBA_CALLED
 from suffice.decoder.families.deepseek import (
@@ -25,6 +25,7 @@ from suffice.decoder.families.qwen_next import apart_weights, delta_rule
 from suffice.decoder.fields import layers_of_kinds, read_fields, under_own_name
 from suffice.decoder.name_maps import Templates, stored_together
 from suffice.decoder.rope_fields import ROPE_DEFAULTS
+from suffice.decoder.rotation import Rope
 from suffice.decoder.states import Recurrence
 from suffice.errors import InputError, brief
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_size
+from suffice.decoder.checks import check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.families.mixtral import SILENT as SILENT_OF_EXPERTS

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_number, check_size
+from suffice.decoder.checks import check_number, check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.families.mixtral import SILENT as SILENT_OF_EXPERTS

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, Rope, check_number, check_size
+from suffice.decoder.checks import check_number, check_size
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import SURPLUS, WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, layers_by_kind, read_fields
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
+from suffice.decoder.rotation import Rope
 
 DEFAULTS: Mapping[str, Any] = {
     **ROPE_DEFAULTS,

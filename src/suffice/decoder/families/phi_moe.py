@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.decoder.config import DecoderConfig, LayerConfig, check_number
+from suffice.decoder.checks import check_number
+from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.families.mixtral import DEFAULTS as MIXTRAL_DEFAULTS

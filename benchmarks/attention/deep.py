@@ -31,7 +31,7 @@ from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.attention import ATTENTIONS
 from suffice.backends.cpu.attention import attend
-from suffice.cache import fits_keys, row_bytes
+from suffice.cache import alike, fits_keys, row_bytes
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.decoder.key_rounding import Observed, rounding_of
@@ -138,8 +138,8 @@ def subject(setting: str, rows: Rows, scale: float) -> Subject:
     dtype, length = stored or "bfloat16", rows.keys.shape[2]
     fitted = {"rounding": rounding(rows)} if fits_keys(dtype) else {}
     cache = KVCache(
-        LAYERS, KV_HEADS, SIZE, growth=Upfront(), limit=length, key_dtype=dtype, value_dtype=dtype,
-        **fitted,
+        alike(LAYERS, KV_HEADS, SIZE), growth=Upfront(), limit=length, key_dtype=dtype,
+        value_dtype=dtype, **fitted,
     )  # fmt: skip
     cache.reserve(length)
     for layer in range(LAYERS):

@@ -34,6 +34,7 @@ from suffice.attention.exaq_km import levels_of
 from suffice.attention.rule import AttentionRule, coded_rule
 from suffice.backends.cpu.attention import attend
 from suffice.backends.cpu.rules import native_rule
+from suffice.cache import alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.native import core
@@ -61,7 +62,7 @@ def rules() -> dict[str, AttentionRule | None]:
 
 def attention(length: int, layers: int, rounds: int) -> list[list[Any]]:
     """Return the table rows of the whole of attention."""
-    cache = KVCache(layers, KV_HEADS, SIZE, growth=Upfront(), limit=length)
+    cache = KVCache(alike(layers, KV_HEADS, SIZE), growth=Upfront(), limit=length)
     cache.reserve(length)
     for layer in range(layers):
         cache.append(layer, *RANDOM.standard_normal((2, KV_HEADS, length, SIZE), np.float32))

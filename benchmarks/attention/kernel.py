@@ -28,7 +28,7 @@ from benchmarks.harness import record
 from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
-from suffice.cache import row_bytes
+from suffice.cache import alike, row_bytes
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 
@@ -71,7 +71,7 @@ def suffice_subjects(dtype: str, length: int, quick: bool) -> list[Subject]:
     """Return our kernel on a cache of one type, for each number of query rows."""
     layers = ring(2 * KV_HEADS * length * row_bytes(dtype, SIZE), quick)
     cache = KVCache(
-        layers, KV_HEADS, SIZE, growth=Upfront(), limit=length + max(ROWS), key_dtype=dtype,
+        alike(layers, KV_HEADS, SIZE), growth=Upfront(), limit=length + max(ROWS), key_dtype=dtype,
         value_dtype=dtype,
     )  # fmt: skip
     rows = length + max(ROWS)

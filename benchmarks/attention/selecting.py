@@ -42,9 +42,7 @@ class SelectingDecoder(TorchDecoder):
 
     def cache(self, rows: int) -> KVCache:
         """Return a cache of at most `rows` tokens, in bfloat16."""
-        config = self.config
-        shape = len(config.layers), config.kv_heads, config.head_size
-        return KVCache(*shape, growth=Upfront(), limit=rows)
+        return KVCache(self.config.rows, growth=Upfront(), limit=rows)
 
     def choose_channels(self, tokens: Sequence[int]) -> None:
         """Order each key/value head's channels by their mean |q k| on a text."""

@@ -28,6 +28,7 @@ from rich.progress import track
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice import native
+from suffice.cache import alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.trace import Trace
@@ -78,7 +79,7 @@ class Subject:
     def _empty(self, layers: int, rows: int) -> KVCache:
         _, groups, size = self.shape
         return KVCache(
-            layers, groups, size, growth=Upfront(), limit=rows, key_dtype=self.type,
+            alike(layers, groups, size), growth=Upfront(), limit=rows, key_dtype=self.type,
             value_dtype=self.type,
         )  # fmt: skip
 

@@ -174,7 +174,7 @@ def filled(runner: Runner, rows: int) -> Sequence:
     for at in range(0, rows, 256):
         count = min(256, rows - at)
         for layer in range(cache.layers):
-            shape = (cache.kv_heads, count, int(cache.native.size))
+            shape = (cache.heads(0), count, cache.size(0))
             cache.append(layer, *random.standard_normal((2, *shape), np.float32))
         cache.advance(count)
     return sequence

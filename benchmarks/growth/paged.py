@@ -30,6 +30,7 @@ from benchmarks.peers.client import EngineError, Worker, engine_module
 from benchmarks.peers.install import BUILD, PACKAGES, InstallError
 from benchmarks.peers.report import spread
 from suffice import native
+from suffice.cache import alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.trace import Trace
@@ -74,7 +75,7 @@ def contiguous(case: Case, layers: int) -> tuple[Callable[[int], object], np.nda
     caches = []
     for _ in range(case.batch):
         cache = KVCache(
-            layers, case.heads, case.size, growth=Upfront(), limit=case.length,
+            alike(layers, case.heads, case.size), growth=Upfront(), limit=case.length,
             key_dtype="bfloat16", value_dtype="bfloat16",
         )  # fmt: skip
         cache.reserve(case.length)

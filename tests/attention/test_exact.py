@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from suffice.attention.exact import Exact
 from suffice.backends.cpu.attention import attend
-from suffice.cache import GROWTHS
+from suffice.cache import GROWTHS, alike
 from suffice.cache.kv import KVCache
 
 
@@ -33,7 +33,7 @@ def test_reference_is_softmax_attention(heads: int, groups: int, masked: bool) -
 def test_drafts_see_no_further_than_a_window_that_is_shorter_than_they_are() -> None:
     size, committed, drafts, window = 32, 20, 6, 3
     growth, kind = GROWTHS.build("double"), "float32"
-    cache = KVCache(1, 2, size, growth=growth, limit=64, key_dtype=kind, value_dtype=kind)
+    cache = KVCache(alike(1, 2, size), growth=growth, limit=64, key_dtype=kind, value_dtype=kind)
     random = np.random.default_rng(0)
     k, v = random.standard_normal((2, 2, committed + drafts, size), np.float32)
     cache.reserve(committed + drafts)

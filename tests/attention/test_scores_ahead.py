@@ -48,7 +48,7 @@ def attended(setting: str, q: np.ndarray, cache: Any, coded: bool = False) -> tu
     rule = ATTENTIONS.build(setting).rule()
     if coded:
         levels = EXAQ(3).layer_levels(3.0, -40.0)
-        rule = coded_rule(rule, [levels] * (len(q) // cache.kv_heads))
+        rule = coded_rule(rule, [levels] * (len(q) // cache.heads(0)))
     out, reads = attend(rule, q, cache, 0, scale=SCALE)
     return out.tobytes(), [(each.key_rows, each.value_rows, each.per_head_rows) for each in reads]
 

@@ -25,7 +25,7 @@ from suffice.attention.levels import Levels
 from suffice.attention.rule import coded_rule, coded_rules
 from suffice.attention.traversal import Attended
 from suffice.backends.cpu.attention import attend
-from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache import GROWTHS, KV_DTYPES, alike
 from suffice.cache.kv import KVCache
 from suffice.native import core
 
@@ -56,7 +56,7 @@ def run(
     levels: Levels, attention: str, q: np.ndarray, cache: KVCache, window: int | None = None
 ) -> tuple[np.ndarray, list[core.Reads]]:
     technique = ATTENTIONS.build(attention)
-    group = len(q) // int(cache.native.heads)
+    group = len(q) // cache.heads(0)
     rule = coded_rule(technique.rule(), [levels] * group)
     return attend(rule, q, cache, 0, scale=SCALE, window=window)
 
@@ -87,7 +87,7 @@ def certain(
     levels: Levels, q: np.ndarray, cache: KVCache, window: int | None, margin: float
 ) -> np.ndarray:
     """Return the heads and tokens without a score within `margin` of a border, bool [H, T]."""
-    keys = np.repeat(held(cache)[0].astype(np.float64), len(q) // int(cache.native.heads), 0)
+    keys = np.repeat(held(cache)[0].astype(np.float64), len(q) // cache.heads(0), 0)
     scores = SCALE * as_multiplied(q, cache, SCALE).astype(np.float64) @ keys.swapaxes(1, 2)
     scores = np.where(visible_of(cache, q.shape[1], window), scores, -np.inf)
     x = scores - scores.max(-1, keepdims=True)
@@ -258,7 +258,7 @@ def test_law_bites(
 def test_values_below_the_first_border_are_not_read() -> None:
     """Were they touched, values that are not numbers would show."""
     cache = KVCache(
-        1, 1, 64, growth=GROWTHS.build("double"), limit=512, key_dtype="float32",
+        alike(1, 1, 64), growth=GROWTHS.build("double"), limit=512, key_dtype="float32",
         value_dtype="float32",
     )  # fmt: skip
     cache.reserve(200)

@@ -14,6 +14,7 @@ from benchmarks.growth import caches, engine, shares, use_cases, varied
 from benchmarks.peers import batches
 from benchmarks.peers.batches import Case
 from benchmarks.peers.client import EngineError
+from suffice.cache import alike
 from suffice.cache.growth import Double, Step
 from suffice.cache.kv import KVCache
 
@@ -93,7 +94,7 @@ def test_caches_in_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_copies_have_the_policys_capacity() -> None:
-    cache = KVCache(1, 1, 16, growth=Step(8), limit=64)
+    cache = KVCache(alike(1, 1, 16), growth=Step(8), limit=64)
     cache.reserve(20)
     cache.advance(20)
     full = engine.Sequence("full", cache)

@@ -102,7 +102,7 @@ def by_token(decoder: TorchDecoder, sites: dict[str, Site], window: list[int]) -
     other = ByToken(config, decoder.weights)
     other.sites = sites
     cache = KVCache(
-        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=64,
+        config.rows, growth=Upfront(), limit=64,
         key_dtype="float32", value_dtype="float32",
     )  # fmt: skip
     logits = other.forward(torch.tensor(window), cache, logits="all")

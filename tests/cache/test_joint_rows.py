@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caches import empty_cache
-from suffice.cache import JOINT_DTYPES, KV_DTYPES, check_rows, row_bytes, token_bytes
+from suffice.cache import JOINT_DTYPES, KV_DTYPES, alike, check_rows, row_bytes, token_bytes
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 
@@ -62,9 +62,10 @@ def test_a_row_is_stored_once(dtype: str) -> None:
     cache = filled(dtype, rows_of(64), growth="upfront")
     scales = 2 * 4 if dtype == "int8" else 0
     element = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}[dtype]
-    assert token_bytes(dtype, dtype, SIZE, joint=True) == SIZE * element + scales
+    layers = alike(1, 1, SIZE)
+    assert token_bytes(dtype, dtype, layers, joint=True) == SIZE * element + scales
     assert cache.row_bytes == LAYERS * (SIZE * element + scales)
-    assert token_bytes(dtype, dtype, SIZE) == 2 * row_bytes(dtype, SIZE)
+    assert token_bytes(dtype, dtype, layers) == 2 * row_bytes(dtype, SIZE)
 
 
 @pytest.mark.parametrize("dtype", JOINT_DTYPES)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_laws import LIMIT, append, cache_of, rows, same, view
 
+from suffice.cache import alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
@@ -77,11 +78,11 @@ def test_a_path_follows_parents(path: list[int]) -> None:
     [
         ({"key_dtype": "int4"}, "unknown KV cache dtype 'int4'. Did you mean 'int8'?"),
         ({"value_dtype": "fp16"}, "unknown KV cache dtype 'fp16'."),
-        ({"head_size": 24}, "head_size=24 must be a multiple of 16 up to 512"),
+        ({"rows": alike(1, 1, 24)}, "head_size=24 must be a multiple of 16 up to 512"),
     ],
 )
 def test_bad_shapes_and_types_are_refused(options: dict[str, object], message: str) -> None:
-    given_options = {"layers": 1, "kv_heads": 1, "head_size": 16, "growth": Upfront(), "limit": 4}
+    given_options = {"rows": alike(1, 1, 16), "growth": Upfront(), "limit": 4}
     with pytest.raises(InputError) as error:
         KVCache(**(given_options | options))  # type: ignore[arg-type]
     assert str(error.value).startswith(message)

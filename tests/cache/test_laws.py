@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache import GROWTHS, KV_DTYPES, alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.errors import InputError, OutOfMemory
@@ -67,7 +67,9 @@ def alone(rows: torch.Tensor, part: str, dtype: str) -> torch.Tensor:
     """Return rows [N, D] as a cache reads them that never held another."""
     found = []
     for row in rows[:, None, None]:
-        cache = KVCache(1, 1, SIZE, growth=Upfront(), limit=1, key_dtype=dtype, value_dtype=dtype)
+        cache = KVCache(
+            alike(1, 1, SIZE), growth=Upfront(), limit=1, key_dtype=dtype, value_dtype=dtype
+        )
         cache.reserve(1)
         cache.append(0, row, row)
         found.append(torch.from_numpy(getattr(cache, part)(0, 1)).flatten())
@@ -364,7 +366,7 @@ def test_drafts_are_cut_to_the_spare_rows() -> None:
 
 def test_running_out_of_memory_loses_nothing() -> None:
     arena = core.Arena(cache_of(KVCache, "upfront").row_bytes * 64 + (1 << 16))
-    cache = KVCache(LAYERS, HEADS, SIZE, growth=Upfront(), limit=32, key_dtype="float32",
+    cache = KVCache(alike(LAYERS, HEADS, SIZE), growth=Upfront(), limit=32, key_dtype="float32",
                     value_dtype="float32", arena=arena)  # fmt: skip
     append(cache, *rows(20, 1))
     used = arena.used

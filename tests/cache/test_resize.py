@@ -10,7 +10,7 @@ import pytest
 
 from suffice.attention import ATTENTIONS
 from suffice.backends.cpu.attention import attend
-from suffice.cache import KV_DTYPES
+from suffice.cache import KV_DTYPES, alike
 from suffice.cache.growth import Step, Upfront
 from suffice.cache.kv import KVCache
 from suffice.errors import OutOfMemory
@@ -24,7 +24,7 @@ QUEST = POLICIES.build("quest:budget=64,dense_layers=0")
 
 def empty(dtype: str, rows: int, arena: core.Arena | None = None, **extras: bool) -> KVCache:
     """A cache that allocates `rows` rows at a time."""
-    cache = KVCache(LAYERS, HEADS, SIZE, growth=Step(rows), limit=LIMIT, key_dtype=dtype,
+    cache = KVCache(alike(LAYERS, HEADS, SIZE), growth=Step(rows), limit=LIMIT, key_dtype=dtype,
                     value_dtype=dtype, arena=arena, **extras)  # fmt: skip
     if extras.get("boxes"):
         QUEST.prepare(cache, [None] * LAYERS)

@@ -22,7 +22,7 @@ from suffice.attention.rule import coded_rules
 from suffice.backends.cpu.attention import attend
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache import GROWTHS
+from suffice.cache import GROWTHS, alike
 from suffice.cache.kv import KVCache
 from suffice.cli.info import techniques
 from suffice.cli.techniques import Seam
@@ -57,7 +57,7 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
     if table is ATTENTIONS:
         growth, kept = GROWTHS.build("upfront"), {"sketch": technique.sketched}
         kept |= {"bases": technique.based}
-        cache = KVCache(1, 1, 16, growth=growth, limit=16, **kept)
+        cache = KVCache(alike(1, 1, 16), growth=growth, limit=16, **kept)
         cache.reserve(1)
         cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
         cache.advance(1)

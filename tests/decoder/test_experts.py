@@ -62,10 +62,10 @@ def chosen(decoder: TorchDecoder, token: int) -> list[list[int]]:
     found: list[list[int]] = []
 
     class Watched(TorchDecoder):
-        def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+        def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor, *stream: Any) -> Any:
             logits = self._linear(f"layers.{index}.router", x)
             found.append(route(logits, block.experts)[-1].nonzero()[:, 0].tolist())
-            return super()._experts(index, block, x)
+            return super()._experts(index, block, x, *stream)
 
     watched = Watched(decoder.config, decoder.weights)
     watched.forward(torch.tensor([token]), new_cache(watched))

@@ -100,7 +100,7 @@ def test_a_row_of_a_large_model_is_short() -> None:
     """DeepSeek V3: 576 entries in place of 128 keys of 192 and as many values of 128."""
     raw = WRITTEN["deepseek-v3"]
     config = family_of(raw).read(raw)
-    row = token_bytes("bfloat16", "bfloat16", config.head_size, joint=True)
+    row = token_bytes("bfloat16", "bfloat16", config.rows[:1], joint=True)
     assert row == 2 * 576
     assert row < 0.015 * 2 * 128 * (192 + 128)
 

@@ -13,7 +13,7 @@ from suffice.attention.exaq import EXAQ
 from suffice.attention.rule import coded_rules
 from suffice.backends.cpu.attention import attend
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache import GROWTHS, row_bytes
+from suffice.cache import GROWTHS, alike, row_bytes
 from suffice.cache.kv import KVCache
 from suffice.native import core
 from suffice.policy import POLICIES
@@ -30,7 +30,7 @@ def held_by(policy: Any, dtype: str = "bfloat16", **kept: bool) -> list[KVCache]
         kept |= dict.fromkeys(policy.keeps, True)
         growth = GROWTHS.build("step:rows=64")
         types = {"key_dtype": dtype, "value_dtype": dtype}
-        cache = KVCache(LAYERS, GROUPS, SIZE, growth=growth, limit=999, **types, **kept)
+        cache = KVCache(alike(LAYERS, GROUPS, SIZE), growth=growth, limit=999, **types, **kept)
         policy.prepare(cache, [None] * LAYERS)
         cache.reserve(held + new)
         for layer in range(LAYERS):
@@ -174,7 +174,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
 
 def test_caches_of_one_call_are_alike() -> None:
     [cache, *_] = held_by(POLICIES.build("full"))
-    other = KVCache(1, GROUPS, SIZE, growth=GROWTHS.build("double"), limit=99)
+    other = KVCache(alike(1, GROUPS, SIZE), growth=GROWTHS.build("double"), limit=99)
     rows = np.zeros((2, GROUPS, SIZE), np.float32)
     with pytest.raises(ValueError, match="caches of one call must be of one model"):
         natives = [cache.native, other.native]

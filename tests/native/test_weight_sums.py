@@ -9,7 +9,7 @@ import pytest
 
 from caches import as_multiplied
 from suffice import native
-from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache import GROWTHS, KV_DTYPES, alike
 from suffice.cache.kv import KVCache
 from suffice.policy.observation import attention_sums, weight_sums
 
@@ -19,7 +19,9 @@ ROUNDED = ("int8", "planes")  # their queries have 16 bits
 
 def filled(dtype: str, rows: int = ROWS) -> KVCache:
     growth = GROWTHS.build("upfront")
-    cache = KVCache(2, GROUPS, SIZE, growth=growth, limit=500, key_dtype=dtype, value_dtype=dtype)
+    cache = KVCache(
+        alike(2, GROUPS, SIZE), growth=growth, limit=500, key_dtype=dtype, value_dtype=dtype
+    )
     cache.reserve(rows)
     for layer in range(2):
         cache.append(layer, *np.random.default_rng(layer).standard_normal((2, GROUPS, rows, SIZE)))

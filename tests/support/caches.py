@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from isas import rounds_bf16
 from suffice.attention.planes import GREATEST, UPPER, Planes
-from suffice.cache import GROWTHS, fits_keys
+from suffice.cache import GROWTHS, LayerRows, alike, fits_keys
 from suffice.cache.kv import KVCache
 from suffice.decoder.key_rounding import KeyRounding, factors
 from suffice.decoder.native_states import state_shapes
@@ -80,17 +81,23 @@ def empty_cache(
     groups: int,
     size: int,
     dtype: str = "float32",
+    **options: Any,
+) -> KVCache:
+    if fits_keys(dtype) or options.get("bases"):
+        options.setdefault("rounding", native_rounding(layers, groups, size))
+    return cache_with(alike(layers, groups, size), dtype, **options)
+
+
+def cache_with(
+    rows: Sequence[LayerRows],
+    dtype: str,
     *,
     growth: str = "double",
     limit: int = 2048,
     **options: Any,
 ) -> KVCache:
-    if fits_keys(dtype) or options.get("bases"):
-        options.setdefault("rounding", native_rounding(layers, groups, size))
     return KVCache(
-        layers,
-        groups,
-        size,
+        rows,
         growth=GROWTHS.build(growth),
         limit=limit,
         key_dtype=dtype,
@@ -104,7 +111,7 @@ def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -
     options.setdefault("rounding", None)  # another model's would not suit
     options.setdefault("states", state_shapes(config.states))
     options["joint"] = config.joint
-    return empty_cache(len(config.cached), config.kv_heads, config.head_size, dtype, **options)
+    return cache_with(config.rows, dtype, **options)
 
 
 def cache_of(
@@ -129,7 +136,7 @@ def held_planes(cache: KVCache, rows: int | None = None) -> tuple[Planes, Planes
 
     Scales follow from the rows: every element of a base is one of a few multiples of them.
     """
-    shape = cache.kv_heads, rows or cache.length, int(cache.native.size)
+    shape = cache.heads(0), rows or cache.length, cache.size(0)
     base, whole = ([np.empty(shape, np.float32) for _ in range(2)] for _ in range(2))
     cache.native.load(0, 0, *base, base=True)
     cache.native.load(0, 0, *whole)

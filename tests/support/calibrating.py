@@ -61,7 +61,7 @@ def by_reference(opened: Any, tokens: list[int]) -> list[int]:
     config = opened.config
     decoder = TorchDecoder(config, opened.weights)
     cache = KVCache(
-        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=128,
+        config.rows, growth=Upfront(), limit=128,
         key_dtype="float32", value_dtype="float32",
     )  # fmt: skip
     found: list[int] = []

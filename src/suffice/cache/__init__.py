@@ -22,6 +22,7 @@ __all__ = [
     "KV_DTYPES",
     "Growth",
     "LayerRows",
+    "alike",
     "check_rows",
     "fits_keys",
     "next_capacity",
@@ -52,6 +53,11 @@ class LayerRows:
     heads: int
     size: int
     shares: int | None = None
+
+
+def alike(layers: int, heads: int, size: int) -> tuple[LayerRows, ...]:
+    """Return layers that each have `heads` heads of `size` entries."""
+    return (LayerRows(heads, size),) * layers
 
 
 def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:

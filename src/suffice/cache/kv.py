@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from suffice.cache import BLOCK, Growth, check_rows, next_capacity
+from suffice.cache import BLOCK, Growth, LayerRows, check_rows, next_capacity
 from suffice.cache.tentative import Tentative
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
@@ -24,10 +24,9 @@ LEAST_COPIES = 4  # of states, that a cache may keep
 
 
 class KVCache:
-    """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
+    """One request's cache, whose layers have these `rows`.
 
-    Both may be given layer by layer, and `shares` (see `LayerRows.shares`) is. A layer that reads
-    another's rows holds as many, takes no memory, and cannot be written.
+    A layer that shares another's rows holds as many, takes no memory, and cannot be written.
 
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
@@ -44,11 +43,8 @@ class KVCache:
 
     def __init__(
         self,
-        layers: int,
-        kv_heads: int | Sequence[int],
-        head_size: int | Sequence[int],
+        rows: Sequence[LayerRows],
         *,
-        shares: Sequence[int | None] = (),
         growth: Growth,
         limit: int,
         key_dtype: str = "bfloat16",
@@ -62,14 +58,12 @@ class KVCache:
         states: Sequence[core.StateShape] = (),
         joint: int = 0,
     ) -> None:
-        heads = [kv_heads] * layers if isinstance(kv_heads, int) else list(kv_heads)
-        sizes = [head_size] * layers if isinstance(head_size, int) else list(head_size)
-        for size in sizes:
+        for size in {own.size for own in rows}:
             check_rows(size, joint, key_dtype, value_dtype)
         self.native = core.KVCache(
-            heads,
-            sizes,
-            [-1 if each is None else each for each in shares or [None] * layers],
+            [own.heads for own in rows],
+            [own.size for own in rows],
+            [-1 if own.shares is None else own.shares for own in rows],
             key_dtype,
             value_dtype,
             arena or core.Arena(),

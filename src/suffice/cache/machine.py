@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suffice.cache import Growth, with_defaults
+from suffice.cache import Growth, alike, with_defaults
 from suffice.cache.cost import (
     GrowthCosts,
     best_allocations,
@@ -238,9 +238,7 @@ def _filled() -> KVCache:
 
     limit = _ROWS + (_REPEATS + 1) * _SPARE
     cache = KVCache(
-        1,
-        _HEADS,
-        _SIZE,
+        alike(1, _HEADS, _SIZE),
         growth=Upfront(),
         limit=limit,
         key_dtype="float32",

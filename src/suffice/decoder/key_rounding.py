@@ -43,6 +43,7 @@ from typing import NamedTuple
 import numpy as np
 
 from suffice.arrays import softmax
+from suffice.cache import alike
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.decoder.config import DecoderConfig
@@ -222,9 +223,7 @@ class _Seen:
         self.config = config
         self.first = min(SINKS, count - 1)
         self.cache = KVCache(
-            layers,
-            groups,
-            size,
+            alike(layers, groups, size),
             growth=Upfront(),
             limit=count,
             key_dtype="float32",

@@ -95,10 +95,7 @@ class Runner(WholePrompts):
         model = self.decoder.config
         keys, values = types_of(self.config.kv_cache_dtype)
         cache = KVCache(
-            len(model.rows),
-            [rows.heads for rows in model.rows],
-            [rows.size for rows in model.rows],
-            shares=[rows.shares for rows in model.rows],
+            model.rows,
             growth=self.growth,
             limit=limit,
             key_dtype=keys,

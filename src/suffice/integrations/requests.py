@@ -16,7 +16,7 @@ import torch
 from suffice.attention.rule import coded_rules
 from suffice.backends.cpu.attention import causal
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache import Growth
+from suffice.cache import Growth, alike
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.decoder.key_rounding import KeyRounding
 from suffice.engine.config import Config
@@ -182,9 +182,7 @@ class Requests:
         extras: dict[str, Any] = dict.fromkeys(self.policy.keeps, True)
         for _ in range(batch):
             cache = KVCache(
-                self.layers,
-                heads,
-                size,
+                alike(self.layers, heads, size),
                 growth=self.settings.growth,
                 limit=self.settings.limit,
                 key_dtype=_STORED[dtype],

@@ -13,7 +13,6 @@ from huggingface_hub.errors import StrictDataclassError
 from hf_classes import CLASSES as CLASSES
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.rope import frequencies
-from suffice.decoder.rotation import Rope
 
 # no rotary fields
 UNTOLD = (
@@ -39,6 +38,7 @@ _FIRST_EXPERTS = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_l
 _ACTS = ("hidden_act", "activation", "mlp_hidden_act")
 _EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
 _BIASED = ("PhiForCausalLM", "Qwen2ForCausalLM")  # queries, whatever the configuration says
+GEMMA4 = "Gemma4ForCausalLM"
 REFUSALS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError)
 
 
@@ -58,18 +58,20 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
     if architecture in ("GPT2LMHeadModel", "GPTJForCausalLM"):
         return _facts_of_gpt2(config)
     heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = 1 if architecture == GEMMA4 else getattr(config, "head_dim", None)
+    size = size or config.hidden_size // heads
     joint = hasattr(config, "kv_lora_rank")
-    gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+    gemma = architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM", GEMMA4)
     clamped = architecture == "GptOssForCausalLM"
     act = config.hidden_activation if gemma else _first(config, *_ACTS, otherwise="silu")
     falcon = architecture == "FalconForCausalLM"
+    own = {} if architecture != GEMMA4 else _most_of_layers(config)
     return {
         "vocab": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
         "kv_heads": (
-            1 if falcon or joint else getattr(config, "num_key_value_heads", None) or heads
+            1 if falcon or joint or own else getattr(config, "num_key_value_heads", None) or heads
         ),
         "head_size": config.kv_lora_rank + config.qk_rope_head_dim if joint else size,
         "mlp_width": _mlp_width(config, architecture),
@@ -80,7 +82,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         else getattr(
             config,
             "attention_multiplier",
-            (config.query_pre_attn_scalar if gemma else size) ** -0.5,
+            getattr(config, "query_pre_attn_scalar", size) ** -0.5,
         ),
         "trained": min(config.max_position_embeddings, _chunk(config)),
         "tied": config.tie_word_embeddings,
@@ -98,6 +100,17 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "experts": _experts(config, architecture),
         "caps": [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")],
         "spare": clamped,
+        **own,
+    }
+
+
+def _most_of_layers(config: Any) -> dict[str, Any]:
+    """Return the facts of a model whose layers differ: the most heads, and the largest."""
+    layers = [config.per_layer_config[at] for at in range(config.num_hidden_layers)]
+    return {
+        "kv_heads": max(each.num_key_value_heads for each in layers),
+        "head_size": max(each.head_dim for each in layers),
+        "scale": 1.0,
     }
 
 
@@ -312,9 +325,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "scale": config.attention_scale,
         "windows": [layer.window for layer in config.layers],
         "states": [layer.mixer == "state" for layer in config.layers],
-        "turns": [
-            _turns_of_ours(config, rope) for at, rope in enumerate(config.ropes) if at in used
-        ],
+        "turns": [_turns_of_ours(config, at) for at in range(len(config.ropes)) if at in used],
         "rotates": [layer.rope is not None for layer in config.layers],
         "parallel": config.parallel,
         "factors": [config.embed_scale, config.residual_scale, round(1 / config.logit_scale, 12)],
@@ -334,8 +345,9 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
     }
 
 
-def _turns_of_ours(config: DecoderConfig, rope: Rope) -> tuple[list[float], float]:
-    found, factor = frequencies(rope, config.rotary_size(0), config.trained_positions)
+def _turns_of_ours(config: DecoderConfig, rope: int) -> tuple[list[float], float]:
+    size = config.rotary_size(rope)
+    found, factor = frequencies(config.ropes[rope], size, config.trained_positions)
     return found.tolist(), factor
 
 

@@ -93,10 +93,11 @@ def _global_heads(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) ->
     if own is None:
         alone = fields["num_global_key_value_heads"] if fields["attention_k_eq_v"] else None
         return alone or plain, fields["global_head_dim"]
-    wanted = {str(index) for index, layer in enumerate(layers) if layer.window is None}
+    wanted = {index for index, layer in enumerate(layers) if layer.window is None}
     values = list(own.values()) if isinstance(own, Mapping) else []
     known = values and all(each == values[0] and isinstance(each, Mapping) for each in values)
-    if not known or set(own) != wanted or set(values[0]) - {"head_dim", "num_key_value_heads"}:
+    given = {int(name) for name in own if str(name).isdecimal()} if known else set()
+    if not known or given != wanted or set(values[0]) - {"head_dim", "num_key_value_heads"}:
         raise InputError(
             f"config field 'per_layer_config' = {brief(own)} must give all global layers, and "
             "no other, the same 'head_dim' and 'num_key_value_heads'"
@@ -146,13 +147,14 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     ropes = layer_ropes(fields, thetas, ("default", "linear", "proportional"), partial=True)
     local = LayerConfig(fields["sliding_window"], rope=0)
     alone = LayerConfig(None, rope=1, keys_as_values=fields["attention_k_eq_v"])
-    layers = layers_by_kind(fields, lambda at: bool((at + 1) % 6), sliding=local, full=alone)
+    kinds = layers_by_kind(fields, lambda at: bool((at + 1) % 6), sliding=local, full=alone)
+    layers = (*kinds[:-1], alone)  # whatever the file says of the last
     heads, size = _global_heads(fields, layers)
-    kinds = {
+    sized = {
         local: replace(local, kv_heads=fields["num_key_value_heads"], head_size=head_size(fields)),
         alone: replace(alone, kv_heads=heads, head_size=size),
     }
-    layers = _shared(fields, tuple(kinds[each] for each in layers))
+    layers = _shared(fields, tuple(sized[each] for each in layers))
     own = fields["hidden_size_per_layer_input"] or 0
     if own and fields["vocab_size_per_layer_input"] != fields["vocab_size"]:
         raise InputError(

@@ -73,6 +73,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": None},
     "falcon": {},
     "gemma": {},
+    "gemma4": {},
+    "gemma4-keys": {},
+    "gemma4-moe": {},
     "gemma2": {"query_pre_attn_scalar": 16},  # llama.cpp takes the head size
     "gpt-oss": {},
     "gpt2": {},

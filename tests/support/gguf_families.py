@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+import gguf_gemma4
 import gguf_latent
 import gguf_stateful
 
@@ -44,6 +45,7 @@ ARCHITECTURES = {
     "falcon": "falcon",
     "gemma": "gemma",
     "gemma2": "gemma2",
+    "gemma4_text": "gemma4",
     "gpt2": "gpt2",
     "gpt_neox": "gptneox",
     "glm4_moe": "glm4moe",
@@ -138,7 +140,7 @@ def write(
             name = gguf_stateful.HYBRID
     writer = gguf.GGUFWriter(path, name)
     latent = gguf_latent.is_latent(raw)
-    fields = _keys(raw)
+    fields = gguf_gemma4.keys(raw, _keys(raw)) if name == "gemma4" else _keys(raw)
     if latent:
         fields = gguf_latent.keys(raw, fields, together=together)
     for field, key in (fields | (keys or {})).items():
@@ -186,7 +188,7 @@ def _keys(raw: dict[str, Any]) -> dict[str, Any]:
     if raw["model_type"] == "falcon":
         found |= {"attention.head_count_kv": 1, "tensor_data_layout": "jploski"}
     rope = raw.get("rope_parameters") or {"rope_theta": 1.0}  # of a model without positions
-    if raw["model_type"] == "olmo3":
+    if raw["model_type"] in ("olmo3", "gemma4_text"):
         rope = rope["full_attention"]
     if raw["model_type"] == "hunyuan_v1_dense":  # what the converter computes of alpha
         rope = {"rope_theta": rope["rope_theta"] * rope.get("alpha", 1.0) ** (size / (size - 2))}
@@ -264,6 +266,8 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
         for part in ("long", "short")
         if f"{part}_factor" in rope
     ]
+    if family == "gemma4_text":
+        changed.append(gguf_gemma4.divisors(raw))
     if family == "glm":  # its first files have queries, keys and values as one
         for end in ("weight", "bias"):
             for at in range(raw["num_hidden_layers"]):
@@ -309,6 +313,8 @@ def _changed(
     raw: dict[str, Any], family: str, name: str, values: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     layer = name.split(".")[2] if ".layers." in name else ""
+    if family == "gemma4_text" and (own := gguf_gemma4.changed(layer, name, values)):
+        return own
     if (made := gguf_stateful.changed(raw, layer, name, values)) is not None:
         return made
     if family in ("gpt_oss", "llama4_text") and ".experts." in name:

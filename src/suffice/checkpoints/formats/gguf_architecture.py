@@ -72,6 +72,11 @@ def experts(count: str) -> Fields:
     return {"expert_count": (count, int), "expert_used_count": ("num_experts_per_tok", int)}
 
 
+GATES_AND_VALUES: Mapping[str, Templates] = {  # of files made with --fuse-gate-up-exps
+    "blk.*.ffn_gate_up_exps.weight": stored_together(
+        LAYER + "ffn_gate_up_exps", "expert_gate", "expert_up", by_expert=True
+    )
+}
 INNER: Fields = {"expert_feed_forward_length": ("moe_intermediate_size", int)}
 SHARED: Fields = {"expert_shared_feed_forward_length": ("shared_expert_intermediate_size", int)}
 
@@ -86,9 +91,11 @@ class Architecture:
     stored next to each other; `whole`: so are all rows of a head, as if all were rotated.
     `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`: the
     field that says whether queries, keys and values have biases, if there is one; `stored`: fields
-    that say whether some tensor is there, whose name may have a `*`. `scaled`: parameters of a
+    that say whether some tensor is there, whose name may have a `*`, or in which layers `{i}`. `scaled`: parameters of a
     scaled rotation that the file does not have. `unread`: keys with such a beginning say nothing of
-    the model. `needed`: keys that a file must have. `finished` turns all fields into those of the
+    the model. `needed`: keys that a file must have. `listed`: keys that may have a number for each
+    layer, which stay lists. `divisors`: the field of the rotation's, which then divide nothing by
+    themselves. `finished` turns all fields into those of the
     class.
 
     `state`: the kind of a layer with neither keys nor an MLP of its own, in models whose layers
@@ -112,6 +119,8 @@ class Architecture:
     scaled: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    divisors: str = ""
     finished: Callable[[dict[str, Any]], dict[str, Any]] = dict
     state: str = ""
     attending: str = ""

@@ -64,7 +64,7 @@ def open_gguf(path: Path) -> Checkpoint:
     raw = _configuration(file, name, own)
     family = family_of(raw)
     config = family.read(raw)
-    if ROPE_DIVISORS in file.tensors:
+    if ROPE_DIVISORS in file.tensors and not own.divisors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
     if own.tiled and isinstance(config.state, Recurrence):
@@ -148,11 +148,14 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     _check_number(file, f"{prefix}block_count", keys.get("block_count"), int)
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
     kinds = _kinds(file, prefix, keys, own.state) if own.state else None
+    lists = {key: _listed(file, prefix, keys, key) for key in own.listed if key in keys}
     needed = (key for key in fields if key in _NEEDED or key.startswith(_OF_STATES))
     for key in (*needed, *own.needed, *keys):
         _check_number(file, prefix + key, keys.get(key), fields[key][1])
     raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
-    raw = {**own.lacking, **raw}
+    raw = {**own.lacking, **raw, **{fields[key][0]: each for key, each in lists.items()}}
+    if own.divisors:
+        raw[own.divisors] = _numbers(file, ROPE_DIVISORS) if ROPE_DIVISORS in file.tensors else []
     if isinstance(slides := raw.get("layer_types"), list):  # a truth value for each layer
         raw["layer_types"] = ["sliding_attention" if each else _ATTENTION for each in slides]
     if own.attending and kinds is not None:
@@ -171,7 +174,10 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
     if own.bias:
         raw[own.bias] = any(_has(file, f"blk.*.attn_{part}.bias") for part in ("q", "qkv"))
-    raw |= {field: _has(file, tensor) for field, tensor in own.stored.items()}
+    layers = range(raw["num_hidden_layers"])
+    for field, tensor in own.stored.items():
+        each = [_has(file, tensor.format(i=at)) for at in layers] if "{i}" in tensor else None
+        raw[field] = _has(file, tensor) if each is None else each
     raw["num_hidden_layers"] -= raw.get("num_nextn_predict_layers", 0)  # which draft
     if own.partial and "rope.dimension_count" in checked:
         rotated = checked.pop("rope.dimension_count")
@@ -181,6 +187,24 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     called = {own.renamed.get(field, field): value for field, value in raw.items()}
     given = _nested({field: value for field, value in called.items() if field})
     return own.finished(given | dict(own.fixed))
+
+
+def _listed(file: GGUF, prefix: str, keys: dict[str, Any], key: str) -> Any:
+    """Return a key's number, or its list of one for each layer, of which `keys` gets the first.
+
+    Raises:
+        InputError: It has other numbers, or others than there are layers.
+    """
+    each = keys[key]
+    if not isinstance(each, list):
+        return each
+    if len(each) != keys["block_count"] or any(type(n) is not int or n < 1 for n in each):
+        raise InputError(
+            f"{file.path}: the GGUF key '{prefix}{key}' = {each!r:.60} must be, for each of "
+            f"{keys['block_count']} layers, a whole number of at least 1"
+        )
+    keys[key] = each[0]
+    return each
 
 
 def _has(file: GGUF, pattern: str) -> bool:

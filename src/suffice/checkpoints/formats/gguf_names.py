@@ -22,6 +22,7 @@ from suffice.checkpoints.formats.gguf_architecture import (
     Fields,
     experts,
 )
+from suffice.checkpoints.formats.gguf_gemma4 import GEMMA4
 from suffice.checkpoints.formats.gguf_states import BAMBA, STATEFUL
 from suffice.decoder.name_maps import Filled, stored_together
 
@@ -122,6 +123,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA2, bias=""),
     "gemma3": Architecture("Gemma3ForCausalLM", _GEMMA3, bias=""),
+    "gemma4": GEMMA4,
     "glm4": Architecture(
         "Glm4ForCausalLM",
         weights={**WEIGHTS, **stored_together(LAYER + "ffn_up", "gate", "up")},

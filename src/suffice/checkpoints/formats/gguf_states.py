@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from suffice.checkpoints.formats.gguf_architecture import (
+    GATES_AND_VALUES,
     GRANITE,
     INNER,
     LAYER,
@@ -84,11 +85,6 @@ _APART: Templates = {
     **_GATED,
     "layers.strength": LAYER + "ssm_beta",
     "layers.decay": LAYER + "ssm_alpha",
-}
-_GATES_AND_VALUES = {  # of files that were made with --fuse-gate-up-exps
-    "blk.*.ffn_gate_up_exps.weight": stored_together(
-        LAYER + "ffn_gate_up_exps", "expert_gate", "expert_up", by_expert=True
-    )
 }
 _BY_GROUP = {  # of the first files
     "blk.*.ssm_in.weight": stored_together(LAYER + "ssm_in", "mixed", "out_gate", rows=chosen_rows)
@@ -180,7 +176,7 @@ STATEFUL: Mapping[str, Architecture] = {
         unread=(*OF_IMAGES, _WIDTH),  # it has experts alone
         tiled=True,
         changes=_RATES,
-        instead=_GATES_AND_VALUES,
+        instead=GATES_AND_VALUES,
     ),
     "qwen3next": Architecture(
         "Qwen3NextForCausalLM",
@@ -190,7 +186,7 @@ STATEFUL: Mapping[str, Architecture] = {
         absent=_NO_DRAFTS,
         partial="partial_rotary_factor",
         changes=_RATES,
-        instead={**_GATES_AND_VALUES, **_BY_GROUP},
+        instead={**GATES_AND_VALUES, **_BY_GROUP},
     ),
 }
 BAMBA = Architecture(

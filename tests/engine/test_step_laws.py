@@ -54,6 +54,10 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
 
 
 WINDOWED = ("exact", "aet", "certified", "tiers", "streaming", "h2o")  # also with sliding windows
+SHARED = (  # with layers that read another's keys and values
+    *("exact", "aet", "art", "certified", "streaming", "snapkv", "h2o", "h2o, rank only", "coded"),
+    *("drafts", "quest"),
+)
 STORED_WITH = ("exact", "tiers")  # all types; other techniques meet them in turn
 STORED_IN_TURN = ("aet", "certified", "h2o")
 STORED = ("bfloat16", "int8", "kmeans4", "planes", "int8/kmeans4")
@@ -63,6 +67,9 @@ SETTINGS = [
     *((name, "llama", dtype) for name in STORED_WITH for dtype in STORED),
     *((name, "llama", dtype) for name, dtype in zip(cycle(STORED_IN_TURN), STORED, strict=False)),
     ("tiers", "gemma3", "planes"),
+    *((name, "gemma4", "float32") for name in SHARED),
+    *((name, variant, "int8") for name in ("exact", "h2o") for variant in ("gemma4", "gemma4-moe")),
+    *((name, "gemma4-keys", "float32") for name in ("exact", "own drafts", "snapkv")),
     *((name, variant, "float32") for variant in tiny.STATEFUL for name in ("exact", "drafts")),
     *((name, "qwen3.5", "float32") for name in ("certified", "streaming", "h2o", "coded")),
 ]
@@ -91,7 +98,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
     def made(name: str, variant: str, dtype: str, **options: Any) -> LLM:
         if variant not in folders:
-            own = {"sliding_window": 48} if variant == "gemma3" else {}
+            own = {"sliding_window": 48} if variant.startswith("gemma") else {}
             folders[variant] = tiny.make(
                 tmp_path_factory.mktemp(variant),
                 variant,

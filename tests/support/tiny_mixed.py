@@ -29,6 +29,11 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "Gemma3": (VARIANTS["gemma3"][1], _VISION, {"mm_tokens_per_image": 4}),
+    "Gemma4": (
+        VARIANTS["gemma4"][1],
+        {**_VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
+        {"audio_config": None},
+    ),
     "Idefics3": (_LLAMA, _VISION, {}),
     "InternVL": (
         {"model_type": "qwen2", **VARIANTS["qwen2"][1]},
@@ -83,7 +88,8 @@ def make(folder: Path, name: str) -> Any:
     folder.mkdir()
     size = tiny.write_tokenizer(folder)
     made = getattr(transformers, f"{name}Config")
-    config = made(text_config={**text, "vocab_size": size}, vision_config=vision, **whole)
+    fields = {name: size for name in ("vocab_size", "vocab_size_per_layer_input") if name in text}
+    config = made(text_config={**text, **fields}, vision_config=vision, **whole)
     with contextlib.redirect_stderr(io.StringIO()):
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).float().eval()
         tiny.fill(model, 0, centred=name == "Gemma3")

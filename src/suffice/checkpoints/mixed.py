@@ -33,6 +33,7 @@ _QWEN2_VL: Mapping[str, Any] = {
 TEXTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cohere2": ("Cohere2ForCausalLM", {}),
     "gemma3_text": ("Gemma3ForCausalLM", {}),
+    "gemma4_text": ("Gemma4ForCausalLM", {}),
     "llama": ("LlamaForCausalLM", {}),
     "llama4_text": ("Llama4ForCausalLM", {}),
     "ministral3": ("Ministral3ForCausalLM", {}),
@@ -51,6 +52,7 @@ MIXED: Mapping[str, str] = {
     "AyaVisionForConditionalGeneration": "cohere2",
     "Cohere2VisionForConditionalGeneration": "cohere2",
     "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Gemma4ForConditionalGeneration": "gemma4_text",
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
     "Llama4ForConditionalGeneration": "llama4_text",
@@ -71,8 +73,8 @@ _NAMES = (
     (r"model\.(language_model|text_model)\.(.*)", r"model.\2"),
 )
 _LEFT_OUT = re.compile(
-    r"(?:model\.)?(audio_tower|connector|image_newline|multi_modal_projector|vision_model|"
-    r"vision_tower|visual)(?:\..*)?"
+    r"(?:model\.)?(audio_tower|connector|embed_audio|embed_vision|image_newline|"
+    r"multi_modal_projector|vision_model|vision_tower|visual)(?:\..*)?"
 )
 _OF_IMAGES = (  # fields of a text part, or next to it, that say nothing of text
     *("architectures", "audio_config", "model_type", "perceiver_config", "pixel_shuffle_factor"),

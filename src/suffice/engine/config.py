@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head, in_python, rule_of
-from suffice.cache import Growth, check_rows, types_of
+from suffice.cache import Growth, check_rows, fits_keys, types_of
 from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
 from suffice.errors import InputError, OptionError, unknown
@@ -252,6 +252,8 @@ class Config(EngineOptions):
         """
         if model.joint:
             self._check_joint(model)
+        if len({(rows.heads, rows.size) for rows in model.rows}) > 1:
+            self._check_alike()
         if self.experts.left_out and model.experts is None:
             name = EXPERTS.name_of(self.experts)
             raise InputError(f"experts={name}: {self.model} has no experts: leave out --experts")
@@ -275,6 +277,22 @@ class Config(EngineOptions):
                 raise InputError(
                     f"{name} reads 4-bit copies of keys, which {self.model} has none of: it "
                     "stores keys and values as one row; choose another"
+                )
+
+    def _check_alike(self) -> None:
+        """Refuse 4-bit keys, whose rounding is fitted to layers that have the same heads."""
+        attention = f"attention={ATTENTIONS.name_of(self.attention)}"
+        speculator = f"speculative_config={SPECULATORS.name_of(self.speculative_config)}"
+        asked = [
+            (f"kv_cache_dtype={self.kv_cache_dtype}", fits_keys(types_of(self.kv_cache_dtype)[0])),
+            (attention, self.attention.based),
+            (speculator, self.speculative_config.based),
+        ]
+        for name, fitted in asked:
+            if fitted:
+                raise InputError(
+                    f"{name} rounds keys by a fit to heads of one size, and the layers of "
+                    f"{self.model} have several; choose another"
                 )
 
     def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:

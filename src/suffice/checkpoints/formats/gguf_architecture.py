@@ -91,9 +91,9 @@ class Architecture:
     stored next to each other; `whole`: so are all rows of a head, as if all were rotated.
     `partial`: the field of the part of a head that is rotated, if not all of it is. `bias`: the
     field that says whether queries, keys and values have biases, if there is one; `stored`: fields
-    that say whether some tensor is there, whose name may have a `*`, or in which layers `{i}`. `scaled`: parameters of a
-    scaled rotation that the file does not have. `unread`: keys with such a beginning say nothing of
-    the model. `needed`: keys that a file must have. `listed`: keys that may have a number for each
+    that say whether some tensor is there, whose name may have a `*`, or with `{i}` in which layers.
+    `scaled`: parameters of a scaled rotation that the file does not have. `unread`: keys with such
+    a beginning say nothing of the model. `needed`: keys that a file must have. `listed`: keys that may have a number for each
     layer, which stay lists. `divisors`: the field of the rotation's, which then divide nothing by
     themselves. `finished` turns all fields into those of the
     class.

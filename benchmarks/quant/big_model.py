@@ -6,8 +6,7 @@
 
 The weights are random codes, made layer by layer, so the dense model never exists. Embedding and
 head are int8, as the engine stores them next to codes. The engine's runner takes a short prompt,
-then decodes. For greater depths the cache is filled with random keys and values, as many as a text
-of that length has.
+then decodes. For greater depths the cache is filled with random keys and values.
 
 In each round, every depth gets a streaming read followed by its steps, because a machine's speed
 drifts; a fraction compares times of one round. The bytes of a step are those that the native step

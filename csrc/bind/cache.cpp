@@ -48,10 +48,10 @@ namespace {
 void check_shape(const KVCache& cache, int layer, size_t heads, size_t rows, size_t size,
                  size_t count) {
   const int own = cache.heads(layer), entries = cache.size(layer);
-  require(heads == static_cast<size_t>(own) && rows == count &&
-              size == static_cast<size_t>(entries),
-          "keys and values must be [" + std::to_string(own) + ", " + std::to_string(count) + ", " +
-              std::to_string(entries) + "]");
+  require(
+      heads == static_cast<size_t>(own) && rows == count && size == static_cast<size_t>(entries),
+      "keys and values must be [" + std::to_string(own) + ", " + std::to_string(count) + ", " +
+          std::to_string(entries) + "]");
 }
 
 // Of a layer whose rows are to be written.
@@ -165,8 +165,9 @@ void make_cache(KVCache* self, const std::vector<int>& heads, const std::vector<
                 std::to_string(size));
     layers.push_back({heads[i], {size, joint}, shares[i]});
     if (shares[i] < 0) continue;
-    require(shares[i] < static_cast<int>(i) && layers[shares[i]] == LayerRows{heads[i], {size, joint}},
-            "a layer shares rows with an earlier one of its heads and size that has its own");
+    require(
+        shares[i] < static_cast<int>(i) && layers[shares[i]] == LayerRows{heads[i], {size, joint}},
+        "a layer shares rows with an earlier one of its heads and size that has its own");
   }
   require(layers[0].shares < 0, "the first layer has rows of its own");
   require(!rounding || (rounding->fits(layers) && (bases || is_four_bits(type_of(key_type)))),
@@ -201,8 +202,11 @@ void bind_rounding(nb::module_& m) {
            "passed"_a.noconvert(), "weights"_a.noconvert());
 }
 
-// Functions that take rows of several requests.
-void bind_rows(nb::module_& m) {
+// What stores and reads rows.
+void bind_rows(nb::module_& m, nb::class_<KVCache>& cache) {
+  cache.def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert().none())
+      .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
+           "values"_a.noconvert().none(), "base"_a = false);
   m.def("store_rows", &py_store_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
         "counts"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert());
 }
@@ -264,11 +268,8 @@ void bind_cache(nb::module_& m) {
             return self.copy(keep, capacity);
           },
           "keep"_a, "capacity"_a)
-      .def("forget_answers", &KVCache::forget_answers)
-      .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert().none())
-      .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
-           "values"_a.noconvert().none(), "base"_a = false);
-  bind_rows(m);
+      .def("forget_answers", &KVCache::forget_answers);
+  bind_rows(m, cache);
 }
 
 }  // namespace suffice::bind

@@ -266,8 +266,9 @@ void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& ski
     require(layer >= 0 && layer < static_cast<int>(self.spec.layers.size()),
             "there is no layer " + std::to_string(layer));
     const int cached = self.spec.layers[layer].cached;
-    require(cached < 0 || std::none_of(self.spec.rows.begin(), self.spec.rows.end(),
-                                       [=](const LayerRows& rows) { return rows.shares == cached; }),
+    require(cached < 0 || std::none_of(
+                              self.spec.rows.begin(), self.spec.rows.end(),
+                              [=](const LayerRows& rows) { return rows.shares == cached; }),
             "layer " + std::to_string(layer) + " stores what others read, and cannot be left out");
   }
   self.model->leave_out(recent, sinks, skipped);
@@ -338,7 +339,6 @@ void make_model(PyModel* self, int width, int heads, int kv_heads, int head_size
                 float logit_cap, int position_rows, int adapters, int joint) {
   require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
           "every size of a model is positive");
-  require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
   require(score_cap >= 0 && logit_cap >= 0, "caps are positive, or 0 for none");
   require(adapters >= 0, "a negative number of adapters");
   require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");

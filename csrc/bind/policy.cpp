@@ -23,8 +23,9 @@ void py_evict(KVCache& cache, int layer, Ints kept, int length) {
   require(cache.owns(layer), "the layer has no rows of its own");
   require(!cache.extras().sketch && !cache.extras().boxes,
           "a sketch or boxes of the keys cannot follow an eviction");
-  require(kept.shape(0) == static_cast<size_t>(cache.heads(layer)) && count >= 1 && count <= held,
-          "kept must be [" + std::to_string(cache.heads(layer)) + ", 1.." + std::to_string(held) + "]");
+  require(
+      kept.shape(0) == static_cast<size_t>(cache.heads(layer)) && count >= 1 && count <= held,
+      "kept must be [" + std::to_string(cache.heads(layer)) + ", 1.." + std::to_string(held) + "]");
   for (size_t i = 0; i < kept.size(); i++) {
     const int row = kept.data()[i];
     require(row >= 0 && row < held && (i % count == 0 || row > kept.data()[i - 1]),

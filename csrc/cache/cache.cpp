@@ -304,8 +304,8 @@ void KVCache::forget_answers() {
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep, int capacity) const {
-  auto other = std::make_unique<KVCache>(shapes_, key_type_, value_type_, arena_, extras_,
-                                         rounding_);
+  auto other =
+      std::make_unique<KVCache>(shapes_, key_type_, value_type_, arena_, extras_, rounding_);
   for (const int layer : owners_) {
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
     other->boxed_[layer] = std::min(boxed_[layer], keep / kPanel);

@@ -59,8 +59,8 @@ struct HeadSize {
   bool operator==(const HeadSize&) const = default;
 };
 
-// The rows of a layer. A layer that `shares` those of an earlier one has its heads and sizes, and no
-// rows of its own; -1: it has its own.
+// The rows of a layer. A layer that `shares` those of an earlier one has its heads and sizes, and
+// no rows of its own; -1: it has its own.
 struct LayerRows {
   int heads = 0;
   HeadSize size;
@@ -112,17 +112,17 @@ class KVCache {
   std::pair<int, int> place(int index) const;  // layer and head of one of all heads
   int size(int layer) const { return shapes_[layer].size.key; }
   HeadSize sizes(int layer) const { return shapes_[layer].size; }
-  bool owns(int layer) const { return shapes_[layer].shares < 0; }  // rows
+  bool owns(int layer) const { return shapes_[layer].shares < 0; }              // rows
   const std::vector<int>& readers(int layer) const { return readers_[layer]; }  // of its rows
-  int capacity() const;                                             // tokens
+  int capacity() const;                                                         // tokens
   int removed(int layer) const { return removed_[owner(layer)]; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
   size_t bytes() const;                // mapped, states included
   int64_t key_bytes(int layer) const;  // of one row in one head, its scale included
   int64_t value_bytes(int layer) const;
-  size_t row_bytes() const;           // of one token in all layers and heads, scales included
-  size_t row_bytes(int layer) const;  // in one that has rows
+  size_t row_bytes() const;             // of one token in all layers and heads, scales included
+  size_t row_bytes(int layer) const;    // in one that has rows
   size_t held_bytes(int length) const;  // of the rows that are left of `length` tokens
 
   // Allocates memory for `capacity` tokens (rounded up to whole panels) and keeps the rows of
@@ -219,8 +219,8 @@ class KVCache {
   int dead_rows(int layer, int length) const;
   int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
 
-  std::vector<LayerRows> shapes_;  // [layers]
-  std::vector<int> owners_;        // the layers that have rows
+  std::vector<LayerRows> shapes_;          // [layers]
+  std::vector<int> owners_;                // the layers that have rows
   std::vector<std::vector<int>> readers_;  // [layers]: those that read its rows, itself first
   std::vector<int> first_;                 // [layers]: its first head among all
   Type key_type_, value_type_;

@@ -12,10 +12,10 @@ struct AttentionWork {
   const Step& step;
   StepBuffers& shared;
   ThreadBuffers& buffers;
-  const int rows, size;  // of the step, and of a head
-  const int kv_heads;    // that are stored
+  const int rows, size;       // of the step, and of a head
+  const int heads, kv_heads;  // that attend, and that are stored
 
-  AttentionWork(const AttentionBlock& block, int layer, Worker& worker)
+  AttentionWork(const AttentionBlock& block, int layer, Worker& worker, bool attends)
       : block(block),
         layer(layer),
         worker(worker),
@@ -25,6 +25,7 @@ struct AttentionWork {
         buffers(worker.buffers),
         rows(worker.rows),
         size(block.size),
+        heads(attends ? spec.heads : 0),
         kv_heads(block.k.data ? block.kv_heads : 0) {}
 
   // Row `row` of query head `h`, or of key head `g`.
@@ -127,10 +128,10 @@ struct AttentionWork {
         else
           of_query(item - kv_heads);
       });
-    const Share mine = share(spec.heads + 2 * kv_heads, worker.thread, worker.team.size());
-    for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) of_query(h);
+    const Share mine = share(heads + 2 * kv_heads, worker.thread, worker.team.size());
+    for (int h = mine.first; h < std::min(mine.last, heads); h++) of_query(h);
     for (int g = 0; g < kv_heads; g++) {
-      const int start = spec.heads + 2 * g;
+      const int start = heads + 2 * g;
       if (start >= mine.first && start < mine.last) of_key(g);
     }
   }
@@ -139,7 +140,7 @@ struct AttentionWork {
     const Timed timed = worker.time(Part::heads);
     RowBuffers& prepared = worker.prepared;
     const float* from = worker.normal.data();
-    const int items = spec.heads + kv_heads;
+    const int items = heads + kv_heads;
     if (block.k_own) worker.fill(prepared.second_inputs, from, shared.width, block.k, rows);
     if (block.v_own) worker.fill(prepared.third_inputs, from, shared.width, block.v, rows);
     worker.adapt(prepared.low_rank, block.q, from, shared.width);
@@ -177,7 +178,7 @@ struct AttentionWork {
     worker.wait();
     const Share mine = share(rows, worker.thread, worker.team.size());
     for (int row = mine.first; row < mine.last; row++) {
-      normalize_heads(block.q_norm, query(row, 0), shared.query_width);
+      if (heads) normalize_heads(block.q_norm, query(row, 0), shared.query_width);
       normalize_heads(block.k_norm, key(row, 0), shared.key_width);
     }
     worker.await_rows(items);
@@ -271,10 +272,15 @@ void gate(const AttentionBlock& block, Worker& worker) {
 
 }  // namespace
 
+void store(const AttentionBlock& block, int layer, Worker& worker) {
+  AttentionWork(block, worker.spec.layers[layer].cached, worker, false).project();
+  worker.wait();
+}
+
 void run(const AttentionBlock& block, int layer, Worker& worker) {
   StepBuffers& shared = worker.shared;
   const int cached = worker.spec.layers[layer].cached;
-  const AttentionWork work(block, cached, worker);
+  const AttentionWork work(block, cached, worker, true);
   if (worker.thread == 0) shared.plan(worker.spec, worker.step, block, cached, worker.team.size());
   work.project();
   worker.wait();

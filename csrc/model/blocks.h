@@ -18,8 +18,8 @@ struct Norm {
 // Which keys of the layer a token sees, and how they lie in the cache.
 struct Sight {
   int kv_heads = 0, size = 0;  // of keys
-  int window = 0;  // 0: all keys
-  int sinks = 0;   // with a window: the first keys, visible as well
+  int window = 0;              // 0: all keys
+  int sinks = 0;               // with a window: the first keys, visible as well
   // A logit of each query head that takes part in its softmax without a value; null: none.
   const float* spare = nullptr;
 };
@@ -160,8 +160,8 @@ struct Routing {
   const float* bias = nullptr;
   float scale = 1;                 // of the weights at the end
   const float* factors = nullptr;  // likewise, by expert; null: 1
-  bool before = false;  // the weights multiply what experts read, not what they give
-  float left_out = 0;   // share of a row's weights whose experts, the lightest, may be left out
+  bool before = false;             // the weights multiply what experts read, not what they give
+  float left_out = 0;  // share of a row's weights whose experts, the lightest, may be left out
 };
 
 // The weighted outputs of the few experts of each row, and of an expert that all rows share. The
@@ -169,8 +169,8 @@ struct Routing {
 // and [e width, (e + 1) width) of down.
 struct ExpertMlp {
   Linear router, gate, up, down;
-  Norm router_norm;      // of the stream, for the router; without weight: it reads the block's input
-  DenseMlp shared;       // up.data null: none
+  Norm router_norm;  // of the stream, for the router; without weight: it reads the block's input
+  DenseMlp shared;   // up.data null: none
   Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
   int experts = 0, inner = 0;
   int activation = kSilu;
@@ -204,9 +204,9 @@ struct LayerEmbeddingBlock {
 };
 
 struct Block {
-  Norm before;  // of the block's input
-  Norm after;   // of its output, before that is added
-  Norm whole;   // of the stream, once it is added
+  Norm before;        // of the block's input
+  Norm after;         // of its output, before that is added
+  Norm whole;         // of the stream, once it is added
   bool held = false;  // its output is added to that of the next block, instead of the stream
   Norm joined;        // of the sum of both, before that is added
   std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp,

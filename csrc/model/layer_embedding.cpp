@@ -37,9 +37,9 @@ void run(const LayerEmbeddingBlock& block, int, Worker& worker) {
         const Timed timed = worker.time(Part::activations);
         for (int row = 0; row < worker.rows; row++) {
           const size_t own = static_cast<size_t>(row) * shared.layer_embedding_width;
-          kernels().pointwise.activate(
-              block.activation, gated + static_cast<size_t>(row) * stride + first * kPanel,
-              from + own + first * kPanel, (last - first) * kPanel);
+          kernels().pointwise.activate(block.activation,
+                                       gated + static_cast<size_t>(row) * stride + first * kPanel,
+                                       from + own + first * kPanel, (last - first) * kPanel);
         }
       });
   worker.wait();

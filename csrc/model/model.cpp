@@ -132,8 +132,40 @@ void run_layer(int index, Worker& worker) {
   if (layer.scale == 1) return;
   const Share mine = worker.own(worker.rows);
   const size_t width = worker.shared.width;
-  for (size_t i = mine.first * width; i < mine.last * width; i++)
-    worker.residual[i] *= layer.scale;
+  for (size_t i = mine.first * width; i < mine.last * width; i++) worker.residual[i] *= layer.scale;
+}
+
+// Whether a layer stores keys and values or a state.
+bool stores(const Layer& layer) {
+  return !layer.skipped &&
+         std::any_of(layer.blocks.begin(), layer.blocks.end(), [](const Block& b) {
+           const auto* attention = std::get_if<AttentionBlock>(&b.part);
+           return attention ? attention->k.data != nullptr
+                            : !std::holds_alternative<DenseMlp>(b.part) &&
+                                  !std::holds_alternative<ExpertMlp>(b.part) &&
+                                  !std::holds_alternative<LayerEmbeddingBlock>(b.part);
+         });
+}
+
+// The last layer that a step needs to run, and whether it does no more there than to store.
+std::pair<int, bool> last_layer(const ModelSpec& spec, const Step& step) {
+  int last = static_cast<int>(spec.layers.size()) - 1;
+  const bool shown = !step.outputs.empty() || !step.state_rows.empty() || step.queries;
+  const bool exact = std::all_of(step.requests.begin(), step.requests.end(),
+                                 [](const StepRequest& each) { return each.exact; });
+  if (shown || !exact) return {last, false};
+  while (!stores(spec.layers[last])) last--;
+  return {last, true};
+}
+
+// Runs what a layer needs to store its keys and values, or its state.
+void store_layer(int index, Worker& worker) {
+  const Block& block = worker.spec.layers[index].blocks[0];
+  worker.normalize(block.before, worker.residual.data(), worker.normal.data());
+  if (const auto* attention = std::get_if<AttentionBlock>(&block.part))
+    store(*attention, index, worker);
+  else
+    std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
 }
 
 // Finds the maxima of the blocks of logits [first, last) of each row, while they are in a cache.
@@ -271,6 +303,10 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   const std::lock_guard lock(stepping_);
   StepBuffers& shared = *buffers_;
   shared.prepare(spec_, step, team.size());
+  const auto [last_of, stops_at] = last_layer(spec_, step);
+  const int last = last_of;
+  const bool stops = stops_at;
+  if (stops) shared.forget_drafts(spec_, step, last);
   team.run([&](int thread) {
     shared.threads[thread].clock.begin(timed_);
     Worker worker(spec_, step, shared, team, thread);
@@ -279,8 +315,9 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
     box(worker);
     embed(worker);
     if (spec_.layer_embeddings.table.data) embed_layers(worker);
-    for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++)
+    for (int layer = 0; layer < last + !stops; layer++)
       if (!spec_.layers[layer].skipped) run_layer(layer, worker);
+    if (stops) store_layer(last, worker);
     if (!step.state_rows.empty()) states(worker);
     if (!step.outputs.empty()) logits(worker);
   });

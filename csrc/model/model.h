@@ -26,11 +26,11 @@ struct Rope {
 // What tokens add in each layer (LayerEmbeddingBlock): the sum of a row of `table` and of what
 // `project` makes of the token's embedding, normalised, times `scale`.
 struct LayerEmbeddings {
-  Linear table;         // [vocabulary, layers size]; data null: there are none
-  Linear project;       // [layers size, width]
-  Norm norm;            // of a layer's entries
-  int size = 0;         // entries of a layer
-  float table_scale = 1;  // of the table's rows
+  Linear table;             // [vocabulary, layers size]; data null: there are none
+  Linear project;           // [layers size, width]
+  Norm norm;                // of a layer's entries
+  int size = 0;             // entries of a layer
+  float table_scale = 1;    // of the table's rows
   float project_scale = 1;  // of products
   float scale = 1;
 };

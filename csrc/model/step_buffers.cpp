@@ -197,6 +197,17 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, const Sight& blo
   attention.plan(traversals, thread_count);
 }
 
+void StepBuffers::forget_drafts(const ModelSpec& spec, const Step& step, int layer) {
+  for (; layer < static_cast<int>(spec.layers.size()); layer++)
+    for (const StepRequest& request : step.requests) {
+      const int cached = spec.layers[layer].cached;
+      for (int g = 0; cached >= 0 && g < request.cache->heads(cached); g++) {
+        request.cache->state(cached, g).drafts.clear();
+        request.cache->sums(cached, g).drafts.clear();
+      }
+    }
+}
+
 void StepBuffers::attend_outside(const ModelSpec& spec, const Step& step, const Sight& block,
                                  int layer) {
   const Outside& outside = step.outside;

@@ -99,7 +99,7 @@ class StepBuffers {
   std::vector<StateRows> state_rows;     // of each request
   // [rows][key_width], where norms are over all heads, or rows are joint.
   std::vector<float> keys;
-  std::vector<float> low, latent;          // [rows][latent_width], around joint rows
+  std::vector<float> low, latent;  // [rows][latent_width], around joint rows
   // [rows][layers size], of tokens; their stride
   std::vector<float> layer_embeddings;
   int layer_embedding_width = 0;
@@ -120,6 +120,8 @@ class StepBuffers {
   int input_stride() const;  // that of the widest inputs of a matrix
   // Plans the attention of a block, that of the layer `cached` of caches, by one thread.
   void plan(const ModelSpec& spec, const Step& step, const Sight& block, int cached, int threads);
+  // Clears what caches keep of tentative rows from a layer on, whose attention is not planned.
+  void forget_drafts(const ModelSpec& spec, const Step& step, int layer);
   // Has the attention of requests that are `outside` computed, by one thread.
   void attend_outside(const ModelSpec& spec, const Step& step, const Sight& block, int cached);
 

@@ -38,8 +38,7 @@ struct Worker {
         residual(prepared.residual),
         normal(prepared.normal) {
     if (!shared.split) {
-      prepared.prepare(rows, shared.width, shared.input_stride(), shared.value_width,
-                       shared.joins);
+      prepared.prepare(rows, shared.width, shared.input_stride(), shared.value_width, shared.joins);
       prepared.prepare(shared.adapted, spec.adapters);
     }
     buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);
@@ -181,6 +180,9 @@ void run(const LatentBlock& block, int layer, Worker& worker);
 void run(const DenseMlp& block, int layer, Worker& worker);
 void run(const ExpertMlp& block, int layer, Worker& worker);
 void run(const LayerEmbeddingBlock& block, int layer, Worker& worker);
+
+// Stores the keys and values of a layer, as `run` does, and attends to nothing.
+void store(const AttentionBlock& block, int layer, Worker& worker);
 
 // Makes the layer embeddings of the step's tokens, whose rows the worker's `residual` begins with.
 void embed_layers(Worker& worker);

@@ -39,6 +39,7 @@ LATER = (
 )
 
 
+_COUNT = {"gpt2": "n_layer"}
 _written: list[bytes] = []
 
 
@@ -54,7 +55,7 @@ def written(cli: Cli, folder: Path) -> Path:
 
 
 def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
-    layers = {"n_layer" if variant == "gpt2" else "num_hidden_layers": 2}
+    layers = {} if variant.startswith("gemma4") else {_COUNT.get(variant, "num_hidden_layers"): 2}
     model = tiny.make(folder / variant, variant, tokenizer=True, **layers)
     output = folder / "out.safetensors"
     ran = cli("quantize", "-m", str(model), *text_flags(folder, 6), "-o", str(output), *more)
@@ -66,6 +67,7 @@ def quantized(cli: Cli, folder: Path, variant: str, *more: str) -> Path:
 @pytest.mark.parametrize(
     "variant",
     [
+        *("gemma4", "gemma4-keys"),
         *("apertus", "cohere2", "gpt2", "granite", "hunyuan", "ministral3"),
         *("llama4", "nanochat", "nemotron", "neox", "olmo2", "phi", "phi3-longrope", "smollm3"),
         "youtu",

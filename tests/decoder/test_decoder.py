@@ -1,3 +1,5 @@
+"""The decoder in PyTorch against transformers: torch_decoder.py, torch_weights.py."""
+
 from __future__ import annotations
 
 from functools import partial

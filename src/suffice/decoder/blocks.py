@@ -203,12 +203,12 @@ class ExpertMLP:
 
     @property
     def vectors(self) -> Shapes:
-        """The shapes of the choice's bias, of factors, of the router's norm: of those that are."""
+        """The shapes of the choice's bias, of factors and of the router's norm, if it has them."""
         own = self.experts
         return {
             **({"choice": (own.count,)} if own.biased else {}),
             **({"factors": (own.count,)} if own.factored else {}),
-            **({"router_norm": (self.width,)} if own.beside else {}),
+            **({"router_norm": (self.width,)} if own.with_dense else {}),
         }
 
 

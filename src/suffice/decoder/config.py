@@ -173,7 +173,7 @@ class DecoderConfig:
         if not self.experts or own.dense:
             return (dense,)
         experts = ExpertMLP(self.width, self.activation, self.experts)
-        return (dense, experts) if self.experts.beside else (experts,)
+        return (dense, experts) if self.experts.with_dense else (experts,)
 
     @property
     def cached(self) -> tuple[LayerConfig, ...]:
@@ -223,8 +223,8 @@ class DecoderConfig:
 
     def held(self, block: Block, layer: int) -> bool:
         """Return whether a block's output goes to the sum with the layer's experts."""
-        beside = self.experts and self.experts.beside and not self.layers[layer].dense
-        return bool(beside) and isinstance(block, DenseMLP)
+        joins = self.experts and self.experts.with_dense and not self.layers[layer].dense
+        return bool(joins) and isinstance(block, DenseMLP)
 
     def norms(self, block: Block, layer: int) -> dict[str, str]:
         """Return the names of the norms around a block of a layer.
@@ -234,7 +234,7 @@ class DecoderConfig:
         """
         if self.held(block, layer):
             return {"before": "mlp_norm", "after": "post_dense_norm"}
-        if isinstance(block, ExpertMLP) and block.experts.beside:
+        if isinstance(block, ExpertMLP) and block.experts.with_dense:
             both = {"before": "experts_norm", "after": "post_experts_norm"}
             return {**both, "joined": "post_mlp_norm"}
         own, after = f"{block.name}_norm", f"post_{block.name}_norm"

@@ -126,17 +126,7 @@ class NativeModel:
         for index in range(len(config.layers)):
             model.add_layer(config.parallel, decoder.layer_scale(index))
             for block in config.blocks(index):
-                norms = {**{name: name for name in block.vectors}, **config.norms(block, index)}
-                parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
-                parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
-                if isinstance(block, Attention) and block.value_norm and block.shares is None:
-                    parts["v_norm"] = np.ones(block.head_size, np.float32)
-                if isinstance(block, ExpertMLP) and block.experts.beside:
-                    norm = decoder.weights[f"layers.{index}.router_norm"]
-                    parts["router_norm"] = norm * np.float32(config.width**-0.5)
-                if isinstance(block, DenseMLP) and block.vectors:
-                    parts["curve"] = decoder.curve(index)
-                _add_block(model, block, parts)
+                _add_block(model, block, self._parts_of(block, index))
         matrices = ("embed", "project_in", "project_out", "head", *LAYER_EMBEDS)
         norms = {name: name for name in ("embed_norm", "final_norm", "layer_embed_norm")}
         parts = _parts(decoder, "", matrices, norms)
@@ -153,6 +143,22 @@ class NativeModel:
         model.leave_out_in_prompts(omitted.prompts)
         model.time_parts(self._timed)
         return model
+
+    def _parts_of(self, block: Block, layer: int) -> dict[str, object]:
+        """Return the weights of a block of a layer, by the core's names."""
+        decoder, at = self._decoder, f"layers.{layer}."
+        norms = {name: name for name in block.vectors} | self._config.norms(block, layer)
+        parts = _parts(decoder, at, block.matrices, norms)
+        parts |= _adapted(self._adapters, at, block.matrices)
+        if isinstance(block, Attention) and block.value_norm and block.shares is None:
+            parts["v_norm"] = np.ones(block.head_size, np.float32)
+        if isinstance(block, ExpertMLP) and block.experts.with_dense:
+            norm = decoder.weights[at + "router_norm"]
+            assert isinstance(norm, np.ndarray)
+            parts["router_norm"] = norm * np.float32(block.width**-0.5)
+        if isinstance(block, DenseMLP) and block.vectors:
+            parts["curve"] = decoder.curve(layer)
+        return parts
 
     def time_parts(self, timed: bool) -> None:
         """Time the parts of later steps, or no longer."""

@@ -164,10 +164,7 @@ def _longrope(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
 
 
 def _proportional(rope: Rope, size: int, trained: int) -> tuple[Any, float]:
-    """Gemma 4: the frequencies of a rotation of a whole head, of which the first part turns.
-
-    The others stay: their frequency is 0.
-    """
+    """Gemma 4: the frequencies of a rotation of a whole head, those of the last pairs 0."""
     turns = np.float32(1) / _wavelengths(rope.theta, size)
     turns[int(rope.partial * size // 2) :] = 0
     return turns / np.float32(dict(rope.parameters).get("factor", 1)), 1.0

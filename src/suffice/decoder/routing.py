@@ -42,8 +42,8 @@ class Experts:
     `inner` is the inner width of each, `shared` that of one more expert that all rows go to (0:
     there is none); `gated_share`: its output is multiplied by the sigmoid of a row of its own.
     `factored`: the weight of each is multiplied by a factor of its own, after the steps.
-    `beside`: they read the stream next to the layer's dense MLP, by a norm of their own, and the
-    router by another; the sum of both is normalized.
+    `with_dense`: they read the stream next to the layer's dense MLP, by a norm of their own, and
+    the router by another; the sum of both is normalized.
     `biased`: a bias of each expert is added to its score for the choice alone, of groups as well.
     Of the `groups`, equal shares of the experts in their order, a step may leave `kept_groups`.
     Scores are close to a score s if they are less than it by at most `margin` of the greater of s
@@ -68,7 +68,7 @@ class Experts:
     groups: int = 1
     kept_groups: int = 1
     factored: bool = False
-    beside: bool = False
+    with_dense: bool = False
 
     def __post_init__(self) -> None:
         assert is_rule(self.steps)

@@ -147,7 +147,11 @@ class DecoderWeights:
 
     def layer_scale(self, layer: int) -> float:
         """Return what the stream is multiplied by after a layer."""
-        return float(self.weights[f"layers.{layer}.scale"][0]) if self.config.layer_scales else 1.0
+        if not self.config.layer_scales:
+            return 1.0
+        scale = self.weights[f"layers.{layer}.scale"]
+        assert isinstance(scale, np.ndarray)
+        return float(scale[0])
 
     def query_scales(self, rows: int) -> np.ndarray:
         """Return what `config.query_growth` multiplies queries by: float32 [rows], by position."""

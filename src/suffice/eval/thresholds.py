@@ -84,10 +84,11 @@ class Allocator:
         self._shape = len(model.cached), model.kv_heads
         self._group = model.heads // model.kv_heads
         keys, values = types_of(runner.config.kv_cache_dtype)
-        rows = [row_bytes(keys, own.size) for own in model.rows]
+        sizes = [rows.size for rows in model.rows]
         # a joint row's value is read with its key
-        own = [row_bytes(values, 0 if model.joint else each.size) for each in model.rows]
-        self._row_bytes = np.array(rows)[:, None], np.array(own)[:, None]
+        of_values = [0] * len(sizes) if model.joint else sizes
+        each = [row_bytes(keys, n) for n in sizes], [row_bytes(values, n) for n in of_values]
+        self._row_bytes = np.array(each[0])[:, None], np.array(each[1])[:, None]
         self._ladders = [technique.ladders[name] for name in names]
         self._centre: Level = tuple(getattr(technique, name) for name in names)
         exact = type(technique).exact_limit()

@@ -225,13 +225,13 @@ class Requests:
         Raises:
             InputError: Their shape differs from the first layer's.
         """
-        held = self.caches[0].native
-        shape = (len(self.caches), held.heads, key.shape[2], held.size)
+        heads, size = self.caches[0].heads(0), self.caches[0].size(0)
+        shape = (len(self.caches), heads, key.shape[2], size)
         for name, rows in (("keys", key), ("values", value)):
             if tuple(rows.shape) != shape:
                 raise InputError(
                     f"layer {layer} has {name} of shape {list(rows.shape)}: all layers must have "
-                    f"{held.heads} heads of {held.size}"
+                    f"{heads} heads of {size}"
                 )
         new = self._pass.all
         if new.rows:

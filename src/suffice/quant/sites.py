@@ -21,8 +21,14 @@ STATES = {
     "mix_in": ("mixed", "mix_queries", "mix_keys", "mix_values", "out_gate"),
     "mix_out": ("mix_out",),
 }
-CALIBRATED = {**SITES, **SHARED, **STATES}
-VOCABULARY = ("embed", "head")  # the matrices outside the layers, whose rows are tokens
+# Those around embeddings of layers, likewise.
+LAYERED = {name: (name,) for name in ("layer_gate", "layer_out")}
+CALIBRATED = {**SITES, **SHARED, **STATES, **LAYERED}
+VOCABULARY = (
+    "embed",
+    "head",
+    "layer_embed",
+)  # the matrices outside the layers, whose rows are tokens
 LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}
 # Sites whose inputs have few outliers: those of `down` are products of two matrices' outputs.

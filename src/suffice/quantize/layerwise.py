@@ -18,7 +18,8 @@ from suffice.decoder.blocks import ExpertMLP
 from suffice.decoder.weights import DecoderWeights
 from suffice.quant import PackedLinear
 from suffice.quant.sites import CALIBRATED
-from suffice.quantize.torch_decoder import HOST, TorchDecoder
+from suffice.quantize.torch_decoder import TorchDecoder
+from suffice.quantize.torch_weights import HOST
 
 _SITE_OF = {matrix: site for site, matrices in CALIBRATED.items() for matrix in matrices}
 SAMPLES = 512  # inputs of a site that are kept, approximately
@@ -64,6 +65,9 @@ def sampled(x: torch.Tensor, tokens: int) -> torch.Tensor:
     return x[every // 2 :: every]
 
 
+Stored = tuple[torch.Tensor, torch.Tensor]  # keys and values of a window in a layer
+
+
 class Layerwise(TorchDecoder):
     """Runs `decoder`, whose weights it shares and changes, over windows of tokens.
 
@@ -86,6 +90,10 @@ class Layerwise(TorchDecoder):
         self._weights = weights
         self._window = 0
         self._states = [self._embed(torch.tensor(window), slice(len(window))) for window in windows]
+        self._passes = [  # of each window: see `TorchDecoder`
+            (self._layer_embeddings(torch.tensor(window), state), dict[int, Stored]())
+            for window, state in zip(windows, self._states, strict=True)
+        ]
         self._tokens = sum(map(len, self._states))
 
     def replace(self, index: int, matrices: dict[str, PackedLinear]) -> None:
@@ -105,8 +113,7 @@ class Layerwise(TorchDecoder):
         `routed`."""
         self._inputs, self._routed = {}, []
         for window, state in enumerate(self._states):
-            self._window = window
-            self._run(index, state)
+            self._run(index, state, window)
         found, self._inputs = self._inputs, None
         for site, each in found.items():
             each.gradients = self._gradients(f"layers.{index}.{site}{GRADIENT}")
@@ -128,8 +135,10 @@ class Layerwise(TorchDecoder):
         rows, weights = zip(*self._routed, strict=True)
         return torch.cat(rows).cpu(), torch.cat(weights).cpu()
 
-    def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
-        weights = super()._routes(index, block, x)
+    def _routes(
+        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
+    ) -> torch.Tensor:
+        weights = super()._routes(index, block, x, stream)
         if self._inputs is not None:
             self._routed.append((x, weights))
         return weights
@@ -142,9 +151,13 @@ class Layerwise(TorchDecoder):
     @torch.no_grad()
     def advance(self, index: int) -> None:
         """Pass all windows through a layer."""
-        self._states = [self._run(index, state) for state in self._states]
+        states = enumerate(self._states)
+        self._states = [self._run(index, state, window) for window, state in states]
 
-    def _run(self, index: int, state: torch.Tensor) -> torch.Tensor:
+    def _run(self, index: int, state: torch.Tensor, window: int) -> torch.Tensor:
+        """Run a layer on the states of a window; return what becomes of them."""
+        self._window = window
+        self._own_inputs, self._stored = self._passes[window]
         layer, rows = self.config.layers[index], len(state)
         tables = [(cos[:rows], sin[:rows]) for cos, sin in self._rope_rows(rows)]
         table = None if layer.rope is None else tables[layer.rope]

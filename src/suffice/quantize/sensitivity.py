@@ -60,23 +60,36 @@ class Sensitivity(Layerwise):
         """
         self._found, self.gradients = {}, {}
         self._generator = torch.Generator().manual_seed(window)
-        self._pass(self._states[window])
+        self._pass(window)
         return self._found
 
-    def _pass(self, state: torch.Tensor) -> None:
-        states = [state]
+    def _pass(self, window: int) -> None:
+        states = [self._states[window]]
         layers = range(len(self.config.layers))
         with torch.no_grad():
             for index in layers:
-                states.append(self._run(index, states[-1]))
-        gradient = self._of_logits(states.pop())
+                states.append(self._run(index, states[-1], window))
+        gradient, of_rows = self._of_logits(states.pop()), dict[int, list[torch.Tensor]]()
         for index in reversed(layers):
             x = states.pop().detach().requires_grad_()
-            torch.autograd.backward(self._run(index, x), gradient)
+            owner = self.config.layers[index].shares
+            read = [] if owner is None else self._read_apart(owner)
+            outputs = [self._run(index, x, window), *self._stored.get(index, ())]
+            torch.autograd.backward(outputs, [gradient, *of_rows.pop(index, ())])
             assert x.grad is not None
             gradient = x.grad
+            if owner is not None:
+                found = [torch.zeros_like(k) if k.grad is None else k.grad for k in read]
+                before = of_rows.get(owner)
+                of_rows[owner] = found if before is None else list(map(torch.add, before, found))
             if index % TRIMMED == 0:
                 trim_heap()
+
+    def _read_apart(self, owner: int) -> list[torch.Tensor]:
+        """Have the keys and values of a layer read as inputs that get gradients; return them."""
+        k, v = (rows.detach().requires_grad_() for rows in self._stored[owner])
+        self._stored[owner] = k, v
+        return [k, v]
 
     def _of_logits(self, state: torch.Tensor) -> torch.Tensor:
         """Return d log p / d x of the last hidden states x [T, M]."""
@@ -121,7 +134,8 @@ class Sensitivity(Layerwise):
             y.register_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
             layer, _, matrix = name.rpartition(".")
             site = SITE_OF.get(matrix)
-            if self._sites and site and matrix == SITES[site][-1]:
+            own = [each for each in SITES.get(site or "", ()) if f"{layer}.{each}" in self.weights]
+            if self._sites and own and matrix == own[-1]:
                 keep = partial(self._keep, f"{layer}.{site}{GRADIENT}")
                 x.register_hook(keep)  # type: ignore[no-untyped-call]
         return y

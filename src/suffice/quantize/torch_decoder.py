@@ -21,7 +21,7 @@ from suffice.decoder.blocks import (
 )
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.states import Convolution, Recurrence, StateBlock
-from suffice.decoder.weights import DecoderWeights, Watch
+from suffice.decoder.weights import Watch
 from suffice.errors import InputError
 from suffice.quant import PackedLinear
 from suffice.quantize.torch_latent import LatentHeads
@@ -32,27 +32,23 @@ from suffice.quantize.torch_layers import (
     dense,
     gated,
     gather_rows,
-    layer_norm,
-    linear,
     rms_norm,
     rotate,
     rotate_neighbours,
     route,
-    rows_of,
     xielu,
 )
 from suffice.quantize.torch_states import MADE_OF, TorchState, recurrence, short_convolution
+from suffice.quantize.torch_weights import HOST, TorchWeights
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
-
-HOST = torch.device("cpu")
 
 Logits = Literal["last", "all", "none"]
 Positions = slice | torch.Tensor  # of tokens, which a tensor [T] may have in any order
 
 
-class TorchDecoder(DecoderWeights):
+class TorchDecoder(TorchWeights):
     """Fills a cache in chunks by PyTorch.
 
     Matmuls run in `dtype`; activations, norms and attention in float32. All of it is on `device`,
@@ -66,10 +62,11 @@ class TorchDecoder(DecoderWeights):
         dtype: torch.dtype = torch.float32,
         device: torch.device = HOST,
     ) -> None:
-        super().__init__(config, weights)
-        self.dtype = dtype
-        self.device = device
-        self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+        super().__init__(config, weights, dtype, device)
+        # of the tokens that run now: each layer's input, and what layers that others read stored
+        self._own_inputs: torch.Tensor | None = None
+        self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._read_again = {layer.shares for layer in config.layers}
         self._scales: torch.Tensor | None = None  # of the queries [T] that run now
         self._kept_states: WeakKeyDictionary[KVCache, dict[int, TorchState]] = WeakKeyDictionary()
 
@@ -127,7 +124,7 @@ class TorchDecoder(DecoderWeights):
         """Return the hidden states [T, M] after the last layer of tokens `at` positions < rows."""
         x = self._embed(tokens, at)
         self._own_inputs = self._layer_embeddings(tokens, x)
-        self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stored = {}
         tables = [(cos[at], sin[at]) for cos, sin in self._rope_rows(rows)]
         if self.config.query_growth is not None:
             self._scales = self._moved(self.query_scales(rows))[at]
@@ -213,7 +210,8 @@ class TorchDecoder(DecoderWeights):
         among = self._cached(index)
         owner = self.config.layers[index].shares
         held = self._stored[owner] if owner is not None else self._held(among, cache, *rows)
-        self._stored[index] = held
+        if index in self._read_again:
+            self._stored[index] = held
         if watch is not None:
             watch(among, q.detach().cpu().numpy())
         mixed = self._mixed(index, q, *held).transpose(0, 1).reshape(len(x), -1)
@@ -284,14 +282,6 @@ class TorchDecoder(DecoderWeights):
             turned[0] = turned[0] * self._scales[:, None]
         return [*turned, *values]
 
-    def _head_norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Normalize each of the heads [H, T, D], or all of them together."""
-        weight, eps = self._tensor(name), self.config.norm_eps
-        if not self.config.whole_qk_norm:
-            return rms_norm(x, weight, eps)
-        heads = x.transpose(0, 1)
-        return rms_norm(heads.flatten(1), weight, eps).view(heads.shape).transpose(0, 1)
-
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
         config, spare = self.config, self._spare(index)
@@ -359,7 +349,7 @@ class TorchDecoder(DecoderWeights):
     ) -> torch.Tensor:
         """Return the sum of the outputs of experts, in their order, and of the shared one."""
         experts, at = block.experts, f"layers.{index}."
-        weights = self._routes(index, block, stream if experts.beside else x)
+        weights = self._routes(index, block, x, stream)
         y = torch.zeros_like(x)
         for expert in range(experts.count):
             rows = weights[:, expert].nonzero()[:, 0]
@@ -382,18 +372,16 @@ class TorchDecoder(DecoderWeights):
             shared = self._linear(at + "shared_router", x).sigmoid() * shared
         return y + shared
 
-    def _routes(self, index: int, block: ExpertMLP, x: torch.Tensor) -> torch.Tensor:
+    def _routes(
+        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
+    ) -> torch.Tensor:
         """Return the weights of all experts for each row of x, 0 for those it does not reach."""
         at, experts = f"layers.{index}.", block.experts
         bias = self._tensor(at + "choice") if experts.biased else None
-        if experts.beside:
-            x = self._norm(at + "router_norm", x) * block.width**-0.5
+        if experts.with_dense:
+            x = self._norm(at + "router_norm", stream) * block.width**-0.5
         weights = route(self._linear(at + "router", x), experts, bias)
         return weights * self._tensor(at + "factors") if experts.factored else weights
-
-    def expert(self, name: str, expert: int, rows: int, x: torch.Tensor) -> torch.Tensor:
-        """Multiply by an expert's `rows` rows of a stack."""
-        return linear(x, rows_of(self.matrix(name), expert * rows, rows), self.dtype)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits = self._linear(self._head, self._last(x)) * self.config.logit_scale
@@ -408,28 +396,3 @@ class TorchDecoder(DecoderWeights):
         if self.config.final_norm:
             x = self._norm("final_norm", x)
         return self._linear("project_out", x) if self.config.projected else x
-
-    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        weight, eps = self._tensor(name), self.config.norm_eps
-        if self.config.norm == "rms":
-            return rms_norm(x, weight, eps)
-        bias = self._tensor(name + ".bias") if self.config.norm_biases else None
-        return layer_norm(x, weight, bias, eps)
-
-    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.matrix(name), self.dtype)
-
-    def _tensor(self, name: str) -> torch.Tensor:
-        weight = self.weights[name]
-        assert isinstance(weight, np.ndarray), name
-        return self._moved(weight)
-
-    def _moved(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self.device)
-
-    def _rope_rows(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return tables of at least `rows` rows, kept between calls."""
-        if self.config.ropes and (not self._tables or len(self._tables[0][0]) < rows):
-            tables = self.rope_tables(1 << (rows - 1).bit_length())
-            self._tables = [(self._moved(cos), self._moved(sin)) for cos, sin in tables]
-        return self._tables

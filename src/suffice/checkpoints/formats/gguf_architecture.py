@@ -93,10 +93,9 @@ class Architecture:
     field that says whether queries, keys and values have biases, if there is one; `stored`: fields
     that say whether some tensor is there, whose name may have a `*`, or with `{i}` in which layers.
     `scaled`: parameters of a scaled rotation that the file does not have. `unread`: keys with such
-    a beginning say nothing of the model. `needed`: keys that a file must have. `listed`: keys that may have a number for each
-    layer, which stay lists. `divisors`: the field of the rotation's, which then divide nothing by
-    themselves. `finished` turns all fields into those of the
-    class.
+    a beginning say nothing of the model. `needed`: keys that a file must have. `listed`: keys that
+    may have a number for each layer, which stay lists. `divisors`: the field of the rotation's,
+    which then divide nothing by themselves. `finished` turns all fields into those of the class.
 
     `state`: the kind of a layer with neither keys nor an MLP of its own, in models whose layers
     differ in that; `attending`: the field that lists the layers with keys, instead of kinds.

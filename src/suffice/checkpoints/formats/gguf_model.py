@@ -190,7 +190,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
 
 
 def _listed(file: GGUF, prefix: str, keys: dict[str, Any], key: str) -> Any:
-    """Return a key's number, or its list of one for each layer, of which `keys` gets the first.
+    """Return a key's number, or its list of one for each layer; `keys` gets the first of these.
 
     Raises:
         InputError: It has other numbers, or others than there are layers.

@@ -16,7 +16,7 @@ from suffice.decoder.families import Family
 from suffice.decoder.families.gemma import HEAD_NORMS, NORMS
 from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, layers_by_kind, read_fields
-from suffice.decoder.name_maps import stored_together
+from suffice.decoder.name_maps import Templates, stored_together
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, layer_ropes
 from suffice.decoder.routing import Experts
 from suffice.errors import InputError, brief
@@ -54,13 +54,10 @@ DEFAULTS: Mapping[str, Any] = {
 }
 ONLY = {"use_bidirectional_attention": (None, "vision")}  # of images alone
 _NULLABLE = ("sliding_window", "final_logit_softcapping", "hidden_size_per_layer_input")
+_THETAS = {_LOCAL: 10_000.0, _GLOBAL: 1_000_000.0}
 _ROTATIONS = {
-    _LOCAL: {"rope_type": "default", "rope_theta": 10_000.0},
-    _GLOBAL: {
-        "rope_type": "proportional",
-        "partial_rotary_factor": 0.25,
-        "rope_theta": 1_000_000.0,
-    },
+    _LOCAL: {"rope_type": "default"},
+    _GLOBAL: {"rope_type": "proportional", "partial_rotary_factor": 0.25},
 }
 _OWN = {
     "layer_embed": "model.embed_tokens_per_layer",
@@ -71,7 +68,7 @@ _OWN = {
     "layers.post_layer_embed_norm": "model.layers.{i}.post_per_layer_input_norm",
     "layers.scale": "model.layers.{i}.layer_scalar",
 }
-_EXPERTS = {
+_EXPERTS: Templates = {
     "layers.router": "model.layers.{i}.router.proj",
     "layers.router_norm": "model.layers.{i}.router.scale",
     "layers.factors": "model.layers.{i}.router.per_expert_scale",
@@ -135,7 +132,7 @@ def _experts(fields: Mapping[str, Any]) -> Experts | None:
         fields["moe_intermediate_size"],
         ("softmax", "top", "normalize"),
         factored=True,
-        beside=True,
+        with_dense=True,
     )
 
 
@@ -143,8 +140,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, _NULLABLE, ONLY)
     if fields["rope_parameters"] is None:
         fields["rope_parameters"] = _ROTATIONS
-    thetas = {kind: _ROTATIONS[kind]["rope_theta"] for kind in (_LOCAL, _GLOBAL)}
-    ropes = layer_ropes(fields, thetas, ("default", "linear", "proportional"), partial=True)
+    ropes = layer_ropes(fields, _THETAS, ("default", "linear", "proportional"), partial=True)
     local = LayerConfig(fields["sliding_window"], rope=0)
     alone = LayerConfig(None, rope=1, keys_as_values=fields["attention_k_eq_v"])
     kinds = layers_by_kind(fields, lambda at: bool((at + 1) % 6), sliding=local, full=alone)

@@ -82,7 +82,8 @@ struct PyModel {
   }
 };
 
-// Appends a block to the last layer, with the norms around it.
+// Appends a block to the last layer, with the norms around it, whether it stands beside the block
+// before it, and the scale of its output.
 template <class Part>
 void add_block(PyModel& self, const Parts& parts, Part part) {
   require(!self.spec.layers.empty(), "a block belongs to a layer");
@@ -95,8 +96,14 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   self.set(block.before, parts, "before", width);
   self.set(block.after, parts, "after", width);
   self.set(block.whole, parts, "whole", width);
-  require(!layer.parallel || !(block.after.weight || block.whole.weight),
-          "parallel blocks have norms before them only");
+  block.beside = nb::cast<bool>(parts["beside"]);
+  block.scale = nb::cast<float>(parts["output_scale"]);
+  if (block.beside) {
+    require(!layer.blocks.empty(), "the first block of a layer stands beside none");
+    for (const Block* each : {&block, &layer.blocks.back()})
+      require(!each->after.weight && !each->whole.weight,
+              "blocks beside each other have norms before them only");
+  }
   layer.blocks.push_back(std::move(block));
 }
 

@@ -99,13 +99,13 @@ void add(const Block& block, Worker& worker) {
   const Timed timed = worker.time(Part::norms);
   const Share mine = worker.own(worker.rows);
   const size_t width = worker.shared.width;
-  const float scale = worker.spec.residual_scale;
+  const float scale = block.scale;
   for (size_t i = mine.first * width; i < mine.last * width; i++) residual[i] += scale * output[i];
   if (block.whole.weight) worker.normalize(block.whole, residual.data(), residual.data());
 }
 
-// Blocks follow each other; the input of a parallel one is taken before the last one's output is
-// added.
+// Blocks follow each other; the input of one beside the last is taken before the last one's output
+// is added.
 void run_layer(int index, Worker& worker) {
   const Layer& layer = worker.spec.layers[index];
   const auto take_input = [&](const Block& block) {
@@ -116,9 +116,9 @@ void run_layer(int index, Worker& worker) {
     const Block& block = layer.blocks[i];
     const Block* next = i + 1 < layer.blocks.size() ? &layer.blocks[i + 1] : nullptr;
     std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
-    if (next && layer.parallel) take_input(*next);
+    if (next && next->beside) take_input(*next);
     add(block, worker);
-    if (next && !layer.parallel) take_input(*next);
+    if (next && !next->beside) take_input(*next);
   }
 }
 

@@ -292,6 +292,6 @@ def recurrence(**sizes: Any) -> Recurrence:
 
 def test_a_decoder_of_states_alone_is_refused(checkpoints: Any) -> None:
     config: DecoderConfig = open_checkpoint(checkpoints("lfm2")).config
-    layers = tuple(layer for layer in config.layers if layer.mixer == "state")
+    layers = tuple(layer for layer in config.layers if layer.keeps_state)
     with pytest.raises(InputError, match="a decoder without a layer of attention is not supported"):
         DecoderConfig(**{**config.__dict__, "layers": layers})

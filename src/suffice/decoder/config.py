@@ -3,177 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.checks import check_layers as check_layers
+from suffice.decoder.checks import check_number as check_number
+from suffice.decoder.checks import check_size as check_size
 from suffice.decoder.latent import Latent
 from suffice.decoder.layer_config import LayerConfig as LayerConfig
-from suffice.decoder.rope_kinds import ROPE_KINDS
+from suffice.decoder.rotation import MAX_HEAD_SIZE, check_rotated
+from suffice.decoder.rotation import Rope as Rope
 from suffice.decoder.routing import Experts
 from suffice.decoder.states import StateBlock
-from suffice.errors import InputError, brief, unknown
+from suffice.errors import InputError
 
-MAX_HEAD_SIZE = 256
 # as the native core numbers them
 ACTIVATIONS = (
     *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
 )
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
-_MAX_LAYERS = 1024  # several times as many as any published decoder has
-_MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
-_MAX_NUMBER = 3.4e38  # the decoder computes in float32, where larger numbers are infinite
-_LEAST_FACTOR = 1e-3  # smaller ones would turn angles into infinities
-
-
-def check_size(field: str, value: Any) -> None:
-    """Refuse values that are not a size or a count.
-
-    Raises:
-        InputError: Not a whole number of at least 1.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
-        raise InputError(
-            f"config field '{field}' = {brief(value)} must be a whole number from 1 to {_MAX_SIZE}"
-        )
-
-
-def check_number(field: str, value: Any, above: float = 0) -> None:
-    """Refuse values that are not finite float32 numbers above `above`.
-
-    Raises:
-        InputError: It is not.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not above < value < _MAX_NUMBER:
-        raise InputError(
-            f"config field '{field}' = {brief(value)} must be a finite number above {above:g}"
-        )
-
-
-def check_layers(count: int, field: str = "num_hidden_layers") -> None:
-    """Refuse a number of layers that no decoder has, before anything is made for each.
-
-    Raises:
-        InputError: There are more than 1024.
-    """
-    if count > _MAX_LAYERS:
-        raise InputError(f"config field '{field}' = {count} must be at most {_MAX_LAYERS}")
-
-
-# parameter below, parameter above, and their values if they are not given
-_BANDS = (("low_freq_factor", "high_freq_factor", 0.0, 0.0), ("beta_slow", "beta_fast", 1.0, 32.0))
-
-
-def check_rope_parameter(name: str, value: Any, within: str = "") -> None:
-    """Refuse an impossible value of a parameter of a rotation; `within` precedes its name.
-
-    Raises:
-        InputError: It is one.
-    """
-    field = within + name
-    if name == "original_max_position_embeddings":
-        check_size(field, value)
-    elif name == "truncate":
-        if not isinstance(value, bool):
-            raise InputError(f"config field '{field}' = {brief(value)} must be true or false")
-    elif name in ("long_factor", "short_factor"):
-        if not isinstance(value, list | tuple) or len(value) > MAX_HEAD_SIZE // 2:
-            raise InputError(
-                f"config field '{field}' = {brief(value)} must be a list of numbers, "
-                "one for every two entries of a head"
-            )
-        for number in value:
-            check_number(field, number, _LEAST_FACTOR)
-    else:
-        check_number(field, value, _LEAST_FACTOR if name == "factor" else 0)
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions: the frequencies by which queries and keys are rotated.
-
-    `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`,
-    if given, divide the frequencies one by one. The first entries of a head are rotated, `partial`
-    of all; `backward`: by minus their angles. `text`: the length in tokens whose frequencies it
-    has, where these depend on the text's; None: that on which the model was first trained (see
-    `fitted`).
-
-    Raises:
-        InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
-            number; the message names the checkpoint's field.
-    """
-
-    kind: str = "default"
-    theta: float = 10_000.0
-    parameters: tuple[tuple[str, Any], ...] = ()
-    divisors: tuple[float, ...] = ()
-    partial: float = 1.0
-    text: int | None = None
-    backward: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
-            raise unknown("rope_type", str(self.kind), ROPE_KINDS)
-        check_number("rope_theta", self.theta, above=1)
-        check_number("partial_rotary_factor", self.partial)
-        given: dict[str, Any] = {  # a file of JSON has lists
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.parameters
-        }
-        required, optional = ROPE_KINDS[self.kind]
-        for name, value in given.items():
-            if name not in required | optional:
-                raise unknown(f"parameter of rope_type '{self.kind}'", name, required | optional)
-            check_rope_parameter(name, value)
-        missing = sorted(required - set(given))
-        if missing:
-            raise InputError(f"rope_type '{self.kind}' needs the parameter '{missing[0]}'")
-        for low, high, below, above in _BANDS:
-            if low in given or high in given:
-                bound, value = given.get(low, below), given.get(high, above)
-                if self.kind != "llama3" or value != bound:  # a band may be a single wavelength
-                    check_number(f"rope_parameters.{high}", value, above=bound)
-        object.__setattr__(self, "parameters", tuple(sorted(given.items())))
-
-    def rotated(self, head_size: int) -> int:
-        """Return how many entries of a head are rotated."""
-        return int(head_size * self.partial)
-
-    def reached(self, positions: int) -> tuple[int, int]:
-        """Return the context length of a model trained on `positions`, and the longest it allows.
-
-        YaRN is a setting for long texts, so a model with YaRN uses its stretched length by default.
-        Others may be stretched by their factor on request, at some cost in quality.
-        """
-        given = dict(self.parameters)
-        if self.kind == "yarn":
-            stretched = _stretched(given["original_max_position_embeddings"], given["factor"])
-            return max(positions, stretched), max(positions, stretched)
-        if self.kind in ("linear", "dynamic"):
-            return positions, max(positions, _stretched(positions, given["factor"]))
-        return positions, positions
-
-    def fitted(self, positions: int, context: int) -> Rope:
-        """Return the rotation for texts of up to `context` tokens; `positions` are as above.
-
-        Source: Peng et al. 2023, YaRN, section 3.3 (dynamic); Ding et al. 2024, LongRoPE. There,
-        frequencies follow the length of each text as it grows, and keys that are cached keep
-        those of a shorter one. Here all texts have the frequencies of the longest, as in vLLM.
-        """
-        return replace(self, text=context if context > self.unfitted(positions) else None)
-
-    def unfitted(self, positions: int) -> int:
-        """Return the tokens of the longest text for which the frequencies need no fitting."""
-        if self.kind == "longrope":
-            original: int = dict(self.parameters)["original_max_position_embeddings"]
-            return min(positions, original)
-        return positions if self.kind == "dynamic" else self.reached(positions)[1]
-
-
-def _stretched(positions: int, factor: float) -> int:
-    """Return positions x factor; more than the largest size if it is not a size."""
-    return int(min(positions * float(factor), 2.0 * _MAX_SIZE))
+SCALES = (  # fields of a decoder
+    *("attention_scale", "residual_scale", "logit_scale", "embed_scale"),
+    *("attention_output_scale", "mlp_output_scale", "mlp_gate_scale"),
+)
 
 
 @dataclass(frozen=True)
@@ -196,7 +48,7 @@ class DecoderConfig:
     placement: str  # of the norms, one of PLACEMENTS
     activation: str  # one of ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
-    attention_scale: float
+    attention_scale: float  # of scores
     trained_positions: int  # the model's stated length, without any stretching
     ropes: tuple[Rope, ...] = ()
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
@@ -207,6 +59,9 @@ class DecoderConfig:
     parallel: bool = False  # all blocks of a layer read what it begins with
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
+    attention_output_scale: float = 1.0  # of attention's, besides
+    mlp_output_scale: float = 1.0  # of a dense MLP's, besides
+    mlp_gate_scale: float = 1.0  # of a dense MLP's gates, before their activation
     logit_scale: float = 1.0
     score_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: they stay
     logit_cap: float = 0.0  # likewise
@@ -243,7 +98,7 @@ class DecoderConfig:
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
         caps = [field for field in ("score_cap", "logit_cap") if getattr(self, field) != 0]
-        for field in (*caps, "attention_scale", "residual_scale", "logit_scale", "embed_scale"):
+        for field in (*caps, *SCALES):
             check_number(field, getattr(self, field))
         if not self.latent and (self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE):
             raise InputError(
@@ -266,22 +121,30 @@ class DecoderConfig:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
         for rope in self.ropes:
-            _check_rotated(rope, self.rotary_size)
+            check_rotated(rope, self.rotary_size)
 
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
         return *self._mixer(own), *self._mlp(own)
 
+    def beside(self, layer: int, index: int) -> bool:
+        """Return whether a block of a layer reads what the one before it began with."""
+        return index > 0 and (self.parallel or (index == 1 and self.layers[layer].mixer == "both"))
+
     def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
-        if own.mixer == "none":
-            return ()
-        if own.mixer == "state":
+        found: list[Block] = []
+        if own.attends:
+            found.append(self._attention(own))
+        if own.keeps_state:
             assert self.state is not None, "a layer with a state says which"
-            return (self.state,)
+            found.append(self.state)
+        return tuple(found)
+
+    def _attention(self, own: LayerConfig) -> Block:
         if self.latent:
-            return (LatentAttention(self.width, self.heads, self.latent, own.rope),)
-        attention = Attention(
+            return LatentAttention(self.width, self.heads, self.latent, own.rope)
+        return Attention(
             self.width,
             self.heads,
             self.kv_heads,
@@ -294,25 +157,26 @@ class DecoderConfig:
             spare=self.spare_logits,
             grows=own.grows,
             output_gate=self.output_gate,
+            output_scale=self.attention_output_scale,
         )
-        return (attention,)
 
     def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:
         if not own.mlp:
             return ()
         if self.experts and not own.dense:
             return (ExpertMLP(self.width, self.activation, self.experts),)
-        return (DenseMLP(self.width, self.mlp_width, self.gated, self.activation),)
+        scales = self.mlp_gate_scale, self.mlp_output_scale
+        return (DenseMLP(self.width, self.mlp_width, self.gated, self.activation, *scales),)
 
     @property
     def cached(self) -> tuple[LayerConfig, ...]:
         """The layers with attention: those that caches of keys and values have."""
-        return tuple(layer for layer in self.layers if layer.mixer == "attention")
+        return tuple(layer for layer in self.layers if layer.attends)
 
     @property
     def states(self) -> tuple[StateBlock, ...]:
         """The blocks that keep states, layer by layer."""
-        count = sum(layer.mixer == "state" for layer in self.layers)
+        count = sum(layer.keeps_state for layer in self.layers)
         return (self.state,) * count if self.state is not None else ()
 
     @property
@@ -375,24 +239,3 @@ class DecoderConfig:
     def projected(self) -> bool:
         """Whether embedding rows have their own width and are projected in and out."""
         return self.embed_width != self.width
-
-
-def _check_rotated(rope: Rope, head_size: int) -> None:
-    """Refuse a part of a head that cannot be rotated, and lists of another length."""
-    entries = rope.rotated(head_size)
-    if rope.partial > 1 or entries < 2 or entries % 2:
-        raise InputError(
-            f"config field 'partial_rotary_factor' = {rope.partial:g} rotates {entries} entries of "
-            f"a head of {head_size}; an even number of them can be rotated"
-        )
-    count = entries // 2
-    lists = {name: value for name, value in rope.parameters if isinstance(value, tuple)}
-    if rope.divisors:
-        lists["rope_freqs"] = rope.divisors
-    for name, numbers in lists.items():
-        if len(numbers) != count:
-            raise InputError(
-                f"config field '{name}' has {len(numbers)} numbers; "
-                f"needed: {count}, half of "
-                + ("'head_dim'" if entries == head_size else "the rotated part of 'head_dim'")
-            )

@@ -13,8 +13,9 @@ class LayerConfig:
     A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
     have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
-    `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
-    whether it has an MLP. `placement`: of its norms, if it is not that of all.
+    `mixer`: whether it begins with attention, with `DecoderConfig.state`, with both side by side,
+    or with neither; `mlp`: whether it has an MLP. `placement`: of its norms, if it is not that of
+    all.
     """
 
     window: int | None = None
@@ -22,6 +23,16 @@ class LayerConfig:
     dense: bool = False
     norms: bool = True
     grows: bool = True
-    mixer: Literal["attention", "state", "none"] = "attention"
+    mixer: Literal["attention", "state", "both", "none"] = "attention"
     mlp: bool = True
     placement: str | None = None
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has attention."""
+        return self.mixer in ("attention", "both")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has a block that keeps a state."""
+        return self.mixer in ("state", "both")

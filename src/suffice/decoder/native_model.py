@@ -99,7 +99,6 @@ class NativeModel:
             norm_eps=config.norm_eps,
             attention_scale=config.attention_scale,
             embedding_scale=decoder.embed_scale,
-            residual_scale=config.residual_scale,
             logit_scale=config.logit_scale,
             score_cap=config.score_cap,
             logit_cap=config.logit_cap,
@@ -113,11 +112,13 @@ class NativeModel:
         if config.query_growth is not None:
             model.set_query_scales(decoder.query_scales(self._reached), self._reached)
         for index in range(len(config.layers)):
-            model.add_layer(config.parallel)
-            for block in config.blocks(index):
+            model.add_layer()
+            for place, block in enumerate(config.blocks(index)):
                 norms = {**{name: name for name in block.vectors}, **config.norms(block, index)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
+                parts["beside"] = config.beside(index, place)
+                parts["output_scale"] = config.residual_scale * block.output_scale
                 if isinstance(block, DenseMLP) and block.vectors:
                     parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)
@@ -338,7 +339,7 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         groups = own.groups, own.kept_groups
         model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights, *groups)
     else:
-        model.add_mlp(parts, block.inner, activation)
+        model.add_mlp(parts, block.inner, activation, block.gate_scale)
 
 
 def _adapted(

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from suffice.decoder.config import Rope, check_number, check_rope_parameter
+from suffice.decoder.checks import check_number
 from suffice.decoder.rope_kinds import ROPE_KINDS
+from suffice.decoder.rotation import Rope, check_rope_parameter
 from suffice.errors import InputError, brief, unknown
 
 # transformers' defaults of the fields that every family with rotary positions reads

@@ -68,7 +68,7 @@ struct Traversal {
   std::vector<DraftPlace> places;
   DraftRows* rows = nullptr;
   int step_rows = 0;  // of the request
-  bool first = true;  // of those that are made of one traversal
+  bool first = true;  // made first, if several are made of one traversal
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
   int row_of(int token) const { return places.empty() ? token : places[token].row; }

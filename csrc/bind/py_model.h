@@ -82,7 +82,7 @@ struct PyModel {
   }
 };
 
-// Appends a block to the last layer, with the norms around it, whether it stands beside the block
+// Appends a block to the last layer, with the norms around it, whether it is parallel to the block
 // before it, and the scale of its output.
 template <class Part>
 void add_block(PyModel& self, const Parts& parts, Part part) {
@@ -96,13 +96,13 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   self.set(block.before, parts, "before", width);
   self.set(block.after, parts, "after", width);
   self.set(block.whole, parts, "whole", width);
-  block.beside = nb::cast<bool>(parts["beside"]);
+  block.parallel = nb::cast<bool>(parts["parallel"]);
   block.scale = nb::cast<float>(parts["output_scale"]);
-  if (block.beside) {
-    require(!layer.blocks.empty(), "the first block of a layer stands beside none");
+  if (block.parallel) {
+    require(!layer.blocks.empty(), "the first block of a layer is parallel to none");
     for (const Block* each : {&block, &layer.blocks.back()})
       require(!each->after.weight && !each->whole.weight,
-              "blocks beside each other have norms before them only");
+              "parallel blocks have norms before them only");
   }
   layer.blocks.push_back(std::move(block));
 }

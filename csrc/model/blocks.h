@@ -189,11 +189,11 @@ struct ExpertMlp {
 };
 
 struct Block {
-  Norm before;          // of the block's input
-  Norm after;           // of its output, before that is added
-  Norm whole;           // of the stream, once it is added
-  bool beside = false;  // it reads what the block before it began with
-  float scale = 1;      // of its output, before that is added
+  Norm before;            // of the block's input
+  Norm after;             // of its output, before that is added
+  Norm whole;             // of the stream, once it is added
+  bool parallel = false;  // it reads what the block before it began with
+  float scale = 1;        // of its output, before that is added
   std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp>
       part;
 };

@@ -104,7 +104,7 @@ void add(const Block& block, Worker& worker) {
   if (block.whole.weight) worker.normalize(block.whole, residual.data(), residual.data());
 }
 
-// Blocks follow each other; the input of one beside the last is taken before the last one's output
+// Blocks follow each other; the input of a parallel one is taken before the last one's output
 // is added.
 void run_layer(int index, Worker& worker) {
   const Layer& layer = worker.spec.layers[index];
@@ -116,9 +116,9 @@ void run_layer(int index, Worker& worker) {
     const Block& block = layer.blocks[i];
     const Block* next = i + 1 < layer.blocks.size() ? &layer.blocks[i + 1] : nullptr;
     std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
-    if (next && next->beside) take_input(*next);
+    if (next && next->parallel) take_input(*next);
     add(block, worker);
-    if (next && !next->beside) take_input(*next);
+    if (next && !next->parallel) take_input(*next);
   }
 }
 

@@ -1,4 +1,4 @@
-"""Tests of rope.py and rope_kinds.py: rotations as transformers computes them, and their tables."""
+"""Tests of rope.py, rotation.py and rope_kinds.py: rotations as transformers has them, and tables."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ SETTINGS = [
     *(("exact", "deepseek-v2-lite", dtype) for dtype in ("float32", "bfloat16", "int8")),
     *(("exact", variant, "float32") for variant in ("gpt-oss", *tiny.STATEFUL)),
     *((name, "qwen3.5", "float32") for name in ("certified", "coded")),
+    *((name, "deepseek-v2-lite", "bfloat16") for name in ("aet", "certified", "coded")),
 ]
 Made = Callable[[str, str, str], Runner]
 

@@ -128,7 +128,7 @@ class DecoderConfig:
         own = self.layers[layer]
         return *self._mixer(own), *self._mlp(own)
 
-    def beside(self, layer: int, index: int) -> bool:
+    def is_parallel(self, layer: int, index: int) -> bool:
         """Return whether a block of a layer reads what the one before it began with."""
         return index > 0 and (self.parallel or (index == 1 and self.layers[layer].mixer == "both"))
 

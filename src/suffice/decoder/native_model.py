@@ -117,7 +117,7 @@ class NativeModel:
                 norms = {**{name: name for name in block.vectors}, **config.norms(block, index)}
                 parts = _parts(decoder, f"layers.{index}.", block.matrices, norms)
                 parts |= _adapted(self._adapters, f"layers.{index}.", block.matrices)
-                parts["beside"] = config.beside(index, place)
+                parts["parallel"] = config.is_parallel(index, place)
                 parts["output_scale"] = config.residual_scale * block.output_scale
                 if isinstance(block, DenseMLP) and block.vectors:
                     parts["curve"] = decoder.curve(index)

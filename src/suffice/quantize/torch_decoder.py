@@ -147,7 +147,7 @@ class TorchDecoder(DecoderWeights):
     ) -> torch.Tensor:
         base = x
         for place, block in enumerate(self.config.blocks(index)):
-            base = base if self.config.beside(index, place) else x
+            base = base if self.config.is_parallel(index, place) else x
             own = self.config.norms(block, index)
             norms = {place: f"layers.{index}.{name}" for place, name in own.items()}
             given = self._placed(norms.get("before"), base)

@@ -80,6 +80,7 @@ class DecoderConfig:
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
     output_gate: bool = False  # attention's outputs are multiplied by the logistic of products
     state: StateBlock | None = None  # in place of attention, in layers that say so
+    adaptable: bool = True  # adapters of the family suit the weights
     latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
 
     def __post_init__(self) -> None:

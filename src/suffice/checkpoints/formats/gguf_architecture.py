@@ -94,8 +94,9 @@ class Architecture:
     `state`: the kind of a layer with neither keys nor an MLP of its own, in models whose layers
     differ in that; `alone`: that of an MLP's own layer; `attending`: the field that lists the
     layers with keys, instead of kinds. `tiled`: heads with states take the groups of keys in turn.
-    `changes` are as a family's. `instead`: names of weights in files that have tensors of such a
-    name, which may have a `*`.
+    `adaptable`: the weights are those that adapters of the class change. `changes` are as a
+    family's. `instead`: names of weights in files that have tensors of such a name, which may have
+    a `*`.
     """
 
     name: str
@@ -118,5 +119,6 @@ class Architecture:
     alone: str = "mlp"
     attending: str = ""
     tiled: bool = False
+    adaptable: bool = True
     changes: Mapping[str, Change] = field(default_factory=dict)
     instead: Mapping[str, Templates] = field(default_factory=dict)

@@ -63,7 +63,7 @@ def open_gguf(path: Path) -> Checkpoint:
             own = other
     raw = _configuration(file, name, own)
     family = family_of(raw)
-    config = family.read(raw)
+    config = replace(family.read(raw), adaptable=own.adaptable)
     if ROPE_DIVISORS in file.tensors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))

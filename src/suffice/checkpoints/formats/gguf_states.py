@@ -132,7 +132,8 @@ STATEFUL: Mapping[str, Architecture] = {
         {**RMS, **_STATES},
         _MAMBA,
         {"mamba_expand": None},
-        fixed={"mamba_norm_before_gate": False},  # multipliers are in its weights
+        fixed={"mamba_norm_before_gate": False},
+        adaptable=False,  # multipliers are in its weights
         stored={
             "mamba_conv_bias": _BIASED,
             "mamba_rms_norm": "blk.*.ssm_norm.weight",

@@ -29,9 +29,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
     ),
     **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases", "paired"), (False, True)),
+    "adaptable": (False, True),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "adaptable": True,
     "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,

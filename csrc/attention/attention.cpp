@@ -89,8 +89,8 @@ void Attention::plan_round(int round) {
     if (one ? round >= paths : round > 0) continue;
     const int first = one ? round : 0, last = one ? round + 1 : paths;
     Traversal& made = along_paths_.emplace_back(tree ? along(given, first, last) : given);
-    made.rows = &rows_[t];
-    made.first = round == 0;
+    made.moved = &rows_[t];
+    made.first_round = round == 0;
   }
   plan_chunks_of(along_paths_);
 }

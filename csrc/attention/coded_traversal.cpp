@@ -46,7 +46,7 @@ void CodedTraversal::work(int chunk, Scratch& scratch) {
 
 void CodedTraversal::finish(Scratch& scratch) {
   const int rows = traversal_.tokens();
-  if (traversal_.first) traversal_.sums->drafts.assign(traversal_.step_rows, {});
+  if (traversal_.first_round) traversal_.sums->drafts.assign(traversal_.step_rows, {});
   for (int row = 0; row < rows; row++)
     traversal_.max_blocks ? finish_chosen(row, scratch) : finish_row(row, scratch);
 }

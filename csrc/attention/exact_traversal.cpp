@@ -53,14 +53,14 @@ void ExactTraversal::attend(int chunk, int first, int count, Scratch& scratch) c
 void ExactTraversal::attend_along_paths(Scratch& scratch) const {
   int from = 0, first = 0;
   while (!traversal_.holds_drafts(from)) from++;
-  traversal_.rows->save();
+  traversal_.moved->save();
   for (const DraftPath& path : traversal_.paths) {
-    traversal_.rows->arrange(path.rows);
+    traversal_.moved->arrange(path.rows);
     const int count = static_cast<int>(path.tokens.size()) * traversal_.group;
     for (int chunk = from; chunk < traversal_.chunks; chunk++) attend(chunk, first, count, scratch);
     first += count;
   }
-  traversal_.rows->restore();
+  traversal_.moved->restore();
 }
 
 void ExactTraversal::finish(Scratch& scratch) {

@@ -62,13 +62,13 @@ struct Traversal {
   ReadSums* reads = nullptr;  // where to count, unless null
   Audit audit;                // of the first row's first query head
   int chunks = 0;
-  // Of a tree of drafts: the paths that tokens attend by, with the rows that are moved; and, in
-  // the traversals that are made of it, the place of each token. Empty if the rows are a chain.
+  int step_rows = 0;  // of the request
+  // Of a tree of drafts: the paths that tokens attend by. In what `along` makes of it: the place of
+  // each token, what moves the rows, and whether it is of the first round. Empty for a chain.
   std::vector<DraftPath> paths;
   std::vector<DraftPlace> places;
-  DraftRows* rows = nullptr;
-  int step_rows = 0;  // of the request
-  bool first = true;  // made first, if several are made of one traversal
+  DraftRows* moved = nullptr;
+  bool first_round = true;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
   int row_of(int token) const { return places.empty() ? token : places[token].row; }

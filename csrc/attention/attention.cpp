@@ -25,6 +25,13 @@ Algorithm algorithm_of(const Traversal& traversal) {
   return everything && !traversal.max_blocks ? Algorithm::exact : Algorithm::sequential;
 }
 
+bool is_tree(const Traversal& traversal) {
+  return !traversal.outside && traversal.paths.size() > 1;
+}
+
+// Whether a traversal takes all paths of a tree at once.
+bool takes_all(const Traversal& tree) { return algorithm_of(tree) == Algorithm::exact; }
+
 // The chunks of a traversal in tiers. After the last one, its tokens choose what to attend to.
 struct Tiered {
   TierEstimates estimates;
@@ -55,6 +62,54 @@ size_t Attention::plan_chunks(Traversal& traversal, int index) {
 }
 
 void Attention::plan(std::vector<Traversal>& traversals, int threads) {
+  threads_ = threads;
+  rounds_ = 1;
+  if (std::any_of(traversals.begin(), traversals.end(), is_tree)) return plan_trees(traversals);
+  plan_chunks_of(traversals);
+}
+
+void Attention::plan_trees(const std::vector<Traversal>& given) {
+  trees_ = &given;
+  if (rows_.size() < given.size()) rows_.resize(given.size());
+  for (size_t t = 0; t < given.size(); t++) {
+    if (!is_tree(given[t])) continue;
+    rows_[t].prepare(given[t].head, given[t].visible[0].committed, given[t].step_rows);
+    if (!takes_all(given[t])) rounds_ = std::max(rounds_, static_cast<int>(given[t].paths.size()));
+  }
+  plan_round(0);
+}
+
+// In the first round all traversals take part, later the trees with further paths.
+void Attention::plan_round(int round) {
+  along_paths_.clear();
+  for (size_t t = 0; t < trees_->size(); t++) {
+    const Traversal& given = (*trees_)[t];
+    const int paths = static_cast<int>(given.paths.size());
+    const bool tree = is_tree(given), one = tree && !takes_all(given);
+    if (one ? round >= paths : round > 0) continue;
+    const int first = one ? round : 0, last = one ? round + 1 : paths;
+    Traversal& made = along_paths_.emplace_back(tree ? along(given, first, last) : given);
+    made.moved = &rows_[t];
+    made.first_round = round == 0;
+  }
+  plan_chunks_of(along_paths_);
+}
+
+// Moves the rows of some trees together for the path of the round, or back after the last.
+void Attention::arrange(int round, Share mine) {
+  for (int t = mine.first; t < mine.last; t++) {
+    const Traversal& tree = (*trees_)[t];
+    const int paths = static_cast<int>(tree.paths.size());
+    if (!is_tree(tree) || takes_all(tree) || round > paths) continue;
+    if (round == 1) rows_[t].save();
+    if (round == paths)
+      rows_[t].restore();
+    else
+      rows_[t].arrange(tree.paths[round].rows);
+  }
+}
+
+void Attention::plan_chunks_of(std::vector<Traversal>& traversals) {
   traversals_ = &traversals;
   chunks_.clear();
   offsets_.clear();
@@ -79,10 +134,10 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
     left_ = std::make_unique<std::atomic<int>[]>(left_size_);
   }
   for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks + 1);
-  queue_.begin(static_cast<int>(chunks_.size()), threads);
-  searches_.begin(threads);
-  tiers_.begin(threads);
-  prompts_.begin(threads);
+  queue_.begin(static_cast<int>(chunks_.size()), threads_);
+  searches_.begin(threads_);
+  tiers_.begin(threads_);
+  prompts_.begin(threads_);
 }
 
 // The thread that finishes the last chunk of a traversal also merges its results.
@@ -125,6 +180,18 @@ void Attention::help(Scratch& scratch, const Team& team) {
 }
 
 void Attention::work(Scratch& scratch, Team& team, int thread) {
+  work_round(scratch, team, thread);
+  for (int round = 1, rounds = rounds_; rounds > 1 && round <= rounds; round++) {
+    team.barrier();  // all have attended
+    arrange(round, share(static_cast<int>(trees_->size()), thread, team.size()));
+    if (round == rounds) return;
+    if (thread == 0) plan_round(round);
+    team.barrier();
+    work_round(scratch, team, thread);
+  }
+}
+
+void Attention::work_round(Scratch& scratch, Team& team, int thread) {
   scratch.queries.forget();  // those of another layer may have been there
   searches_.work(scratch, team, thread);
   prompts_.work(scratch, team, thread);

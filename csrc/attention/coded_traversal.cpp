@@ -46,7 +46,7 @@ void CodedTraversal::work(int chunk, Scratch& scratch) {
 
 void CodedTraversal::finish(Scratch& scratch) {
   const int rows = traversal_.tokens();
-  traversal_.sums->drafts.assign(rows, {});
+  if (traversal_.first_round) traversal_.sums->drafts.assign(traversal_.step_rows, {});
   for (int row = 0; row < rows; row++)
     traversal_.max_blocks ? finish_chosen(row, scratch) : finish_row(row, scratch);
 }
@@ -118,11 +118,11 @@ ValueReads CodedTraversal::sum_values(int row) {
   const KVHead& head = traversal_.head;
   const Visible& visible = traversal_.visible[row * traversal_.group];
   ValueSums& sums = *traversal_.sums;
-  const int parent = parent_of(visible, row);
+  const int parent = traversal_.parent_of(row);
   int read = parent < 0 ? sums.committed.all.extend(head, 0, visible.committed) : 0;
-  SeenValues& seen = sums.drafts[row];
+  SeenValues& seen = sums.drafts[traversal_.row_of(row)];
   seen = parent < 0 ? sums.committed : sums.drafts[parent];
-  seen.all.add_row(head, visible.committed + row);
+  seen.all.add_row(head, traversal_.own_row(row));
   const int sinks = traversal_.bounds.sinks;
   read += 1 + seen.hidden.extend(head, sinks, std::max(visible.first, sinks));
   return {read, static_cast<int64_t>(read) * traversal_.group};
@@ -142,7 +142,7 @@ ValueReads CodedTraversal::weigh_tiles(int row, const CodedTiles& tiles, const P
   const int group = traversal_.group, first = row * group;
   const ValueReads read = kernels().search.add_coded(
       head, traversal_.visible[first], tables_.data(), group, tiles, state, scratch.floats.data());
-  const SeenValues& sum = traversal_.sums->drafts[row];
+  const SeenValues& sum = traversal_.sums->drafts[traversal_.row_of(row)];
   for (int q = 0; q < group; q++) {
     const double inverse = 1.0 / state.sum[q], lowest = tables_[q].weights[0];
     for (int d = 0; d < head.size; d++) {

@@ -30,13 +30,37 @@ Scores ExactTraversal::scores() const {
   return {part(traversal_.chunks).output, round_up(traversal_.rows_end, kPanel)};
 }
 
+// One thread takes all chunks with rows that paths move.
 void ExactTraversal::work(int chunk, Scratch& scratch) {
+  if (traversal_.paths.size() < 2 || !traversal_.holds_drafts(chunk))
+    return attend(chunk, 0, count_, scratch);
+  if (chunk == traversal_.chunks - 1) attend_along_paths(scratch);
+}
+
+// `count` query rows from row `first` on.
+void ExactTraversal::attend(int chunk, int first, int count, Scratch& scratch) const {
   const Range blocks = traversal_.chunk(chunk);
-  float* const floats = scratch.at_least(attend_scratch(count_, traversal_.head.size));
   const KVHead& head = traversal_.head;
-  const Queries& queries = scratch.queries.of(head, traversal_.queries.data(), count_);
-  kernels().attention.attend(head, queries, traversal_.visible.data(), count_, traversal_.list,
-                             blocks.begin, blocks.end, part(chunk), floats, scores());
+  float* const floats = scratch.at_least(attend_scratch(count, head.size));
+  const Queries& queries = scratch.queries.of(head, traversal_.queries.data() + first, count);
+  Partial to = part(chunk);
+  to.output += static_cast<size_t>(first) * head.size;
+  for (float** each : {&to.peak, &to.sum, &to.dropped, &to.greatest}) *each += first;
+  kernels().attention.attend(head, queries, traversal_.visible.data() + first, count,
+                             traversal_.list, blocks.begin, blocks.end, to, floats, scores());
+}
+
+void ExactTraversal::attend_along_paths(Scratch& scratch) const {
+  int from = 0, first = 0;
+  while (!traversal_.holds_drafts(from)) from++;
+  traversal_.moved->save();
+  for (const DraftPath& path : traversal_.paths) {
+    traversal_.moved->arrange(path.rows);
+    const int count = static_cast<int>(path.tokens.size()) * traversal_.group;
+    for (int chunk = from; chunk < traversal_.chunks; chunk++) attend(chunk, first, count, scratch);
+    first += count;
+  }
+  traversal_.moved->restore();
 }
 
 void ExactTraversal::finish(Scratch& scratch) {

@@ -23,6 +23,8 @@ class ExactTraversal {
   void finish(Scratch& scratch);
 
  private:
+  void attend(int chunk, int first, int count, Scratch& scratch) const;
+  void attend_along_paths(Scratch& scratch) const;
   Partial part(int chunk) const;
   Scores scores() const;
   Spare spare() const { return {traversal_.spare, traversal_.group}; }

@@ -79,7 +79,7 @@ void audit(const Traversal& traversal, int row, const std::vector<Partial>& part
   kernels().attention.attend(traversal.head, queries, traversal.visible.data() + first, group,
                              traversal.list, traversal.begin, traversal.end, exact, floats, {});
   for (int q = 0; q < group; q++) {
-    const size_t place = static_cast<size_t>(row) * to.stride + q;
+    const size_t place = static_cast<size_t>(traversal.row_of(row)) * to.stride + q;
     to.missing[place] = missing_share(parts, exact, q);
     to.error[place] = relative_error(traversal.outputs[first + q], exact, q, size);
     to.bound[place] = bound;

@@ -76,7 +76,7 @@ void SequentialTraversal::work(int chunk, Scratch&) const {
 void SequentialTraversal::finish(Scratch& scratch) {
   const int rows = traversal_.tokens();
   if (traversal_.rule && std::holds_alternative<Aet>(traversal_.rule->technique))
-    traversal_.state->drafts.resize(rows);
+    traversal_.state->drafts.resize(traversal_.step_rows);
   for (int row = 0; row < rows; row++) attend_row(row, scratch);
 }
 
@@ -101,8 +101,8 @@ int SequentialTraversal::list_always(int row, int begin, int end, std::vector<in
   for (int at = 0; at * unit < sinks; at++) to.push_back(at);
   if (aet_) {
     HeadState& head = *traversal_.state;
-    const int parent = parent_of(visible, row);
-    AetState& state = head.drafts[row];
+    const int parent = traversal_.parent_of(row);
+    AetState& state = head.drafts[traversal_.row_of(row)];
     state = parent < 0 ? head.committed : head.drafts[parent];
     if (parent < 0) state.truncate(visible.committed);  // less drafts that were not committed
     state.advance(*aet_, traversal_.length(row));
@@ -225,8 +225,8 @@ void SequentialTraversal::finish_row(int row, const Partial& state, int always, 
     for (int d = 0; d < size; d++)
       traversal_.outputs[first + q][d] = state.output[q * size + d] * inverse;
     for (int i = 0; aet_ && i < always; i++)
-      traversal_.state->drafts[row].add_mass(scratch.order[i],
-                                             scratch.masses[i * group + q] * inverse);
+      traversal_.state->drafts[traversal_.row_of(row)].add_mass(
+          scratch.order[i], scratch.masses[i * group + q] * inverse);
   }
 }
 

@@ -76,7 +76,7 @@ void TierSearch::audit_token(Scratch& scratch) {
       tiles_.begin, tiles_.end, scores.data(), peaks.data());
   audit(*traversal_, row_, {}, NAN, scratch);
   std::vector<std::vector<double>> truth(group_), used(group_);
-  const size_t place = static_cast<size_t>(row_) * to.stride;
+  const size_t place = static_cast<size_t>(traversal_->row_of(row_)) * to.stride;
   for (int q = 0; q < group_; q++) {
     weigh_exactly(scores.data(), q, truth[q], used[q]);
     double distance = 0;

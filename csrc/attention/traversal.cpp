@@ -26,6 +26,18 @@ Bounds bounds_of(const KVCache& cache, int layer, int window, int sinks) {
           std::max(eligible.sinks, sinks)};
 }
 
+int Traversal::parent_of(int token) const {
+  if (!places.empty()) return places[token].parent;
+  const uint32_t tentative = visible[static_cast<size_t>(token) * group].tentative;
+  const uint32_t before = tentative & ((uint32_t{1} << token) - 1);
+  return before ? 31 - __builtin_clz(before) : -1;
+}
+
+bool Traversal::holds_drafts(int chunk) const {
+  const int last = this->chunk(chunk).end - 1;
+  return last >= begin && (list ? list[last] + 1 : last + 1) * kPanel > visible[0].committed;
+}
+
 int Traversal::whole_chunks() const {
   const int first = begin / kChunkBlocks, last = (end + kChunkBlocks - 1) / kChunkBlocks;
   return std::max(last - first, 1);
@@ -48,6 +60,8 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
   const int committed = length - bounds.removed;
   traversal.bounds = bounds;
   traversal.rows_end = committed + count;
+  traversal.step_rows = count;
+  traversal.paths = draft_paths(visible, count);
   traversal.positions.assign(positions, positions + count);
   traversal.visible.clear();
   int first = committed;
@@ -67,6 +81,41 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
     traversal.blocks.push_back(block);
   traversal.list = traversal.blocks.data();
   traversal.end = static_cast<int>(traversal.blocks.size());
+}
+
+Traversal along(const Traversal& tree, size_t first, size_t last) {
+  Traversal found = tree;
+  found.paths.assign(tree.paths.begin() + first, tree.paths.begin() + last);
+  found.queries.clear();
+  found.outputs.clear();
+  found.visible.clear();
+  found.positions.clear();
+  const size_t group = tree.group;
+  const int committed = tree.visible[0].committed;
+  size_t rows = 0;
+  for (const DraftPath& path : found.paths) {
+    rows = std::max(rows, path.rows.size());
+    for (const int row : path.tokens) {
+      const size_t at = row * group;
+      const auto next = std::upper_bound(path.rows.begin(), path.rows.end(), row);
+      const int place = static_cast<int>(next - path.rows.begin()) - 1;
+      found.places.push_back({row, place, place > 0 ? path.rows[place - 1] : -1});
+      found.positions.push_back(tree.positions[row]);
+      Visible visible = tree.visible[at];
+      visible.tentative = path.places(visible.tentative);
+      found.visible.insert(found.visible.end(), group, visible);
+      for (size_t i = at; i < at + group; i++) {
+        found.queries.push_back(tree.queries[i]);
+        found.outputs.push_back(tree.outputs[i]);
+      }
+    }
+  }
+  found.rows_end = committed + static_cast<int>(rows);
+  const int blocks = (found.rows_end + kPanel - 1) / kPanel;
+  if (!found.list) found.end = blocks;
+  while (found.list && found.end > found.begin + 1 && found.list[found.end - 1] >= blocks)
+    found.end--;
+  return found;
 }
 
 const Queries& PreparedQueries::of(const KVHead& head, const float* const* queries, int count) {

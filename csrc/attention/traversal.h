@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/aet_state.h"
+#include "attention/draft_paths.h"
 #include "attention/sketch_order.h"
 #include "attention/value_sum.h"
 #include "cache/boxes.h"
@@ -29,6 +30,12 @@ struct Range {
 
 struct ReadSums;  // in reads.h
 
+// Of a token in a tree of drafts: its row in the step of its request, where this row is among those
+// that it sees, and the row before it, -1 for none.
+struct DraftPlace {
+  int row, place, parent;
+};
+
 // Query rows of one request: all query heads that share one key/value head.
 struct Traversal {
   KVHead head;
@@ -53,19 +60,31 @@ struct Traversal {
   bool outside = false;       // another computes it: only its reads are counted
   int place = 0;              // of the layer's key/value head among those of all layers
   ReadSums* reads = nullptr;  // where to count, unless null
-  Audit audit;                // of the first token's first query head
+  Audit audit;                // of the first row's first query head
   int chunks = 0;
+  int step_rows = 0;  // of the request
+  // Of a tree of drafts: the paths that tokens attend by. In what `along` makes of it: the place of
+  // each token, what moves the rows, and whether it is of the first round. Empty for a chain.
+  std::vector<DraftPath> paths;
+  std::vector<DraftPlace> places;
+  DraftRows* moved = nullptr;
+  bool first_round = true;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
+  int row_of(int token) const { return places.empty() ? token : places[token].row; }
+  int parent_of(int token) const;  // the row before a token's, -1 for none
+  // The row of the cache that a token's keys and values have.
+  int own_row(int token) const {
+    return visible[static_cast<size_t>(token) * group].committed +
+           (places.empty() ? token : places[token].place);
+  }
   // Chunks start at multiples of kChunkBlocks of the list, wherever the traversal starts: the
   // split, and with it the rounding, depends on the keys alone.
   int whole_chunks() const;  // at least one
   Range chunk(int index) const;
   int64_t rows_before(int end_row) const;  // rows of its blocks before row `end_row`
-  // Rows of the layer that exist for token `row`, its own the last.
-  int length(int row) const {
-    return visible[static_cast<size_t>(row) * group].committed + row + 1;
-  }
+  int length(int token) const { return own_row(token) + 1; }  // rows that exist for it
+  bool holds_drafts(int chunk) const;                         // tentative rows are in the chunk
 };
 
 // Sets which rows each token sees, and the blocks that hold them, for `count` tentative rows after
@@ -73,11 +92,8 @@ struct Traversal {
 void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int count,
                     const int* positions, const uint32_t* visible);
 
-// The nearest ancestor of a tentative row, -1 for none.
-inline int parent_of(const Visible& visible, int row) {
-  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
-  return before ? 31 - __builtin_clz(before) : -1;
-}
+// Of a tree of drafts, the tokens of paths [first, last) as if the rows of each path were together.
+Traversal along(const Traversal& tree, size_t first, size_t last);
 
 // The query rows that a thread works on, in the form that keys take. The parts of a traversal that
 // a thread takes one after the other share it.

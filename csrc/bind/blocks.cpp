@@ -8,10 +8,10 @@
 namespace suffice::bind {
 namespace {
 
-void add_layer(PyModel& self, bool parallel, float scale) {
+void add_layer(PyModel& self, float scale) {
   require(self.spec.layers.empty() || !self.spec.layers.back().blocks.empty(),
           "the layer before this one has no block");
-  self.spec.layers.push_back({.blocks = {}, .cached = -1, .parallel = parallel, .scale = scale});
+  self.spec.layers.emplace_back().scale = scale;
 }
 
 // Gives a block its place in caches; `shares`: the earlier layer with attention whose keys and
@@ -133,11 +133,14 @@ DenseMlp mlp(PyModel& self, const Parts& parts, const std::string& prefix, int w
   return block;
 }
 
-void add_mlp(PyModel& self, const Parts& parts, int width, int activation) {
+void add_mlp(PyModel& self, const Parts& parts, int width, int activation, float gate_scale) {
   ModelSpec& spec = self.spec;
   require(width > 0, "every size of a model is positive");
   check_activation(activation);
-  add_block(self, parts, mlp(self, parts, "", width, activation, false));
+  DenseMlp block = mlp(self, parts, "", width, activation, false);
+  require(gate_scale == 1 || block.gate.data, "a scale of a gate, and there is none");
+  block.gate_scale = gate_scale;
+  add_block(self, parts, std::move(block));
   spec.inner_width = std::max(spec.inner_width, width);
 }
 
@@ -208,12 +211,13 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   if (parts.contains("factors")) block.routing.factors = self.vector(parts["factors"], experts);
   self.set(block.router_norm, parts, "router_norm", spec.width);
   self.set(block.router, parts, "router", experts, spec.width);
-  self.set(block.gate, parts, "expert_gate", experts * inner, spec.width);
+  self.set(block.gate, parts, "expert_gate", experts * inner, spec.width, false);
   self.set(block.up, parts, "expert_up", experts * inner, spec.width);
   self.set(block.down, parts, "expert_down", experts * spec.width, inner);
-  block.gate_own = !same_inputs(block.up, block.gate);
+  block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
+  require(activation != kClampedSwish || block.gate.data, "this activation has a gate");
   if (shared) {
-    block.shared = mlp(self, parts, "shared_", shared, activation, true);
+    block.shared = mlp(self, parts, "shared_", shared, activation, block.gate.data != nullptr);
     self.set(block.shared_router, parts, "shared_router", 1, spec.width, false);
   }
   add_block(self, parts, block);
@@ -222,7 +226,7 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
 }  // namespace
 
 void bind_blocks(nb::class_<PyModel>& model) {
-  model.def("add_layer", &add_layer, "parallel"_a, "scale"_a = 1.0f)
+  model.def("add_layer", &add_layer, "scale"_a = 1.0f)
       .def("add_attention", &add_attention, "parts"_a, "kv_heads"_a, "head_size"_a, "shares"_a,
            "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true)
       .def("set_layer_embeddings", &set_layer_embeddings, "size"_a, "table_scale"_a,
@@ -230,7 +234,7 @@ void bind_blocks(nb::class_<PyModel>& model) {
       .def("add_layer_embedding", &add_layer_embedding, "parts"_a, "place"_a, "activation"_a)
       .def("add_latent", &add_latent, "parts"_a, "plain"_a, "rank"_a, "value"_a, "rope"_a,
            "adjacent"_a, "norm_eps"_a)
-      .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a)
+      .def("add_mlp", &add_mlp, "parts"_a, "width"_a, "activation"_a, "gate_scale"_a = 1.0f)
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
            "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "margin"_a = 0.0f, "before"_a = false,
            "groups"_a = 1, "kept_groups"_a = 1);

@@ -136,14 +136,14 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   }
 }
 
-// Joint rows have one type, whose elements stand alone, and nothing in 4 bits next to them.
+// Joint rows have one type, whose elements stand alone, and of what is in 4 bits sketches alone.
 void check_joint(int size, int joint, const std::string& key_type, const std::string& value_type,
                  bool coded) {
   require(joint > 0 && joint % kPanel == 0 && joint < size,
           "the value of a joint row is its first multiple of 16 entries");
   require(key_type == value_type && !is_four_bits(type_of(key_type)),
           "joint rows have one type for keys and values, of float32, bfloat16, float16 and int8");
-  require(!coded, "joint rows have neither sketches nor bases nor a rounding of their own");
+  require(!coded, "joint rows have neither bases nor a rounding of their own");
 }
 
 // `heads`, `sizes` and `shares` [layers]: see LayerRows.
@@ -159,7 +159,7 @@ void make_cache(KVCache* self, const std::vector<int>& heads, const std::vector<
   for (size_t i = 0; i < heads.size(); i++) {
     const int size = sizes[i];
     require(heads[i] > 0, "a layer needs heads");
-    if (joint) check_joint(size, joint, key_type, value_type, sketch || bases || rounding);
+    if (joint) check_joint(size, joint, key_type, value_type, bases || rounding);
     require(size > 0 && size % kPanel == 0 && size <= most,
             "the head size must be a multiple of 16 up to " + std::to_string(most) + ", not " +
                 std::to_string(size));

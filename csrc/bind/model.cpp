@@ -335,8 +335,8 @@ void bind_counts(nb::module_& m) {
 
 void make_model(PyModel* self, int width, int heads, int kv_heads, int head_size, int vocabulary,
                 int embedding_width, bool layer_norm, float norm_eps, float attention_scale,
-                float embedding_scale, float residual_scale, float logit_scale, float score_cap,
-                float logit_cap, int position_rows, int adapters, int joint) {
+                float embedding_scale, float logit_scale, float score_cap, float logit_cap,
+                int position_rows, int adapters, int joint) {
   require(width > 0 && heads > 0 && kv_heads > 0 && vocabulary > 0 && embedding_width > 0,
           "every size of a model is positive");
   require(score_cap >= 0 && logit_cap >= 0, "caps are positive, or 0 for none");
@@ -357,7 +357,6 @@ void make_model(PyModel* self, int width, int heads, int kv_heads, int head_size
   spec.norm_eps = norm_eps;
   spec.attention_scale = attention_scale;
   spec.embedding_scale = embedding_scale;
-  spec.residual_scale = residual_scale;
   spec.logit_scale = logit_scale;
   spec.score_cap = score_cap;
   spec.logit_cap = logit_cap;
@@ -374,8 +373,8 @@ void bind_model(nb::module_& m) {
   model
       .def("__init__", &make_model, "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a,
            "vocabulary"_a, "embedding_width"_a, "layer_norm"_a, "norm_eps"_a, "attention_scale"_a,
-           "embedding_scale"_a, "residual_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a,
-           "position_rows"_a, "adapters"_a, "joint"_a = 0)
+           "embedding_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a, "position_rows"_a,
+           "adapters"_a, "joint"_a = 0)
       .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
       .def("set_query_scales", &set_query_scales, "scales"_a, "positions"_a)
       .def("finish", &finish, "parts"_a)

@@ -82,7 +82,8 @@ struct PyModel {
   }
 };
 
-// Appends a block to the last layer, with the norms around it.
+// Appends a block to the last layer, with the norms around it, whether it is parallel to the block
+// before it, and the scale of its output.
 template <class Part>
 void add_block(PyModel& self, const Parts& parts, Part part) {
   require(!self.spec.layers.empty(), "a block belongs to a layer");
@@ -96,10 +97,16 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   self.set(block.after, parts, "after", width);
   self.set(block.whole, parts, "whole", width);
   self.set(block.joined, parts, "joined", width);
-  require(!layer.parallel || !(block.after.weight || block.whole.weight),
-          "parallel blocks have norms before them only");
+  block.parallel = nb::cast<bool>(parts["parallel"]);
+  block.scale = nb::cast<float>(parts["output_scale"]);
+  if (block.parallel) {
+    require(!layer.blocks.empty(), "the first block of a layer is parallel to none");
+    for (const Block* each : {&block, &layer.blocks.back()})
+      require(!each->after.weight && !each->whole.weight,
+              "parallel blocks have norms before them only");
+  }
   if (block.joined.weight) {
-    require(!layer.blocks.empty() && !layer.parallel, "a block is joined to the one before it");
+    require(!layer.blocks.empty() && !block.parallel, "a block is joined to the one before it");
     layer.blocks.back().held = true;
   }
   layer.blocks.push_back(std::move(block));

@@ -78,7 +78,7 @@ void widen(ModelSpec& spec, const RecurrentBlock& block) {
 
 void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, Places places,
                     int activation, OutputNorm norm, int gate_activation, float most_strength,
-                    float least_step) {
+                    float least_step, float gate_scale, float decay_scale) {
   check_sizes(shape);
   check_activation(gate_activation);
   RecurrentBlock block;
@@ -120,6 +120,8 @@ void add_recurrence(PyModel& self, const Parts& parts, const StateShape& shape, 
   block.gate_activation = gate_activation;
   block.most_strength = most_strength;
   block.least_step = least_step;
+  block.gate_scale = gate_scale;
+  block.decay_scale = decay_scale;
   block.state = add_state(self, shape);
   widen(self.spec, block);
   add_block(self, parts, std::move(block));
@@ -135,7 +137,8 @@ LayerStates& states_of(KVCache& cache) {
 void bind_states(nb::class_<PyModel>& model) {
   model.def("add_convolution", &add_convolution, "parts"_a, "channels"_a, "taps"_a)
       .def("add_recurrence", &add_recurrence, "parts"_a, "shape"_a, "places"_a, "activation"_a,
-           "norm"_a, "gate_activation"_a, "most_strength"_a, "least_step"_a = 0.0f);
+           "norm"_a, "gate_activation"_a, "most_strength"_a, "least_step"_a = 0.0f,
+           "gate_scale"_a = 1.0f, "decay_scale"_a = 1.0f);
 }
 
 void bind_states(nb::module_& m, nb::class_<KVCache>& cache) {

@@ -78,10 +78,11 @@ struct RecurrentBlock {
   // multiplied by s. [heads], or [heads][key_size] if `by_entry`.
   const float *rates = nullptr, *step_bias = nullptr;
   bool by_entry = false;
-  float least_step = 0;          // of s
-  float most_strength = 1;       // of the delta rule
-  const float* skips = nullptr;  // [heads]: of a value, added to its output; null: none
-  Norm norm;                     // of `norm_size` outputs at a time; without weight: none
+  float least_step = 0;                   // of s
+  float most_strength = 1;                // of the delta rule
+  const float* skips = nullptr;           // [heads]: of a value, added to its output; null: none
+  float gate_scale = 1, decay_scale = 1;  // of what `gate` and `decay` give
+  Norm norm;                              // of `norm_size` outputs at a time; without weight: none
   int norm_size = 0;
   float norm_eps = 0;
   bool shared_norm = false;  // one weight [norm_size] for all
@@ -123,9 +124,10 @@ struct LatentBlock : Sight {
   }
 };
 
-// down(act(gate) * up), or down(act(up)).
+// down(act(gate_scale gate) * up), or down(act(up)).
 struct DenseMlp {
   Matrix gate, up, down;  // gate.data null: without gate
+  float gate_scale = 1;
   int activation = kSilu;
   Xielu curve;            // of kXielu
   bool gate_own = false;  // takes inputs otherwise than up
@@ -168,7 +170,7 @@ struct Routing {
 // matrices of all experts are stacked: expert e has rows [e inner, (e + 1) inner) of gate and up,
 // and [e width, (e + 1) width) of down.
 struct ExpertMlp {
-  Linear router, gate, up, down;
+  Linear router, gate, up, down;  // gate.data null: all experts are without gates
   Norm router_norm;  // of the stream, for the router; without weight: it reads the block's input
   DenseMlp shared;   // up.data null: none
   Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
@@ -185,7 +187,8 @@ struct ExpertMlp {
     shared.each_matrix(f);
   }
   int64_t expert_bytes() const {  // of one expert
-    return static_cast<int64_t>(gate.bytes() + up.bytes() + down.bytes()) / experts;
+    const size_t gates = gate.data ? gate.bytes() : 0;
+    return static_cast<int64_t>(gates + up.bytes() + down.bytes()) / experts;
   }
   int visits() const { return routing.chosen + (shared.up.data ? 1 : 0); }  // of a row
 };
@@ -204,11 +207,13 @@ struct LayerEmbeddingBlock {
 };
 
 struct Block {
-  Norm before;        // of the block's input
-  Norm after;         // of its output, before that is added
-  Norm whole;         // of the stream, once it is added
-  bool held = false;  // its output is added to that of the next block, instead of the stream
-  Norm joined;        // of the sum of both, before that is added
+  Norm before;            // of the block's input
+  Norm after;             // of its output, before that is added
+  Norm whole;             // of the stream, once it is added
+  bool parallel = false;  // it reads what the block before it began with
+  float scale = 1;        // of its output, before that is added
+  bool held = false;      // its output is added to that of the next block, instead of the stream
+  Norm joined;            // of the sum of both, before that is added
   std::variant<AttentionBlock, LatentBlock, ConvolutionBlock, RecurrentBlock, DenseMlp, ExpertMlp,
                LayerEmbeddingBlock>
       part;
@@ -216,8 +221,7 @@ struct Block {
 
 struct Layer {
   std::vector<Block> blocks;
-  int cached = -1;        // its place among layers with attention; -1: it has none
-  bool parallel = false;  // all blocks read what the layer began with
+  int cached = -1;  // its place among layers with attention; -1: it has none
   bool skipped = false;
   float scale = 1;  // of the stream, once the layer has run
 

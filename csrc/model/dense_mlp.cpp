@@ -31,6 +31,7 @@ void run(const DenseMlp& block, int, Worker& worker) {
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
       const int size = (last - first) * kPanel;
+      for (int i = 0; block.gate_scale != 1 && i < size; i++) gate[start + i] *= block.gate_scale;
       if (block.activation == kXielu)
         kernels().pointwise.xielu(up + start, size, block.curve);
       else

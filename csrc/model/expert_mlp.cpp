@@ -132,7 +132,7 @@ struct ExpertWork {
     take_item(worker.thread);
   }
 
-  // act(gate x) * up x of all visits.
+  // act(gate x) * up x of all visits, or act(up x).
   void multiply_in() const {
     const Group* ready = nullptr;
     const Timed timed = worker.time(Part::products);
@@ -144,15 +144,19 @@ struct ExpertWork {
       const Inputs of_gate =
           of.gate_own ? own.gate_inputs.of(own.rows.data(), width, of.gate, group.count) : x;
       const size_t start = static_cast<size_t>(group.first) * inner_stride;
-      float *gate = routes.gate.data() + start, *up = routes.up.data() + start;
+      const bool gated = of.gate.data;
+      float* const gate = routes.gate.data() + start;
+      float* const up = gated ? routes.up.data() + start : gate;
       const int from = of.inner_start + first, to = of.inner_start + last;
       kernels().products.linear(of.up, from, to, x, up - of.inner_start * kPanel, inner_stride);
-      kernels().products.linear(of.gate, from, to, of_gate, gate - of.inner_start * kPanel,
-                                inner_stride);
+      if (gated)
+        kernels().products.linear(of.gate, from, to, of_gate, gate - of.inner_start * kPanel,
+                                  inner_stride);
       const Timed activating = worker.time(Part::activations);
       for (int i = 0; i < group.count; i++) {
         const size_t at = static_cast<size_t>(i) * inner_stride + first * kPanel;
-        kernels().pointwise.activate(of.activation, gate + at, up + at, (last - first) * kPanel);
+        kernels().pointwise.activate(of.activation, gate + at, gated ? up + at : nullptr,
+                                     (last - first) * kPanel);
       }
     });
     worker.wait();

@@ -108,13 +108,13 @@ void add(const Block& block, Worker& worker) {
     output = worker.normal.data();
   }
   const Timed timed = worker.time(Part::norms);
-  const float scale = worker.spec.residual_scale;
+  const float scale = block.scale;
   for (size_t i = mine.first * width; i < mine.last * width; i++) residual[i] += scale * output[i];
   if (block.whole.weight) worker.normalize(block.whole, residual.data(), residual.data());
 }
 
-// Blocks follow each other; the input of a parallel one is taken before the last one's output is
-// added.
+// Blocks follow each other; the input of a parallel one is taken before the last one's output
+// is added.
 void run_layer(int index, Worker& worker) {
   const Layer& layer = worker.spec.layers[index];
   const auto take_input = [&](const Block& block) {
@@ -125,9 +125,9 @@ void run_layer(int index, Worker& worker) {
     const Block& block = layer.blocks[i];
     const Block* next = i + 1 < layer.blocks.size() ? &layer.blocks[i + 1] : nullptr;
     std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
-    if (next && layer.parallel) take_input(*next);
+    if (next && next->parallel) take_input(*next);
     add(block, worker);
-    if (next && !layer.parallel) take_input(*next);
+    if (next && !next->parallel) take_input(*next);
   }
   if (layer.scale == 1) return;
   const Share mine = worker.own(worker.rows);
@@ -135,16 +135,18 @@ void run_layer(int index, Worker& worker) {
   for (size_t i = mine.first * width; i < mine.last * width; i++) worker.residual[i] *= layer.scale;
 }
 
-// Whether a layer stores keys and values or a state.
+// Whether a block stores keys and values or a state. Such blocks begin a layer, and if there are
+// two, they are parallel.
+bool stores(const Block& block) {
+  if (const auto* attention = std::get_if<AttentionBlock>(&block.part)) return attention->k.data;
+  return std::holds_alternative<LatentBlock>(block.part) ||
+         std::holds_alternative<ConvolutionBlock>(block.part) ||
+         std::holds_alternative<RecurrentBlock>(block.part);
+}
+
 bool stores(const Layer& layer) {
-  return !layer.skipped &&
-         std::any_of(layer.blocks.begin(), layer.blocks.end(), [](const Block& b) {
-           const auto* attention = std::get_if<AttentionBlock>(&b.part);
-           return attention ? attention->k.data != nullptr
-                            : !std::holds_alternative<DenseMlp>(b.part) &&
-                                  !std::holds_alternative<ExpertMlp>(b.part) &&
-                                  !std::holds_alternative<LayerEmbeddingBlock>(b.part);
-         });
+  const auto any = [](const Block& block) { return stores(block); };
+  return !layer.skipped && std::any_of(layer.blocks.begin(), layer.blocks.end(), any);
 }
 
 // The last layer that a step needs to run, and whether it does no more there than to store.
@@ -160,12 +162,14 @@ std::pair<int, bool> last_layer(const ModelSpec& spec, const Step& step) {
 
 // Runs what a layer needs to store its keys and values, or its state.
 void store_layer(int index, Worker& worker) {
-  const Block& block = worker.spec.layers[index].blocks[0];
-  worker.normalize(block.before, worker.residual.data(), worker.normal.data());
-  if (const auto* attention = std::get_if<AttentionBlock>(&block.part))
-    store(*attention, index, worker);
-  else
-    std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
+  for (const Block& block : worker.spec.layers[index].blocks) {
+    if (!stores(block)) continue;
+    worker.normalize(block.before, worker.residual.data(), worker.normal.data());
+    if (const auto* attention = std::get_if<AttentionBlock>(&block.part))
+      store(*attention, index, worker);
+    else
+      std::visit([&](const auto& part) { run(part, index, worker); }, block.part);
+  }
 }
 
 // Finds the maxima of the blocks of logits [first, last) of each row, while they are in a cache.

@@ -50,7 +50,6 @@ struct ModelSpec {
   float norm_eps = 1e-5f;
   float attention_scale = 1;
   float embedding_scale = 1;
-  float residual_scale = 1;  // of a block's output, before it is added
   float logit_scale = 1;
   float score_cap = 0;  // scores s of attention become cap * tanh(s / cap); 0: they stay
   float logit_cap = 0;  // likewise

@@ -101,7 +101,8 @@ struct RecurrentWork {
         float steps = 0;
         for (int i = 0; i < each; i++) {
           const int at = head * each + i;
-          steps = std::max(softplus(from[at] + block.step_bias[at]), block.least_step);
+          const float given = block.decay_scale * from[at] + block.step_bias[at];
+          steps = std::max(softplus(given), block.least_step);
           to[i] = std::exp(-block.rates[at] * steps);
         }
         if (block.strength.data) continue;
@@ -222,7 +223,8 @@ void gate_outputs(const RecurrentBlock& block, Worker& worker) {
   for (int row = mine.first; row < mine.last; row++) {
     float* const to = worker.prepared.gated.data() + row * stride;
     const float* from = shared.recurred.data() + row * stride;
-    std::copy_n(shared.gates.data() + row * stride, width, to);
+    const float* const gates = shared.gates.data() + row * stride;
+    for (int i = 0; i < width; i++) to[i] = block.gate_scale * gates[i];
     if (block.norm.weight && !block.gates_first) {
       normalize(from, normal.data());
       from = normal.data();

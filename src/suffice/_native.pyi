@@ -311,7 +311,6 @@ class Model:
         norm_eps: float,
         attention_scale: float,
         embedding_scale: float,
-        residual_scale: float,
         logit_scale: float,
         score_cap: float,
         logit_cap: float,
@@ -319,7 +318,7 @@ class Model:
         adapters: int,
         joint: int = 0,
     ) -> None: ...
-    def add_layer(self, parallel: bool, scale: float = 1.0) -> None: ...
+    def add_layer(self, scale: float = 1.0) -> None: ...
     def add_attention(
         self,
         parts: dict[str, object],
@@ -348,7 +347,9 @@ class Model:
         adjacent: bool,
         norm_eps: float,
     ) -> None: ...
-    def add_mlp(self, parts: dict[str, object], width: int, activation: int) -> None: ...
+    def add_mlp(
+        self, parts: dict[str, object], width: int, activation: int, gate_scale: float = 1.0
+    ) -> None: ...
     def add_experts(
         self,
         parts: dict[str, object],
@@ -375,6 +376,8 @@ class Model:
         gate_activation: int,
         most_strength: float,
         least_step: float = 0.0,
+        gate_scale: float = 1.0,
+        decay_scale: float = 1.0,
     ) -> None: ...
     def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
     def set_query_scales(self, scales: object, positions: int) -> None: ...

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from caches import empty_cache, in_pairs
+from suffice.attention.certified import Certified
 from suffice.attention.exact import Exact
 from suffice.backends.cpu.attention import attend
 from suffice.cache import JOINT_DTYPES
@@ -17,8 +18,8 @@ HEADS = (1, 4, 16, 20, 40, 128)
 SIZES = ((48, 16), (512, 64), (256, 64))  # rank, rotated
 
 
-def filled(dtype: str, rows: np.ndarray, rank: int) -> KVCache:
-    cache = empty_cache(1, 1, rows.shape[1], dtype, joint=rank)
+def filled(dtype: str, rows: np.ndarray, rank: int, **extras: bool) -> KVCache:
+    cache = empty_cache(1, 1, rows.shape[1], dtype, joint=rank, **extras)
     cache.reserve(len(rows))
     cache.append(0, rows[None], None)
     cache.advance(len(rows))
@@ -83,3 +84,47 @@ def test_a_head_s_bits_do_not_depend_on_the_others(each_isa: str, dtype: str) ->
         one = np.ascontiguousarray(queries[:, token : token + 1])
         alone = attend(Exact().rule(), one, shorter, 0, scale=SCALE)[0]
         np.testing.assert_array_equal(alone[:, 0], together[:, token])
+
+
+@pytest.mark.parametrize("heads", [4, 16, 40])
+@pytest.mark.parametrize("dtype", JOINT_DTYPES)
+@pytest.mark.parametrize(
+    "technique", [Certified(eps=0.05), Certified(eps=0.3, values=0.02)], ids=str
+)
+def test_no_more_than_eps_is_missing(
+    each_isa: str, technique: Certified, dtype: str, heads: int
+) -> None:
+    """By a sketch of the rows as they are stored, of their normalized and rotated entries alike."""
+    rank, rotated = SIZES[heads % len(SIZES)]
+    skipped = 0
+    for count in (70, 521, 900):
+        rows, queries = inputs(count, heads, rank, rotated)
+        rows, queries = 0.3 * rows, 0.3 * queries + 0.1
+        rows[count // 2 :, :rank] += 1  # the later half is heavy, and so are a few rows before it
+        rows[33], rows[60:64, rank + 1] = 1, 10
+        cache = filled(dtype, rows, rank, sketch=True)
+        audit = np.zeros((5, queries.shape[1], heads), np.float32)
+        found, (reads,) = attend(technique.rule(), queries, cache, 0, scale=SCALE, audit=audit)
+        assert audit[0].max() - 1e-6 <= reads.missing <= technique.eps
+        tokens = queries.shape[1]
+        skipped += 2 * (tokens * count - tokens * (tokens - 1) // 2)
+        skipped -= reads.key_rows + reads.value_rows
+        if in_pairs(dtype):
+            continue
+        visible = np.arange(count) <= np.arange(count - tokens, count)[:, None]
+        wide = (each.astype(np.float64) for each in (queries, cache.keys(0), cache.values(0)))
+        wanted = technique.reference(*wide, scale=SCALE, visible=visible)
+        assert reads.key_rows == wanted.keys.sum()
+        within = 1e-3 if dtype == "int8" else 1e-4
+        np.testing.assert_allclose(found, wanted.output, rtol=0, atol=within)
+    assert skipped > 0, "something was left out"
+
+
+def test_nothing_missing_is_exact(each_isa: str) -> None:
+    rows, queries = inputs(600, 20, 48, 16)
+    cache = filled("bfloat16", rows, 48, sketch=True)
+    found, exact = (
+        attend(technique.rule(), queries, cache, 0, scale=SCALE)[0]
+        for technique in (Certified(eps=0.0), Exact())
+    )
+    np.testing.assert_array_equal(found, exact)

@@ -89,7 +89,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama4": {"no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1},
     "ministral3": {},
     "mixtral": {"sliding_window": None},
+    "falcon-h1-norm": {"mlp_multipliers": None, "ssm_out_multiplier": 1.0},
     "nemotron-h": {"time_step_min": 0.001},  # of every file
+    "nemotron-h-moe": {"intermediate_size": 32},  # that of the experts
     "neox": {},
     "neox-serial": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -121,7 +123,9 @@ STATEFUL: dict[str, dict[str, Any]] = {
     },
     "lfm2": {},
     "lfm2-moe": {"intermediate_size": 64, "num_dense_layers": 0},
+    "falcon-h1": {},
     "nemotron-h": {"mlp_bias": True, "use_conv_bias": False},
+    "nemotron-h-moe": {"moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64},
     "qwen3-next": {"shared_expert_intermediate_size": 64},
     "qwen3.5": {"linear_num_value_heads": 6},
     "qwen3.5-moe": {"shared_expert_intermediate_size": 64, "linear_num_value_heads": 4},
@@ -136,8 +140,15 @@ SEEING: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def logits(decoder: TorchDecoder) -> np.ndarray:
+    """Return the native logits of TOKENS, with all weights as `decoder` has them."""
+    cache = cache_for(decoder, "float32", growth="upfront", limit=64)
+    cache.reserve(64)
+    return NativeModel(decoder, 64).step([StepRows(cache, TOKENS.tolist(), outputs=None)])
+
+
 def both(tmp_path: Path, variant: str, kind: str = "F32", **changes: Any) -> list[Checkpoint]:
-    folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS[variant] | changes))
+    folder = tiny.make(tmp_path / "tiny", variant, **(VARIANTS.get(variant, {}) | changes))
     return [
         open_checkpoint(each)
         for each in (folder, gguf_families.write(folder, tmp_path / "x.gguf", kind))
@@ -158,6 +169,7 @@ def test_models_of_128_experts_have_no_norms_of_heads(tmp_path: Path) -> None:
 
 def test_every_architecture_is_tested() -> None:
     elsewhere = {"gemma3", "llama", "qwen2", "qwen3"}  # in test_gguf.py
+    elsewhere |= {gguf_families.gguf_stateful.OF_EXPERTS}  # a class that another has, too
     assert {*ARCHITECTURES, *LATENT} == {*elsewhere, *SEEING, *gguf_families.ARCHITECTURES.values()}
 
 
@@ -195,7 +207,8 @@ def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
         assert isinstance(file.config.state, Recurrence)
         assert file.config.state.norm_eps == pytest.approx(own.norm_eps, rel=1e-6)
         same["state"] = replace(file.config.state, norm_eps=own.norm_eps)
-    assert replace(file.config, **same) == folder.config
+    assert file.config.adaptable == (not variant.startswith("falcon-h1"))
+    assert replace(file.config, **same, adaptable=True) == folder.config
     wanted, stored = ({n: np.asarray(t) for n, t in each.tensors()} for each in (folder, file))
     shift = folder.norm_offset
     assert wanted.keys() == stored.keys()
@@ -204,6 +217,18 @@ def test_the_same_model_as_the_folder(variant: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(stored[name], tensor, rtol=0, atol=1e-6)
         else:
             assert np.array_equal(stored[name].reshape(-1), tensor.reshape(-1)), name
+
+
+def test_the_weights_of_a_file_have_the_multipliers_of_its_folder(tmp_path: Path) -> None:
+    folder, file = both(tmp_path, "falcon-h1")
+    assert (file.config.embed_scale, file.config.mlp_gate_scale, file.config.logit_scale) == (
+        1,
+    ) * 3
+    expected, found = (
+        logits(TorchDecoder.from_checkpoint(each, QUANTS.build("none:dtype=float32")))
+        for each in (folder, file)
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * expected.std())
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0"])
@@ -279,14 +304,12 @@ def test_layers_that_keep_states_run_in_the_codes_of_the_file(variant: str, tmp_
     assert kinds <= ROUTERS | ({"strength", "decay"} if variant == "qwen3-next" else set())
     for name in set(matrices) - whole:
         assert np.array_equal(unpack(decoder.matrix(name)), unpack(plain.matrix(name))), name
-    caches = [cache_for(decoder, "float32", growth="upfront", limit=64) for _ in range(2)]
-    for cache in caches:
-        cache.reserve(64)
-    logits = NativeModel(decoder, 64).step([StepRows(caches[0], TOKENS.tolist(), outputs=None)])
-    expected = decoder.forward(TOKENS, caches[1], logits="all")
+    cache = cache_for(decoder, "float32", growth="upfront", limit=64)
+    cache.reserve(64)
+    expected = decoder.forward(TOKENS, cache, logits="all")
     assert expected is not None
     # products round their inputs to 8 bits, a few to the other side
-    assert np.abs(logits - expected.numpy()).mean() < 0.005 * expected.std()
+    assert np.abs(logits(decoder) - expected.numpy()).mean() < 0.005 * expected.std()
 
 
 @pytest.mark.parametrize(

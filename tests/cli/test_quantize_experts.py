@@ -36,6 +36,7 @@ TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().ma
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt-oss": {"num_hidden_layers": 2, "num_local_experts": 3},
     "mixtral": {"num_hidden_layers": 2, "num_local_experts": 4},
+    "nemotron-h-moe": {"layers_block_type": ["moe", "full_attention"]},  # without gates
     "olmoe": {"num_hidden_layers": 2, "num_experts": 4},
     "qwen2-moe": {},
 }
@@ -57,7 +58,10 @@ def quantized(cli: Cli, folder: Path, variant: str, method: str) -> tuple[Path, 
     return model, output
 
 
-EXPERTS = {"gpt-oss": "kmeans", "mixtral": "kmeans", "olmoe": "kmeans", "qwen2-moe": "4bit"}
+EXPERTS = {
+    **dict.fromkeys(("gpt-oss", "mixtral", "nemotron-h-moe", "olmoe"), "kmeans"),
+    "qwen2-moe": "4bit",
+}
 METHODS = ["kmeans", "4bit", "rtn:bits=4,group=32,compensate=true", "kllm:act_bits=4"]
 
 
@@ -66,8 +70,10 @@ def test_experts_go_round(cli: Cli, tmp_path: Path, variant: str) -> None:
     """The native step on the file against the reference, and the file against the model."""
     _, path = quantized(cli, tmp_path, variant, EXPERTS[variant])
     opened = open_quantized(path)
-    names = ("expert_gate", "expert_up", "expert_down")
-    coded = [opened.weights[f"layers.0.{name}"] for name in names]
+    block = opened.config.blocks(0)[-1]
+    assert isinstance(block, ExpertMLP)
+    coded = [opened.weights[f"layers.0.{name}"] for name in block.matrices if "expert_" in name]
+    assert len(coded) == (3 if block.experts.gated else 2)
     assert all(isinstance(each, PackedCodes) for each in coded)
     router = opened.weights["layers.0.router"]
     assert isinstance(router, PackedLinear) and router.dtype == "float32"
@@ -201,7 +207,7 @@ def test_levels_that_experts_share_are_kept() -> None:
         ({"inner": 40}, "a multiple of 16"),
         ({"scale": float("nan")}, "'scale' = nan"),
         ({"shared": -1}, "'shared' = -1"),
-        ({"gated_share": 1}, "gated_share, biased and before are truth values"),
+        ({"gated_share": 1}, "gated_share, biased, before, gated are truth values"),
         ({"more": 1}, "experts have other fields"),
     ],
 )

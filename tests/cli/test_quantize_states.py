@@ -30,6 +30,7 @@ from suffice.quantize.torch_decoder import TorchDecoder
 
 METHODS = {
     "bamba": "kmeans",
+    "falcon-h1": "kmeans",
     "kimi": "kmeans",
     "lfm2": "kmeans",
     "nemotron-h": "4bit",
@@ -55,7 +56,7 @@ def test_layers_with_states_go_round(cli: Cli, tmp_path: Path, variant: str) -> 
     opened, checkpoint = open_quantized(output), open_checkpoint(model)
     assert opened.config == checkpoint.config and opened.config.state is not None
     plain = DecoderWeights.from_checkpoint(checkpoint, QUANTS.build("none:dtype=float32"))
-    (index,) = [at for at, own in enumerate(opened.config.layers) if own.mixer == "state"][:1]
+    (index,) = [at for at, own in enumerate(opened.config.layers) if own.keeps_state][:1]
     for matrix in opened.config.state.matrices:
         name = f"layers.{index}.{matrix}"
         found, weight = opened.weights[name], plain.weights[name]

@@ -16,6 +16,7 @@ from native_steps import new_cache, run
 from suffice import native
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.blocks import ExpertMLP
+from suffice.decoder.config import DecoderConfig
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.routing import Experts
 from suffice.decoder.step_rows import StepRows
@@ -31,6 +32,7 @@ VARIANTS = [
     "gpt-oss",
     "granite-moe",
     "mixtral",
+    "nemotron-h-moe",
     "olmoe",
     "qwen2-moe",
     "qwen2-moe-mixed",
@@ -63,8 +65,7 @@ def chosen(decoder: TorchDecoder, token: int) -> list[list[int]]:
 
     class Watched(TorchDecoder):
         def _experts(self, index: int, block: ExpertMLP, x: torch.Tensor, *stream: Any) -> Any:
-            logits = self._linear(f"layers.{index}.router", x)
-            found.append(route(logits, block.experts)[-1].nonzero()[:, 0].tolist())
+            found.append(self._routes(index, block, x, *stream)[-1].nonzero()[:, 0].tolist())
             return super()._experts(index, block, x, *stream)
 
     watched = Watched(decoder.config, decoder.weights)
@@ -72,10 +73,17 @@ def chosen(decoder: TorchDecoder, token: int) -> list[list[int]]:
     return found
 
 
+def of_experts(config: DecoderConfig, layer: int) -> list[ExpertMLP]:
+    return [block for block in config.blocks(layer) if isinstance(block, ExpertMLP)]
+
+
 def poisoned(decoder: TorchDecoder, layer: int, expert: int) -> TorchDecoder:
     """Return the decoder with huge weights in one expert, and biases where it has them."""
     weights = dict(decoder.weights)
-    for part in ("expert_gate", "expert_up", "expert_down"):
+    (block,) = of_experts(decoder.config, layer)
+    for part in block.matrices:
+        if "expert_" not in part:
+            continue
         name = f"layers.{layer}.{part}"
         matrix = decoder.matrix(name)
         values = dense(matrix).numpy().copy()
@@ -97,7 +105,7 @@ def test_only_chosen_experts_are_read(variant: str, checkpoints: Any) -> None:
     before = prompt(decoder, [token], [1])
     experts = decoder.config.experts
     assert experts is not None
-    layers = [at for at, layer in enumerate(decoder.config.layers) if not layer.dense]
+    layers = [at for at in range(len(decoder.config.layers)) if of_experts(decoder.config, at)]
     for layer, taken in zip(layers, chosen(decoder, token), strict=True):
         assert len(taken) == experts.chosen
         for expert in range(experts.count):
@@ -110,12 +118,13 @@ def test_experts_are_counted_once_a_step(variant: str, checkpoints: Any) -> None
     decoder = decoder_of(checkpoints(variant))
     config, experts = decoder.config, decoder.config.experts
     assert experts is not None
-    model, trace = NativeModel(decoder, 64), Trace(len(config.layers), config.kv_heads)
-    layers = sum(not layer.dense for layer in config.layers)
+    model, trace = NativeModel(decoder, 64), Trace(len(config.cached), config.kv_heads)
+    layers = sum(len(of_experts(config, at)) for at in range(len(config.layers)))
     first, second = 3, 9
     taken = [chosen(decoder, token) for token in (first, second)]
     biased = "expert_up" in config.biases
-    values = 3 * experts.inner * config.width + biased * (2 * experts.inner + config.width)
+    matrices = 3 if experts.gated else 2
+    values = matrices * experts.inner * config.width + biased * (2 * experts.inner + config.width)
     each = 4 * values  # bytes of an expert in float32
     model.step([StepRows(new_cache(decoder), [first])], trace)
     assert (trace.experts_read, trace.experts_held) == (

@@ -22,7 +22,7 @@ from hf_configs import (
     facts_of_theirs,
 )
 from suffice.decoder.config import DecoderConfig
-from suffice.decoder.families import ARCHITECTURES, bamba, family_of, granite, llama
+from suffice.decoder.families import ARCHITECTURES, bamba, falcon_h1, family_of, granite, llama
 from suffice.decoder.families.missing import MISSING
 from suffice.decoder.fields import _ONLY
 from suffice.decoder.ignored import SILENT
@@ -61,6 +61,7 @@ FIRST = {
 LAYERS = ("layer_types", "per_layer_config")  # say something of each layer
 NEMOTRON = "NemotronHForCausalLM"
 GRANITE4 = "GraniteMoeHybridForCausalLM"
+FALCON_H1 = "FalconH1ForCausalLM"
 # sizes that still fit if any of them is the default
 FITTING = {
     "hidden_size": 2048,
@@ -129,8 +130,9 @@ def test_fields_of_any_model_and_of_generation_are_known() -> None:
     sorted(
         set(CLASSES)
         - {"BambaForCausalLM", "DeepseekV2ForCausalLM", "Glm4MoeForCausalLM", GRANITE4, NEMOTRON}
+        - {FALCON_H1}
     ),
-)  # no attention; heads of 42; experts without gates
+)  # no attention; heads of 42; layers that are not listed; states of 8 values
 def test_a_config_of_nothing_but_its_architecture(architecture: str) -> None:
     raw = {"architectures": [architecture]}
     if architecture == "OPTForCausalLM":  # its own default, 50272 tokens and 12 layers
@@ -208,15 +210,21 @@ for own in ("GraniteMoeForCausalLM", GRANITE4, "GraniteMoeSharedForCausalLM"):
 CASES.remove(("Ernie4_5_MoeForCausalLM", "moe_k", "null"))  # fails there
 CASES.remove(("KimiLinearForCausalLM", "num_experts_per_tok", "null"))  # fails in the model
 CASES.remove((GRANITE4, "num_local_experts", "missing"))  # 8 of them
-for own in ("missing", "null"):  # no attention; experts without gates
+for own in ("missing", "null"):  # no attention; layers that are not listed
     CASES.remove((NEMOTRON, "layers_block_type", own))
     CASES.remove((GRANITE4, "layer_types", own))
     CASES.remove(("BambaForCausalLM", "attn_layer_indices", own))
 for own in bamba.MAMBA_DEFAULTS:  # fails in the model
+    CASES.remove((FALCON_H1, own, "null"))
     CASES.remove(("BambaForCausalLM", own, "null"))
     CASES.remove((GRANITE4, own, "null"))
 for own in ("GlmForCausalLM", "Qwen2MoeForCausalLM"):  # fails in the model
     CASES.remove((own, "num_key_value_heads", "null"))
+for own in falcon_h1.DEFAULTS:
+    if own.endswith("_multiplier") or own in ("mamba_norm_before_gate", "mamba_rms_norm"):
+        CASES.remove((FALCON_H1, own, "null"))  # fails in the model
+CASES.remove((FALCON_H1, "projectors_bias", "null"))  # taken as false there
+CASES.remove((FALCON_H1, "mamba_n_heads", "missing"))  # heads of 12
 for own in LATENT:
     for size in ("head_dim", "qk_head_dim", "v_head_dim"):  # fail in the model
         if (own, size) != ("MiniCPM3ForCausalLM", "v_head_dim"):
@@ -253,7 +261,7 @@ def read_without(architecture: str, field: str, change: str) -> None:
     """Compare what is read of a configuration whose field is missing or null."""
     raw = next(raw for raw in WRITTEN.values() if raw["architectures"] == [architecture])
     own = architecture in (
-        *(NEMOTRON, "OlmoHybridForCausalLM"),
+        *(FALCON_H1, NEMOTRON, "OlmoHybridForCausalLM"),
         *("BambaForCausalLM", "FalconForCausalLM", "Gemma3ForCausalLM", "HeliumForCausalLM"),
         *(
             "Ernie4_5_MoeForCausalLM",

@@ -28,6 +28,8 @@ FAMILIES = [
     "exaone4",
     "exaone4-full",
     "falcon",
+    "falcon-h1",
+    "falcon-h1-norm",
     "gemma",
     "gemma2",
     "gemma4",
@@ -65,6 +67,7 @@ FAMILIES = [
     "nanochat",
     "nanochat-bare",
     "nemotron-h",
+    "nemotron-h-moe",
     "neox",
     "neox-serial",
     "olmo-hybrid",
@@ -97,7 +100,7 @@ def expected(model: Any, prompt: list[int]) -> list[int]:
 
     Those of states are decoded without a cache, as transformers' is wrong after a single token.
     """
-    if model.config.model_type in ("bamba", "granitemoehybrid", "nemotron_h"):
+    if model.config.model_type in ("bamba", "falcon_h1", "granitemoehybrid", "nemotron_h"):
         return without_cache(model, prompt)
     cache, found, given = None, [], torch.tensor([prompt])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tests of rope.py and rope_kinds.py: rotations as transformers computes them, and their tables."""
+"""Tests of rope.py, rotation.py and rope_kinds.py: rotations as transformers computes them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_another_parameter_would_be_noticed(kind: str, change: dict[str, Any]) -
 
 
 def test_every_kind_is_compared() -> None:
-    from suffice.decoder.config import ROPE_KINDS
+    from suffice.decoder.rope_kinds import ROPE_KINDS
 
     assert set(REQUIRED) == set(ROPE_KINDS) - {"default"}  # in the tests of tables
     for kind, (required, optional) in ROPE_KINDS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 
 import adapters
+import gguf_families
 import hf_reference
 import tiny
 from engines import sharing
 from suffice import LLM, AsyncLLM, RequestOutput, SamplingParams, native
 from suffice.checkpoints.adapter_settings import AdapterSettings
+from suffice.checkpoints.adapters import read_adapters
+from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.step_rows import StepRows
 from suffice.errors import InputError
@@ -64,7 +68,7 @@ def llm(made: dict[str, Path]) -> LLM:
 
 
 @pytest.mark.parametrize(
-    "variant", ["glm", "gpt2", "gptj", "minicpm3", "neox", "olmo2", "opt", "phi3"]
+    "variant", ["falcon-h1", "glm", "gpt2", "gptj", "minicpm3", "neox", "olmo2", "opt", "phi3"]
 )
 def test_modules_of_other_names_of_joined_matrices_and_with_norms_of_all_heads(
     variant: str, tmp_path: Path
@@ -79,6 +83,15 @@ def test_modules_of_other_names_of_joined_matrices_and_with_norms_of_all_heads(
     (plain,), (output,) = (llm.generate([prompt], GREEDY, adapter=a) for a in (None, "own"))
     assert list(output.outputs[0].token_ids) == tokens_of_transformers(merged, prompt, 16)
     assert output.outputs[0].token_ids != plain.outputs[0].token_ids
+
+
+def test_a_file_with_multipliers_in_its_weights_takes_no_adapters(tmp_path: Path) -> None:
+    base = tiny.make(tmp_path / "base", "falcon-h1", tokenizer=True)
+    own = adapters.write(tmp_path / "own", base, ("q_proj",))
+    config = open_checkpoint(gguf_families.write(base, tmp_path / "x.gguf")).config
+    assert read_adapters([("own", str(own))], replace(config, adaptable=True), "float32")
+    with pytest.raises(InputError, match="adapter 'own': the model's GGUF file has factors in its"):
+        read_adapters([("own", str(own))], config, "float32")
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -19,7 +19,7 @@ LENGTHS = (3, 150, 640)  # less than a part of a prompt, more, and more than a c
 PROMPTS = [[(7 * i * i + 3 * i) % tiny.VOCABULARY for i in range(length)] for length in LENGTHS]
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)
 EXACT = [
-    *(f"attention={name}" for name in ("aet", "art", "skip_softmax")),
+    *(f"attention={name}" for name in ("aet", "art", "certified", "skip_softmax")),
     *(f"policy={name}:budget=1024" for name in ("h2o", "pyramidkv", "quest", "snapkv")),
     "policy=streaming:budget=1024,sinks=4",
 ]
@@ -90,13 +90,12 @@ def test_what_leaves_nothing_out_is_exact(folder: Path, alone: list[Any], settin
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "certified:eps=0.01"}, "attention=certified reads 4-bit copies of keys"),
         ({"attention": "tiers:eps=0.01"}, "attention=tiers reads 4-bit copies of keys"),
         ({"kv_cache_dtype": "kmeans4"}, "'kmeans4': this model stores keys and values as one row"),
         ({"kv_cache_dtype": "planes"}, "'planes': this model stores keys and values as one row"),
         ({"kv_cache_dtype": "int8/float16"}, "'int8/float16': this model stores keys and values"),
         (
-            {"speculative_config": "self:attention=certified"},
+            {"speculative_config": "self:attention=tiers"},
             "speculative_config=self reads 4-bit copies of keys",
         ),
     ],

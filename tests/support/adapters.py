@@ -17,6 +17,7 @@ TARGETS = {  # of the modules of variants: all that adapters may change
     "gpt2": ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"),
     "glm": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
     "gptj": ("q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"),
+    "falcon-h1": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "minicpm3": (
         *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"),

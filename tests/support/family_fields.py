@@ -15,6 +15,7 @@ from suffice.decoder.families import (
     ernie_moe,
     exaone4,
     falcon,
+    falcon_h1,
     gemma,
     gemma4,
     glm,
@@ -54,6 +55,7 @@ from suffice.decoder.families import (
 
 DEFAULTS: dict[str, Mapping[str, Any]] = {
     "BambaForCausalLM": bamba.DEFAULTS,
+    "FalconH1ForCausalLM": falcon_h1.DEFAULTS,
     "KimiLinearForCausalLM": kimi.DEFAULTS,
     "Lfm2ForCausalLM": lfm.DEFAULTS,
     "Lfm2MoeForCausalLM": lfm.MOE_DEFAULTS,
@@ -120,6 +122,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
 }
 ONLY = {
     "BambaForCausalLM": bamba.MAMBA_ONLY,
+    "FalconH1ForCausalLM": falcon_h1.ONLY,
     "KimiLinearForCausalLM": kimi.ONLY,
     "NemotronHForCausalLM": nemotron_h.ONLY,
     "ApertusForCausalLM": apertus.ONLY,
@@ -150,6 +153,7 @@ ONLY = {
 }
 SILENT_OF = {
     "BambaForCausalLM": bamba.SILENT,
+    "FalconH1ForCausalLM": falcon_h1.SILENT,
     "KimiLinearForCausalLM": kimi.SILENT,
     "Lfm2ForCausalLM": lfm.SILENT,
     "Lfm2MoeForCausalLM": mixtral.SILENT,

@@ -138,6 +138,8 @@ def write(
         name = ARCHITECTURES[raw["model_type"]]
         if name == "granite" and gguf_stateful.keeps_states(raw):
             name = gguf_stateful.HYBRID
+        if "moe" in raw.get("layers_block_type", ()):
+            name = gguf_stateful.OF_EXPERTS
     writer = gguf.GGUFWriter(path, name)
     latent = gguf_latent.is_latent(raw)
     fields = gguf_gemma4.keys(raw, _keys(raw)) if name == "gemma4" else _keys(raw)

@@ -9,6 +9,7 @@ import numpy as np
 # model_type: the architecture's name there
 ARCHITECTURES = {
     "bamba": "granitehybrid",
+    "falcon_h1": "falcon-h1",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "nemotron_h": "nemotron_h",
@@ -17,6 +18,7 @@ ARCHITECTURES = {
     "qwen3_5_moe_text": "qwen35moe",
 }
 HYBRID = "granitehybrid"
+OF_EXPERTS = "nemotron_h_moe"
 _QWEN = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _OF_DELTA = {
     "linear_conv_kernel_dim": "ssm.conv_kernel",
@@ -52,6 +54,8 @@ def keys(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         return _of_lfm(raw, found)
     if family == "nemotron_h":
         return _of_nemotron(raw, found)
+    if family == "falcon_h1":
+        return _of_falcon(raw, found)
     attends = raw.get("attn_layer_indices")
     if attends is None:
         attends = [at for at, kind in enumerate(raw["layer_types"]) if kind == "full_attention"]
@@ -99,16 +103,33 @@ def _of_lfm(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _of_falcon(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    del found["embedding_scale"]  # in the weights, as all multipliers are
+    own = {key: raw[field] for field, key in _OF_MAMBA.items()}
+    width = {"attention.value_length": raw["head_dim"], "vocab_size": raw["vocab_size"]}
+    return found | own | width | {"ssm.inner_size": raw["mamba_d_ssm"]}
+
+
 def _of_nemotron(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     kinds, heads, width = raw["layers_block_type"], raw["num_key_value_heads"], raw["head_dim"]
+    experts = "moe" in kinds
+    own = {}
+    if experts:
+        own = {
+            "expert_group_count": raw["n_group"],
+            "expert_shared_feed_forward_length": raw["moe_shared_expert_intermediate_size"],
+            "expert_weights_norm": raw["norm_topk_prob"],
+        }
+    inner = raw["moe_intermediate_size" if experts else "intermediate_size"]
     return (
-        {key: each for key, each in found.items() if not key.startswith("expert")}
+        {key: each for key, each in found.items() if experts or not key.startswith("expert")}
+        | own
         | {key: raw[field] for field, key in _OF_NEMOTRON.items()}
         | {
             "attention.layer_norm_rms_epsilon": raw["layer_norm_epsilon"],
             "attention.head_count_kv": [heads * (kind == "full_attention") for kind in kinds],
             "attention.value_length": width,
-            "feed_forward_length": [raw["intermediate_size"] * (kind == "mlp") for kind in kinds],
+            "feed_forward_length": [inner * (kind in ("mlp", "moe")) for kind in kinds],
             "rope.dimension_count": width + 16,  # of heads of another size
             "rope.scaling.finetuned": False,
             "ssm.inner_size": raw["mamba_num_heads"] * raw["mamba_head_dim"],
@@ -129,6 +150,12 @@ def changed(
     """Return what a tensor becomes, by names of the file or Hugging Face's; None: it stays."""
     family, end = raw["model_type"], name.removesuffix(".weight").rpartition(".")[2]
     own = f"blk.{layer}."
+    if family == "falcon_h1":
+        values = _multiplied(raw, end, values)
+        if ".mamba." not in name or end in ("in_proj", "out_proj"):
+            return [(name, values)]
+    if family == "nemotron_h" and ".mixer.experts." in name:
+        return [(f"{own}ffn_{end.removesuffix('_proj')}_exps.weight", values)]
     if end == "expert_bias":
         return [(f"{own}exp_probs_b.bias", values)]
     if name.endswith(".conv.conv.weight"):
@@ -149,6 +176,29 @@ def changed(
         groups = raw.get("mamba_n_groups") or raw["n_groups"]
         return [(f"{own}ssm_norm.weight", values.reshape(groups, -1))]
     return None
+
+
+def _multiplied(raw: dict[str, Any], end: str, values: np.ndarray) -> np.ndarray:
+    """Return a matrix of Falcon-H1 with the multipliers of what it reads and gives."""
+    gates, outputs = raw["mlp_multipliers"]
+    into = raw["attention_in_multiplier"]
+    by = {
+        "down_proj": outputs,
+        "gate_proj": gates,
+        "k_proj": raw["key_multiplier"] * into,
+        "q_proj": into,
+        "v_proj": into,
+        "o_proj": raw["attention_out_multiplier"],
+        "out_proj": raw["ssm_out_multiplier"],
+        "lm_head": raw["lm_head_multiplier"],
+        "embed_tokens": raw["embedding_multiplier"],
+    }
+    if end != "in_proj":
+        return np.float32(by.get(end, 1.0)) * values
+    keys_ = raw["mamba_n_groups"] * raw["mamba_d_state"]
+    counts = [raw["mamba_d_ssm"]] * 2 + [keys_] * 2 + [raw["mamba_n_heads"]]
+    each = np.repeat(np.float32(raw["ssm_multipliers"]), counts)
+    return np.float32(raw["ssm_in_multiplier"]) * each[:, None] * values
 
 
 def joined(tensors: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:

@@ -15,6 +15,7 @@ CLASSES = {
     "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", "Ernie4_5_Moe"),
     "Exaone4ForCausalLM": ("exaone4", "Exaone4"),
     "FalconForCausalLM": ("falcon", "Falcon"),
+    "FalconH1ForCausalLM": ("falcon_h1", "FalconH1"),
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
     "GPTJForCausalLM": ("gptj", "GPTJ"),
     "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),

@@ -34,6 +34,7 @@ _ACTIVATIONS = {
     "silu": "silu",
     "xielu": "xielu",
 }
+_LOGIT_SCALES = ("logit_scale", "lm_head_multiplier")
 _FIRST_EXPERTS = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
 _ACTS = ("hidden_act", "activation", "mlp_hidden_act")
 _EPSILONS = (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),)
@@ -77,13 +78,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "mlp_width": _mlp_width(config, architecture),
         "norm_eps": _first(config, *_EPSILONS),
         "activation": "clamped_swish" if clamped else _ACTIVATIONS[act],
-        "scale": _joint_scale(config)
-        if joint
-        else getattr(
-            config,
-            "attention_multiplier",
-            getattr(config, "query_pre_attn_scalar", size) ** -0.5,
-        ),
+        "scale": _joint_scale(config) if joint else _scale(config, size, gemma=gemma),
         "trained": min(config.max_position_embeddings, _chunk(config)),
         "tied": config.tie_word_embeddings,
         "windows": _windows(config),
@@ -94,7 +89,7 @@ def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
         "factors": [
             getattr(config, "embedding_multiplier", _embedding_factor(config, architecture)),
             _residual_factor(config),
-            getattr(config, "logits_scaling", 1 / getattr(config, "logit_scale", 1.0)),
+            getattr(config, "logits_scaling", 1 / _first(config, *_LOGIT_SCALES, otherwise=1.0)),
         ],
         **_biases(config, architecture),
         "experts": _experts(config, architecture),
@@ -121,6 +116,13 @@ def _joint_scale(config: Any) -> float:
     return float(yarn_apply_mscale(given, config.qk_head_dim**-0.5))
 
 
+def _scale(config: Any, size: int, *, gemma: bool) -> float:
+    scale = (config.query_pre_attn_scalar if gemma else size) ** -0.5
+    if config.model_type == "falcon_h1":
+        return float(scale * config.attention_in_multiplier**2 * config.key_multiplier)
+    return float(getattr(config, "attention_multiplier", scale))
+
+
 def _residual_factor(config: Any) -> float:
     if hasattr(config, "scale_depth"):
         return float(config.scale_depth / config.num_hidden_layers**0.5)
@@ -141,8 +143,11 @@ def _biases(config: Any, architecture: str) -> dict[str, bool]:
 
 def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
     """Return number, choice, widths and normalization of experts, and the layers without."""
+    kinds = getattr(config, "layers_block_type", ())
     few = config.model_type == "nemotron_h"  # a layer of experts is one of its own
-    if few or not hasattr(config, "num_experts_per_tok") or not _count(config):
+    if not hasattr(config, "num_experts_per_tok") or not _count(config):
+        return None
+    if few and "moe" not in kinds:
         return None
     own_rule = architecture in NORMALIZED
     given = getattr(config, "mlp_only_layers", [])
@@ -153,7 +158,9 @@ def _experts(config: Any, architecture: str) -> tuple[Any, ...] | None:
         _first(config, "moe_intermediate_size", "intermediate_size"),
         _shared(config, architecture),
         bool(getattr(config, "norm_topk_prob", own_rule)),
-        [
+        [kind == "mlp" for kind in kinds]
+        if few
+        else [
             at in given
             or at not in (getattr(config, "moe_layers", None) or range(at + 1))
             or (at + 1) % step > 0
@@ -169,6 +176,8 @@ def _shared(config: Any, architecture: str) -> int:
     """Return the width of the expert that all rows share."""
     if architecture in ("HunYuanMoEV1ForCausalLM", "Llama4ForCausalLM"):
         return int(config.intermediate_size)
+    if architecture == "NemotronHForCausalLM":
+        return int(config.moe_shared_expert_intermediate_size)
     if hasattr(config, "n_shared_experts"):
         return int(config.n_shared_experts * config.moe_intermediate_size)
     if hasattr(config, "moe_num_shared_experts"):
@@ -197,7 +206,7 @@ def _mlp_width(config: Any, architecture: str) -> int:
 def _keep_states(config: Any) -> list[bool]:
     count = config.num_hidden_layers
     kinds = _first(config, "layer_types", "layers_block_type") or ["full_attention"] * count
-    return [kind in ("conv", "linear_attention", "mamba") for kind in kinds]
+    return [kind in ("conv", "hybrid", "linear_attention", "mamba") for kind in kinds]
 
 
 def _first(config: Any, *names: str, otherwise: Any = None) -> Any:
@@ -324,7 +333,7 @@ def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
         "norm_eps": config.norm_eps,
         "scale": config.attention_scale,
         "windows": [layer.window for layer in config.layers],
-        "states": [layer.mixer == "state" for layer in config.layers],
+        "states": [layer.keeps_state for layer in config.layers],
         "turns": [_turns_of_ours(config, at) for at in range(len(config.ropes)) if at in used],
         "rotates": [layer.rope is not None for layer in config.layers],
         "parallel": config.parallel,

@@ -98,6 +98,22 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_num_heads": 4,
         },
     ),
+    "nemotron-h-moe": (
+        "NemotronH",
+        {
+            **_SIZES,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 32,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 48,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "lfm2-moe": (
         "Lfm2Moe",
         {

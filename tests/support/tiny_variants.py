@@ -198,6 +198,37 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("Bamba", {**_NO_HEAD_DIM, **_MAMBA, "attn_layer_indices": [1]}),
+    "falcon-h1": (
+        "FalconH1",
+        {
+            **_SIZES,
+            **_MAMBA,
+            "mamba_d_ssm": 128,
+            "lm_head_multiplier": 0.7,
+            "embedding_multiplier": 5.656854249492381,
+            "key_multiplier": 0.6,
+            "attention_in_multiplier": 1.2,
+            "attention_out_multiplier": 0.9375,
+            "ssm_in_multiplier": 1.25,
+            "ssm_out_multiplier": 0.4,
+            "ssm_multipliers": [0.7, 0.9, 1.3, 0.5, 0.8],
+            "mlp_multipliers": [0.8838834764831844, 0.5859375],
+        },
+    ),
+    "falcon-h1-norm": (
+        "FalconH1",
+        {
+            **_SIZES,
+            **_MAMBA,
+            "mamba_d_ssm": 128,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "projectors_bias": True,
+            "mlp_bias": True,
+            "mlp_multipliers": [0.7, 0.5],
+            "ssm_out_multiplier": 0.4,
+        },
+    ),
     "nemotron-h": (
         "NemotronH",
         {
@@ -343,4 +374,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # those whose layers keep states, of every kind
-STATEFUL = ("bamba", "kimi", "lfm2", "nemotron-h", "olmo-hybrid", "qwen3-next", "qwen3.5")
+STATEFUL = (
+    "bamba",
+    "falcon-h1",
+    "kimi",
+    "lfm2",
+    "nemotron-h",
+    "olmo-hybrid",
+    "qwen3-next",
+    "qwen3.5",
+)

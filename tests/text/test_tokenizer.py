@@ -265,8 +265,10 @@ def test_byte_level_of_a_file(
         ("refact", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
         ("dbrx", ["x", " ", "123", "4½", "'s"]),
         ("smaug-bpe", ["x", " ", "123", "4½", "'s"]),
+        ("falcon-h1", ["x", " ", "123", "4½", "'s"]),
         ("lfm2", ["x", " ", "123", "4½", "'s"]),
         ("llama-bpe", ["x", " ", "123", "4½", "'s"]),
+        ("pixtral", ["x", " ", "123", "4½", "'s"]),
         ("qwen2", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
         ("qwen35", ["x", " ", "1", "2", "3", "4", "½", "'s"]),
     ],
@@ -288,7 +290,7 @@ def test_marks_belong_to_letters_in_later_files(folder: Path, tmp_path: Path) ->
         assert [composed[start:end] for _, (start, end) in spans] == pieces, pre
 
 
-@pytest.mark.parametrize("pre", ["lfm2", "llama-bpe"])
+@pytest.mark.parametrize("pre", ["falcon-h1", "lfm2", "llama-bpe", "pixtral"])
 def test_texts_begin_with_a_token_unless_the_file_says_no(
     pre: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -306,8 +308,8 @@ def test_refused_tokenizers(folder: Path, tmp_path: Path) -> None:
         load_tokenizer(path)
     assert str(caught.value) == (
         f"unknown 'tokenizer.ggml.pre' in {path} 'gpt2'. Did you mean 'gpt-2'? "
-        "Known: dbrx, deepseek-r1-qwen, gpt-2, lfm2, llama-bpe, olmo, phi-2, qwen2, qwen35, "
-        "refact, smaug-bpe, smollm, stablelm2"
+        "Known: dbrx, deepseek-r1-qwen, falcon-h1, gpt-2, lfm2, llama-bpe, olmo, phi-2, pixtral, "
+        "qwen2, qwen35, refact, smaug-bpe, smollm, stablelm2"
     )
     writer = gguf.GGUFWriter(path, "llama")
     writer.write_header_to_file()

@@ -64,6 +64,11 @@ def read_matrices(
     """
     from suffice.checkpoints.formats.hf_folder import read_json
 
+    if not config.adaptable:
+        raise InputError(
+            f"{where}: the model's GGUF file has factors in its weights that an adapter lacks: "
+            "give the adapter to the model's folder"
+        )
     folder = Path(given).expanduser()
     if not (folder / CONFIG).is_file():
         raise InputError(f"{where}: {folder} has no {CONFIG}, so it is no PEFT folder")

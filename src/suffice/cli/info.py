@@ -288,11 +288,17 @@ def _mechanisms(config: DecoderConfig) -> str:
         *(["keys are values"] if any(each.keys_as_values for each in config.cached) else []),
         *([f"embeddings of layers, of {size}"] if (size := config.layer_embed_size) else []),
         *([f"residual scale {config.residual_scale:g}"] if config.residual_scale != 1 else []),
+        *(["attention and states side by side"] if _mixed(config) else []),
         *([f"logit scale {config.logit_scale:g}"] if config.logit_scale != 1 else []),
         *(["tied embeddings"] if config.tied else []),
         *([f"biases on {', '.join(sorted(config.biases))}"] if config.biases else []),
     ]
     return "; ".join(found)
+
+
+def _mixed(config: DecoderConfig) -> bool:
+    """Return whether a layer has attention and a state."""
+    return any(layer.attends and layer.keeps_state for layer in config.layers)
 
 
 def _latent(latent: Latent) -> str:

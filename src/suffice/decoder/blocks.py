@@ -35,9 +35,10 @@ class Attention:
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
     after it. `spare`: each query head has a logit that takes part in its softmax without a value.
     `grows`: queries are multiplied by `DecoderConfig.query_growth`, if there is one.
-    `output_gate`: outputs are multiplied by the logistic of the products of a matrix. `shares`: the
-    place, among layers with attention, of the one whose keys and values are read.
-    `keys_as_values`: see `LayerConfig`. `value_norm`: each value is normalized, without a weight.
+    `output_gate`: outputs are multiplied by the logistic of the products of a matrix. The block's
+    output is multiplied by `output_scale`. `shares`: the place, among layers with attention, of the
+    one whose keys and values are read. `keys_as_values`: see `LayerConfig`. `value_norm`: each
+    value is normalized, without a weight.
     """
 
     name: ClassVar[str] = "attn"
@@ -53,6 +54,7 @@ class Attention:
     spare: bool
     grows: bool
     output_gate: bool = False
+    output_scale: float = 1.0
     value_norm: bool = False
     shares: int | None = None
     keys_as_values: bool = False
@@ -94,6 +96,7 @@ class LatentAttention:
     """
 
     name: ClassVar[str] = "attn"
+    output_scale: ClassVar[float] = 1.0
     width: int
     heads: int
     latent: Latent
@@ -123,7 +126,8 @@ class LatentAttention:
 class DenseMLP:
     """down(act(gate x) * up x) if `gated`, else down(act(up x)); `inner` values in between.
 
-    The activation `xielu` has learned parameters, see `DecoderWeights.curve`.
+    gate x is multiplied by `gate_scale`, and the block's output by `output_scale`. The activation
+    `xielu` has learned parameters, see `DecoderWeights.curve`.
     """
 
     name: ClassVar[str] = "mlp"
@@ -131,6 +135,8 @@ class DenseMLP:
     inner: int
     gated: bool
     activation: str
+    gate_scale: float = 1.0
+    output_scale: float = 1.0
 
     @property
     def matrices(self) -> Shapes:
@@ -171,12 +177,13 @@ class LayerEmbedding:
 
 @dataclass(frozen=True)
 class ExpertMLP:
-    """The weighted outputs of the experts of each row; each is a gated MLP.
+    """The weighted outputs of the experts of each row; each is an MLP, as `Experts` says.
 
     The matrices of all experts are stacked, those of the first one on top.
     """
 
     name: ClassVar[str] = "mlp"
+    output_scale: ClassVar[float] = 1.0
     width: int
     activation: str
     experts: Experts
@@ -186,17 +193,16 @@ class ExpertMLP:
         """The shape [N, K] of each matrix."""
         experts, width = self.experts, self.width
         inner = experts.count * experts.inner
+        into = ("gate", "up") if experts.gated else ("up",)
         found = {
             "router": (experts.count, width),
-            "expert_gate": (inner, width),
-            "expert_up": (inner, width),
+            **{f"expert_{part}": (inner, width) for part in into},
             "expert_down": (experts.count * width, experts.inner),
         }
         if not experts.shared:
             return found
         common = {
-            "shared_gate": (experts.shared, width),
-            "shared_up": (experts.shared, width),
+            **{f"shared_{part}": (experts.shared, width) for part in into},
             "shared_down": (width, experts.shared),
         }
         return found | common | ({"shared_router": (1, width)} if experts.gated_share else {})

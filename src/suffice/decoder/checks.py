@@ -1,4 +1,4 @@
-"""Refusals of numbers in a configuration that no decoder can have."""
+"""Checks of numbers in a checkpoint's configuration; their errors name its fields."""
 
 from __future__ import annotations
 

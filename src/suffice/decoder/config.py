@@ -27,6 +27,10 @@ ACTIVATIONS = (
 )
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
+SCALES = (  # fields of a decoder
+    *("attention_scale", "residual_scale", "logit_scale", "embed_scale"),
+    *("attention_output_scale", "mlp_output_scale", "mlp_gate_scale"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class DecoderConfig:
     placement: str  # of the norms, one of PLACEMENTS
     activation: str  # one of ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
-    attention_scale: float
+    attention_scale: float  # of scores
     trained_positions: int  # the model's stated length, without any stretching
     ropes: tuple[Rope, ...] = ()
     value_norm: bool = False  # RMS norm without a weight of each value head
@@ -66,6 +70,9 @@ class DecoderConfig:
     parallel: bool = False  # all blocks of a layer read what it begins with
     shared_norm: bool = False  # parallel blocks share one norm
     residual_scale: float = 1.0  # of a block's output, before it is added
+    attention_output_scale: float = 1.0  # of attention's, besides
+    mlp_output_scale: float = 1.0  # of a dense MLP's, besides
+    mlp_gate_scale: float = 1.0  # of a dense MLP's gates, before their activation
     logit_scale: float = 1.0
     score_cap: float = 0.0  # scores s become cap * tanh(s / cap); 0: they stay
     logit_cap: float = 0.0  # likewise
@@ -84,6 +91,7 @@ class DecoderConfig:
     experts: Experts | None = None  # in place of the MLPs of layers that are not dense
     output_gate: bool = False  # attention's outputs are multiplied by the logistic of products
     state: StateBlock | None = None  # in place of attention, in layers that say so
+    adaptable: bool = True  # adapters of the family suit the weights
     latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
 
     def __post_init__(self) -> None:
@@ -102,7 +110,7 @@ class DecoderConfig:
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
         caps = [field for field in ("score_cap", "logit_cap") if getattr(self, field) != 0]
-        for field in (*caps, "attention_scale", "residual_scale", "logit_scale", "embed_scale"):
+        for field in (*caps, *SCALES):
             check_number(field, getattr(self, field))
         for rows in (LayerRows(self.kv_heads, self.head_size), *self.rows):
             self._check_rows(rows)
@@ -139,15 +147,23 @@ class DecoderConfig:
         extra = (embedding,) if self.layer_embed_size else ()
         return *self._mixer(own), *self._mlp(own), *extra
 
+    def is_parallel(self, layer: int, index: int) -> bool:
+        """Return whether a block of a layer reads what the one before it began with."""
+        return index > 0 and (self.parallel or (index == 1 and self.layers[layer].mixer == "both"))
+
     def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
-        if own.mixer == "none":
-            return ()
-        if own.mixer == "state":
+        found: list[Block] = []
+        if own.attends:
+            found.append(self._attention(own))
+        if own.keeps_state:
             assert self.state is not None, "a layer with a state says which"
-            return (self.state,)
+            found.append(self.state)
+        return tuple(found)
+
+    def _attention(self, own: LayerConfig) -> Block:
         if self.latent:
-            return (LatentAttention(self.width, self.heads, self.latent, own.rope),)
-        attention = Attention(
+            return LatentAttention(self.width, self.heads, self.latent, own.rope)
+        return Attention(
             self.width,
             self.heads,
             own.kv_heads or self.kv_heads,
@@ -163,13 +179,15 @@ class DecoderConfig:
             value_norm=self.value_norm,
             shares=None if own.shares is None else self._place(own.shares),
             keys_as_values=own.keys_as_values,
+            output_scale=self.attention_output_scale,
         )
-        return (attention,)
 
     def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:
         if not own.mlp:
             return ()
-        dense = DenseMLP(self.width, own.mlp_width or self.mlp_width, self.gated, self.activation)
+        scales = self.mlp_gate_scale, self.mlp_output_scale
+        width = own.mlp_width or self.mlp_width
+        dense = DenseMLP(self.width, width, self.gated, self.activation, *scales)
         if not self.experts or own.dense:
             return (dense,)
         experts = ExpertMLP(self.width, self.activation, self.experts)
@@ -178,11 +196,11 @@ class DecoderConfig:
     @property
     def cached(self) -> tuple[LayerConfig, ...]:
         """The layers with attention: those that caches of keys and values have."""
-        return tuple(layer for layer in self.layers if layer.mixer == "attention")
+        return tuple(layer for layer in self.layers if layer.attends)
 
     def _place(self, layer: int) -> int:
         """Return the place of a layer among those of `cached`."""
-        return sum(each.mixer == "attention" for each in self.layers[:layer])
+        return sum(each.attends for each in self.layers[:layer])
 
     @property
     def rows(self) -> tuple[LayerRows, ...]:
@@ -199,7 +217,7 @@ class DecoderConfig:
     @property
     def states(self) -> tuple[StateBlock, ...]:
         """The blocks that keep states, layer by layer."""
-        count = sum(layer.mixer == "state" for layer in self.layers)
+        count = sum(layer.keeps_state for layer in self.layers)
         return (self.state,) * count if self.state is not None else ()
 
     def rotary_size(self, rope: int) -> int:

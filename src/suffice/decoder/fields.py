@@ -48,6 +48,7 @@ _SIZES = frozenset(
         "linear_num_value_heads",
         "linear_value_head_dim",
         "mamba_d_conv",
+        "mamba_d_ssm",
         "mamba_d_state",
         "mamba_expand",
         "mamba_n_groups",
@@ -56,6 +57,7 @@ _SIZES = frozenset(
         "kv_lora_rank",
         "max_position_embeddings",
         "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size",
         "moe_k",
         "moe_layer_interval",
         "moe_num_experts",
@@ -90,6 +92,9 @@ _SIZES = frozenset(
     }
 )
 _NUMBERS = {  # and their exclusive lower bounds
+    **dict.fromkeys(("attention_in_multiplier", "attention_out_multiplier"), 0.0),
+    **dict.fromkeys(("key_multiplier", "lm_head_multiplier"), 0.0),
+    **dict.fromkeys(("ssm_in_multiplier", "ssm_out_multiplier"), 0.0),
     "attn_logit_softcapping": 0.0,
     "time_step_min": 0.0,
     "block_ffn_dim_multiplier": 0.0,

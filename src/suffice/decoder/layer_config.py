@@ -16,8 +16,9 @@ class LayerConfig:
     `kv_heads`, `head_size`, `mlp_width`: if they are not `DecoderConfig`'s. `shares`: the layer
     whose keys and values it reads, instead of its own. `keys_as_values`: what gives its keys gives
     its values, which are neither normalized by the keys' norm nor rotated.
-    `mixer`: whether it begins with attention, with `DecoderConfig.state`, or with neither; `mlp`:
-    whether it has an MLP. `placement`: of its norms, if it is not that of all.
+    `mixer`: whether it begins with attention, with `DecoderConfig.state`, with both side by side,
+    or with neither; `mlp`: whether it has an MLP. `placement`: of its norms, if it is not that of
+    all.
     """
 
     window: int | None = None
@@ -25,7 +26,7 @@ class LayerConfig:
     dense: bool = False
     norms: bool = True
     grows: bool = True
-    mixer: Literal["attention", "state", "none"] = "attention"
+    mixer: Literal["attention", "state", "both", "none"] = "attention"
     mlp: bool = True
     placement: str | None = None
     kv_heads: int | None = None
@@ -33,3 +34,13 @@ class LayerConfig:
     mlp_width: int | None = None
     shares: int | None = None
     keys_as_values: bool = False
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has attention."""
+        return self.mixer in ("attention", "both")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has a block that keeps a state."""
+        return self.mixer in ("state", "both")

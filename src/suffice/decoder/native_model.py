@@ -107,7 +107,6 @@ class NativeModel:
             norm_eps=config.norm_eps,
             attention_scale=config.attention_scale,
             embedding_scale=decoder.embed_scale,
-            residual_scale=config.residual_scale,
             logit_scale=config.logit_scale,
             score_cap=config.score_cap,
             logit_cap=config.logit_cap,
@@ -124,9 +123,9 @@ class NativeModel:
             scales = decoder.layer_embed_scale, config.width**-0.5, 2**-0.5
             model.set_layer_embeddings(size, *scales)
         for index in range(len(config.layers)):
-            model.add_layer(config.parallel, decoder.layer_scale(index))
-            for block in config.blocks(index):
-                _add_block(model, block, self._parts_of(block, index))
+            model.add_layer(decoder.layer_scale(index))
+            for place, block in enumerate(config.blocks(index)):
+                _add_block(model, block, self._parts_of(block, index, place))
         matrices = ("embed", "project_in", "project_out", "head", *LAYER_EMBEDS)
         norms = {name: name for name in ("embed_norm", "final_norm", "layer_embed_norm")}
         parts = _parts(decoder, "", matrices, norms)
@@ -144,12 +143,14 @@ class NativeModel:
         model.time_parts(self._timed)
         return model
 
-    def _parts_of(self, block: Block, layer: int) -> dict[str, object]:
-        """Return the weights of a block of a layer, by the core's names."""
-        decoder, at = self._decoder, f"layers.{layer}."
-        norms = {name: name for name in block.vectors} | self._config.norms(block, layer)
+    def _parts_of(self, block: Block, layer: int, place: int) -> dict[str, object]:
+        """Return the weights of a block, at a place of a layer, by the core's names."""
+        decoder, config, at = self._decoder, self._config, f"layers.{layer}."
+        norms = {name: name for name in block.vectors} | config.norms(block, layer)
         parts = _parts(decoder, at, block.matrices, norms)
         parts |= _adapted(self._adapters, at, block.matrices)
+        parts["parallel"] = config.is_parallel(layer, place)
+        parts["output_scale"] = config.residual_scale * block.output_scale
         if isinstance(block, Attention) and block.value_norm and block.shares is None:
             parts["v_norm"] = np.ones(block.head_size, np.float32)
         if isinstance(block, ExpertMLP) and block.experts.with_dense:
@@ -365,7 +366,7 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         groups = own.groups, own.kept_groups
         model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights, *groups)
     else:
-        model.add_mlp(parts, block.inner, activation)
+        model.add_mlp(parts, block.inner, activation, block.gate_scale)
 
 
 def _adapted(

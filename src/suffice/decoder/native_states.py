@@ -29,7 +29,11 @@ def add_state_block(model: core.Model, block: StateBlock, parts: dict[str, objec
     if isinstance(block, Recurrence) and block.apart:
         filters = [parts.pop(f"{part}_convolution") for part in block.order]
         parts["convolution"] = np.concatenate(cast(list[np.ndarray], filters))
-    parts["convolution"] = _by_tap(parts["convolution"])
+    filters_by_tap = _by_tap(parts["convolution"])
+    if isinstance(block, Recurrence):
+        counts, scales = zip(*block.channel_scales, strict=True)
+        filters_by_tap = filters_by_tap * np.repeat(np.array(scales, np.float32), counts)
+    parts["convolution"] = filters_by_tap
     if isinstance(block, Convolution):
         model.add_convolution(parts, block.width, block.taps)
         return
@@ -45,6 +49,8 @@ def add_state_block(model: core.Model, block: StateBlock, parts: dict[str, objec
         ACTIVATIONS.index(block.gate_activation),
         block.most_strength,
         block.least_step,
+        block.gate_scale,
+        block.decay_scale,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions of a decoder: kinds of rotations, their parameters, how far they reach."""
+"""Rotary positions, as a configuration has them; their tables are made by `decoder.rope`."""
 
 from __future__ import annotations
 

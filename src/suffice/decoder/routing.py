@@ -47,7 +47,8 @@ class Experts:
     `biased`: a bias of each expert is added to its score for the choice alone, of groups as well.
     Of the `groups`, equal shares of the experts in their order, a step may leave `kept_groups`.
     Scores are close to a score s if they are less than it by at most `margin` of the greater of s
-    and their own size. `before`: weights multiply what experts read, not what they give.
+    and their own size. `before`: weights multiply what experts read, not what they give. `gated`:
+    all of them are MLPs with gates.
 
     Source: Liu et al. 2024, GRIN: SparseMixer-v2 as it runs after training (in_turn).
 
@@ -69,6 +70,7 @@ class Experts:
     kept_groups: int = 1
     factored: bool = False
     with_dense: bool = False
+    gated: bool = True
 
     def __post_init__(self) -> None:
         assert is_rule(self.steps)

@@ -33,6 +33,7 @@ class Convolution:
     """
 
     name: ClassVar[str] = "attn"
+    output_scale: ClassVar[float] = 1.0
     width: int
     taps: int
     biased: bool = False
@@ -66,7 +67,8 @@ class Recurrence:
     `low` is not 0, each of that many values that are made of it.
     `skips`: an output gets its value, times a number of its head. Outputs go through a norm over
     `norm_size` of them (0: none), of one weight for all if `shared_norm`, and are multiplied by
-    gates, before the norm if `gates_first`.
+    gates, before the norm if `gates_first`. What the matrices give for queries, keys and values,
+    for gates and for decays is multiplied by scales, and the block's output by `output_scale`.
     """
 
     name: ClassVar[str] = "attn"
@@ -91,6 +93,12 @@ class Recurrence:
     most_strength: float = 1.0
     least_step: float = 0.0
     low: int = 0
+    query_scale: float = 1.0
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+    gate_scale: float = 1.0
+    decay_scale: float = 1.0
+    output_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for field in ("heads", "key_heads"):
@@ -117,6 +125,12 @@ class Recurrence:
     def channels(self) -> int:
         """The channels of the convolution."""
         return sum(self._sizes.values())
+
+    @property
+    def channel_scales(self) -> tuple[tuple[int, float], ...]:
+        """Numbers of channels, in their order, and the scale of each."""
+        scales = {"queries": self.query_scale, "keys": self.key_scale, "values": self.value_scale}
+        return tuple((self._sizes[part], scales[part]) for part in self.order)
 
     def place(self, part: str) -> int:
         """Return the first channel of the queries, keys or values."""

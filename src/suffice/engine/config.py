@@ -273,10 +273,10 @@ class Config(EngineOptions):
         attention = f"attention={ATTENTIONS.name_of(self.attention)}"
         speculator = f"speculative_config={SPECULATORS.name_of(self.speculative_config)}"
         for name, own in ((attention, self.attention), (speculator, self.speculative_config)):
-            if own.sketched or own.based:
+            if own.based:
                 raise InputError(
-                    f"{name} reads 4-bit copies of keys, which {self.model} has none of: it "
-                    "stores keys and values as one row; choose another"
+                    f"{name} reads 4-bit copies of keys and values, which {self.model} has none "
+                    "of: it stores both as one row; choose another"
                 )
 
     def _check_alike(self) -> None:

@@ -24,11 +24,11 @@ from suffice.quant.activations import Site
 from suffice.quant.gptq import loss
 from suffice.quantize.calibrated import Calibrated
 from suffice.quantize.layerwise import Layerwise, sampled
-from suffice.quantize.torch_layers import gated, rows_of
+from suffice.quantize.torch_layers import rows_of
 
 PRIOR = 64  # rows of all kinds that count as an expert's own
 SHARING = 8  # experts from which the levels of a stack are learned
-INTO, OUT = ("expert_gate", "expert_up"), "expert_down"
+OUT = "expert_down"
 
 
 @dataclass
@@ -50,6 +50,11 @@ class _Experts:
     rows: torch.Tensor
     weights: torch.Tensor
 
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names of the matrices that read rows."""
+        return ("expert_gate", "expert_up") if self.block.experts.gated else ("expert_up",)
+
     def own(self, expert: int) -> torch.Tensor:
         """Return the rows that reach an expert."""
         return self.rows[self.weights[:, expert] != 0]
@@ -62,11 +67,7 @@ class _Experts:
 
     def inner(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an expert's last matrix for rows x."""
-        gate, up = (
-            self.layers.expert(f"layers.{self.index}.{name}", expert, self.block.experts.inner, x)
-            for name in INTO
-        )
-        return gated(self.block.activation, gate, up)
+        return self.layers.inner_of(self.index, self.block, expert, x)
 
     def into(self, expert: int) -> np.ndarray:
         """Return H = sum x x^T over the text's rows, of the inputs of the first matrices."""
@@ -108,7 +109,7 @@ class _Experts:
         ]
         out = torch.cat(inner)
         return {
-            **dict.fromkeys(INTO, self.some.numpy()),
+            **dict.fromkeys(self.first, self.some.numpy()),
             OUT: (out if len(out) else self.inner(0, self.some)).numpy(),
         }
 
@@ -135,7 +136,8 @@ def quantized_experts(layers: Layerwise, index: int, method: Calibrated) -> Quan
         for expert in range(block.experts.count):
             if not len(experts.own(expert)):
                 found.unreached.append(expert)
-            hessians = {**dict.fromkeys(INTO, experts.into(expert)), OUT: experts.out(expert)}
+            into = dict.fromkeys(experts.first, experts.into(expert))
+            hessians = {**into, OUT: experts.out(expert)}
             for name, way in ways.items():
                 dense = experts.part(name, expert)
                 packed = way.packed(dense, hessians[name])
@@ -170,7 +172,7 @@ def _ways(experts: _Experts, method: Calibrated) -> dict[str, _Way]:
         own: Any = method.for_matrix(name)
         return _Way(own, own.shared_levels(experts.weighed(name)), own.site(samples[name]))
 
-    return {name: way(name) for name in (*INTO, OUT)}
+    return {name: way(name) for name in (*experts.first, OUT)}
 
 
 def _losses(dense: PackedLinear, packed: PackedLinear, hessian: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ It computes on the packed weights of `DecoderWeights`, unpacked a block at a tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
@@ -163,10 +163,11 @@ class TorchDecoder(TorchWeights):
         watch: Watch | None,
     ) -> torch.Tensor:
         base, before = x, torch.zeros(0)
-        for block in self.config.blocks(index):
+        for place, block in enumerate(self.config.blocks(index)):
+            base = base if self.config.is_parallel(index, place) else x
             own = self.config.norms(block, index)
             norms = {place: f"layers.{index}.{name}" for place, name in own.items()}
-            given = self._placed(norms.get("before"), base if self.config.parallel else x)
+            given = self._placed(norms.get("before"), base)
             if isinstance(block, Attention):
                 y = self._attention(index, table, cache, watch, given)
             elif isinstance(block, Convolution | Recurrence):
@@ -185,7 +186,8 @@ class TorchDecoder(TorchWeights):
                 continue
             if "joined" in norms:
                 y = self._norm(norms["joined"], before + y)
-            x = self._placed(norms.get("whole"), x + y * self.config.residual_scale)
+            scale = self.config.residual_scale * block.output_scale
+            x = self._placed(norms.get("whole"), x + y * scale)
         return x * self.layer_scale(index) if self.config.layer_scales else x
 
     def _layer_embedding(self, index: int, block: LayerEmbedding, x: torch.Tensor) -> torch.Tensor:
@@ -221,7 +223,7 @@ class TorchDecoder(TorchWeights):
 
     def _cached(self, index: int) -> int:
         """Return a layer's index among those of a cache."""
-        return sum(layer.mixer == "attention" for layer in self.config.layers[:index])
+        return sum(layer.attends for layer in self.config.layers[:index])
 
     def _with_state(
         self, index: int, block: StateBlock, cache: KVCache | None, x: torch.Tensor
@@ -337,7 +339,8 @@ class TorchDecoder(TorchWeights):
         at = f"layers.{index}."
         up = self._linear(at + "up", x)
         if block.gated:
-            inner = gated(block.activation, self._linear(at + "gate", x), up)
+            gate = block.gate_scale * self._linear(at + "gate", x)
+            inner = gated(block.activation, gate, up)
         elif block.vectors:
             inner = xielu(up, *self.curve(index).tolist())
         else:
@@ -357,20 +360,26 @@ class TorchDecoder(TorchWeights):
                 continue
             own = weights[rows, expert, None]
             given = own * x[rows] if experts.before else x[rows]
-            gate, up = (
-                self.expert(at + name, expert, experts.inner, given)
-                for name in ("expert_gate", "expert_up")
-            )
-            inner = gated(block.activation, gate, up)
+            inner = self.inner_of(index, block, expert, given)
             found = self.expert(at + "expert_down", expert, block.width, inner)
             y = y.index_add(0, rows, found if experts.before else own * found)
         if not experts.shared:
             return y
-        gate, up = (self._linear(at + name, x) for name in ("shared_gate", "shared_up"))
-        shared = self._linear(at + "shared_down", gated(block.activation, gate, up))
+        inner = self._inner(block, lambda part: self._linear(f"{at}shared_{part}", x))
+        shared = self._linear(at + "shared_down", inner)
         if experts.gated_share:
             shared = self._linear(at + "shared_router", x).sigmoid() * shared
         return y + shared
+
+    def inner_of(self, index: int, block: ExpertMLP, expert: int, x: torch.Tensor) -> torch.Tensor:
+        """Return what an expert has for x before its last matrix."""
+        at, rows = f"layers.{index}.expert_", block.experts.inner
+        return self._inner(block, lambda part: self.expert(at + part, expert, rows, x))
+
+    def _inner(self, block: ExpertMLP, product: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        if block.experts.gated:
+            return gated(block.activation, product("gate"), product("up"))
+        return ACTIVATIONS[block.activation](product("up"))
 
     def _routes(
         self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor

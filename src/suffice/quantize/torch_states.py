@@ -68,7 +68,9 @@ def recurrence(block: Recurrence, given: Tensors, by: Tensors, state: TorchState
     if block.apart:
         filters = [by[f"{part}_convolution"] for part in block.order]
         by = {**by, "convolution": torch.cat(filters)}
-    x = ACTIVATIONS["silu"](state.convolved(torch.cat(parts, dim=-1), by))
+    counts, scales = zip(*block.channel_scales, strict=True)
+    scale = torch.tensor(scales).repeat_interleave(torch.tensor(counts)).to(parts[0].device)
+    x = ACTIVATIONS["silu"](state.convolved(scale * torch.cat(parts, dim=-1), by))
     count, group = len(x), block.heads // block.key_heads
     of = torch.arange(block.heads)
     of = of % block.key_heads if block.tiled else of // group
@@ -80,7 +82,8 @@ def recurrence(block: Recurrence, given: Tensors, by: Tensors, state: TorchState
     )
     v = x[:, block.place("values") :][:, : block.heads * block.value_size]
     v = v.reshape(count, block.heads, block.value_size)
-    steps = functional.softplus(given["decay"] + by["step_bias"]).clamp(min=block.least_step)
+    steps = functional.softplus(block.decay_scale * given["decay"] + by["step_bias"])
+    steps = steps.clamp(min=block.least_step)
     steps = steps.view(count, block.heads, -1)
     decays = torch.exp(-by["rates"].view(block.heads, -1) * steps)
     strength = None
@@ -122,7 +125,7 @@ def _run(
 
 def _gated(block: Recurrence, out: torch.Tensor, gates: torch.Tensor, by: Tensors) -> torch.Tensor:
     """Return outputs [T, H V] with their norm and gates."""
-    gates = _GATES[block.gate_activation](gates)
+    gates = _GATES[block.gate_activation](block.gate_scale * gates)
     if not block.norm_size:
         return out * gates
     if block.gates_first:

@@ -4,8 +4,8 @@ Source   Leviathan et al., "Fast Inference from Transformers via Speculative Dec
          chosen by the request's own parameters: argmax for greedy requests, else sampled.
          Siblings (`width`) are the most likely tokens, or drawn without replacement as in Chen et
          al., "Sequoia".
-Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
-         do so up to rounding, which may decide between tokens of nearly equal probability.
+Exact    always: every draft is checked. A chain gives the bits of single steps, and so do siblings
+         next to it.
 Cost     a step of the second model for each draft of the chain, and a cache of its own for each
          sample. A sibling costs its row in the step that checks it.
 Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4

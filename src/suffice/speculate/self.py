@@ -4,8 +4,8 @@ Source   Weights and cache are those of the model, as in QuantSpec (4-bit weight
          first and the newest keys, as in StreamingLLM): drafts read less, and the model checks them
          with its own setting. Siblings (`width`) are the most likely tokens, or drawn without
          replacement as in Chen et al., "Sequoia".
-Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
-         do so up to rounding, which may decide between tokens of nearly equal probability.
+Exact    always: every draft is checked. A chain gives the bits of single steps, and so do siblings
+         next to it.
 Cost     a step of the cheaper setting for each draft of the chain, which writes to the row in which
          it is checked later. A sibling costs its row in the step that checks it. Weights of fewer
          bits are held in addition to the model's.

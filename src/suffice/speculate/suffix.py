@@ -6,9 +6,8 @@ Source   Oliaro et al., "SuffixDecoding": drafts are counted continuations of a 
 Differs  Counts are kept in a suffix automaton (Blumer et al., "The smallest automaton recognizing
          the subwords of a text"), not in a tree of bounded depth: two states per token at any
          depth.
-Exact    always: every draft is checked. A chain, or a tree's first branch, gives the bits of single
-         steps. Other branches do so up to rounding, which may decide between tokens of nearly equal
-         probability.
+Exact    always: every draft is checked. A chain, or any branch of a tree, gives the bits of single
+         steps.
 Cost     an amortised constant number of table entries per token; drafts of a step are found in
          O(k log k) for each of a few match lengths.
 Options

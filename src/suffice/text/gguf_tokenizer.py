@@ -33,11 +33,13 @@ _END_TOKENS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoft
 _LONGEST = 4096  # characters of a token: merges take time that grows with the square
 _SHOWN = 60  # characters of a bad value in an error
 
-# Splitting of text before byte-level BPE, by the file's name for it (None: GPT-2's splitting)
 _THREE_DIGITS = QWEN2_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|")
 _WITH_MARKS = QWEN2_SPLIT.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
     r"[^\s\p{L}", r"[^\s\p{L}\p{M}"
 )
+# Whole words come before merges; Nemotron-H has the name of Pixtral's.
+_LLAMA3 = ("falcon-h1", "lfm2", "llama-bpe", "pixtral")
+# Splitting of text before byte-level BPE, by the file's name for it (None: GPT-2's splitting)
 _SPLITS: dict[str, str | None] = {
     "gpt-2": None,
     "olmo": None,
@@ -45,15 +47,13 @@ _SPLITS: dict[str, str | None] = {
     "refact": None,
     "smollm": None,
     "dbrx": _THREE_DIGITS,
-    "lfm2": _THREE_DIGITS,
-    "llama-bpe": _THREE_DIGITS,
+    **dict.fromkeys(_LLAMA3, _THREE_DIGITS),
     "smaug-bpe": _THREE_DIGITS,
     "qwen2": QWEN2_SPLIT,
     "qwen35": _WITH_MARKS,
     "deepseek-r1-qwen": QWEN2_SPLIT,
     "stablelm2": QWEN2_SPLIT,
 }
-_LLAMA3 = ("lfm2", "llama-bpe")  # whole words before merges
 _SINGLE_DIGITS = ("refact", "smollm")  # which are split first
 
 

@@ -98,9 +98,11 @@ class Architecture:
     which then divide nothing by themselves. `finished` turns all fields into those of the class.
 
     `state`: the kind of a layer with neither keys nor an MLP of its own, in models whose layers
-    differ in that; `attending`: the field that lists the layers with keys, instead of kinds.
-    `tiled`: heads with states take the groups of keys in turn. `changes` are as a family's.
-    `instead`: names of weights in files that have tensors of such a name, which may have a `*`.
+    differ in that; `alone`: that of an MLP's own layer; `attending`: the field that lists the
+    layers with keys, instead of kinds. `tiled`: heads with states take the groups of keys in turn.
+    `adaptable`: the weights are those that adapters of the class change. `changes` are as a
+    family's. `instead`: names of weights in files that have tensors of such a name, which may have
+    a `*`.
     """
 
     name: str
@@ -122,7 +124,9 @@ class Architecture:
     divisors: str = ""
     finished: Callable[[dict[str, Any]], dict[str, Any]] = dict
     state: str = ""
+    alone: str = "mlp"
     attending: str = ""
     tiled: bool = False
+    adaptable: bool = True
     changes: Mapping[str, Change] = field(default_factory=dict)
     instead: Mapping[str, Templates] = field(default_factory=dict)

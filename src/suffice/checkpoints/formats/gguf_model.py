@@ -63,7 +63,7 @@ def open_gguf(path: Path) -> Checkpoint:
             own = other
     raw = _configuration(file, name, own)
     family = family_of(raw)
-    config = family.read(raw)
+    config = replace(family.read(raw), adaptable=own.adaptable)
     if ROPE_DIVISORS in file.tensors and not own.divisors:
         divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
@@ -147,7 +147,7 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
             raise unknown(f"GGUF key of '{name}'", prefix + key, [prefix + f for f in fields])
     _check_number(file, f"{prefix}block_count", keys.get("block_count"), int)
     check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
-    kinds = _kinds(file, prefix, keys, own.state) if own.state else None
+    kinds = _kinds(file, prefix, keys, own) if own.state else None
     lists = {key: _listed(file, prefix, keys, key) for key in own.listed if key in keys}
     needed = (key for key in fields if key in _NEEDED or key.startswith(_OF_STATES))
     for key in (*needed, *own.needed, *keys):
@@ -212,8 +212,8 @@ def _has(file: GGUF, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in file.tensors)
 
 
-def _kinds(file: GGUF, prefix: str, keys: dict[str, Any], state: str) -> list[str]:
-    """Return the kind of each layer: with attention, of an MLP alone, or `state`.
+def _kinds(file: GGUF, prefix: str, keys: dict[str, Any], own: Architecture) -> list[str]:
+    """Return the kind of each layer: with attention, of an MLP alone, or with a state.
 
     The lists that tell it are replaced in `keys` by their one number that is not 0.
 
@@ -237,7 +237,7 @@ def _kinds(file: GGUF, prefix: str, keys: dict[str, Any], state: str) -> list[st
         keys[key], lists[key] = numbers.pop(), each
     attends, alone = (lists[key] for key in _BY_LAYER)
     return [
-        _ATTENTION if heads else "mlp" if width else state
+        _ATTENTION if heads else own.alone if width else own.state
         for heads, width in zip(attends, alone, strict=True)
     ]
 

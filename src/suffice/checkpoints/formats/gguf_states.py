@@ -7,6 +7,8 @@ their 1 added, except those of states.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +95,50 @@ _DELTA_EXPERTS: Fields = {**_DELTA, **experts("num_experts"), **INNER, **SHARED}
 _WIDTH = "feed_forward_length"
 _NO_DRAFTS = {"nextn_predict_layers": 0}
 
+
+def _with_width(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Falcon-H1's fields with the width of all heads with states."""
+    return {**fields, "mamba_d_ssm": fields["mamba_n_heads"] * fields["mamba_d_head"]}
+
+
+_OF_NEMOTRON: Mapping[str, str | None] = {
+    "layer_types": "layers_block_type",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_d_head": "mamba_head_dim",
+    "mamba_d_state": "ssm_state_size",
+    "mamba_expand": None,
+    "mamba_n_groups": "n_groups",
+    "mamba_n_heads": "mamba_num_heads",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+_NEMOTRON = Architecture(
+    "NemotronHForCausalLM",
+    {**RMS, **_STATES},
+    {**_MAMBA, "layers.mlp_norm": LAYER + "attn_norm"},
+    _OF_NEMOTRON,
+    stored={"mlp_bias": "blk.*.ffn_up.bias", "use_conv_bias": _BIASED},
+    unread=("attention.layer_norm_epsilon", "rope."),  # it has no positions
+    state="linear_attention",
+    changes=_RATES,
+)
+
 STATEFUL: Mapping[str, Architecture] = {
+    "falcon-h1": Architecture(
+        "FalconH1ForCausalLM",
+        {**RMS, **_STATES},
+        _MAMBA,
+        {"mamba_expand": None},
+        fixed={"mamba_norm_before_gate": False},
+        adaptable=False,  # multipliers are in its weights
+        stored={
+            "mamba_conv_bias": _BIASED,
+            "mamba_rms_norm": "blk.*.ssm_norm.weight",
+            "mlp_bias": "blk.*.ffn_up.bias",
+            "projectors_bias": "blk.*.ssm_out.bias",
+        },
+        changes=_RATES,
+        finished=_with_width,
+    ),
     "granitehybrid": Architecture(
         "GraniteMoeHybridForCausalLM",
         {
@@ -136,24 +181,24 @@ STATEFUL: Mapping[str, Architecture] = {
         bias="",
         state="conv",
     ),
-    "nemotron_h": Architecture(
-        "NemotronHForCausalLM",
-        {**RMS, **_STATES},
-        {**_MAMBA, "layers.mlp_norm": LAYER + "attn_norm"},
-        {
-            "layer_types": "layers_block_type",
-            "mamba_d_conv": "conv_kernel",
-            "mamba_d_head": "mamba_head_dim",
-            "mamba_d_state": "ssm_state_size",
-            "mamba_expand": None,
-            "mamba_n_groups": "n_groups",
-            "mamba_n_heads": "mamba_num_heads",
-            "rms_norm_eps": "layer_norm_epsilon",
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON,
+        fields={
+            **RMS,
+            **_STATES,
+            **INNER,
+            **experts("n_routed_experts"),
+            "expert_group_count": ("n_group", int),
+            "expert_group_used_count": ("topk_group", int),
+            "expert_shared_count": ("n_shared_experts", int),
+            "expert_shared_feed_forward_length": ("moe_shared_expert_intermediate_size", int),
+            "expert_weights_norm": ("norm_topk_prob", bool),
+            "expert_weights_scale": ("routed_scaling_factor", float),
         },
-        stored={"mlp_bias": "blk.*.ffn_up.bias", "use_conv_bias": _BIASED},
-        unread=("attention.layer_norm_epsilon", "rope."),  # it has no positions
-        state="linear_attention",
-        changes=_RATES,
+        absent={"expert_gating_func": 2},  # the sigmoid
+        stored={"mlp_bias": "blk.*.ffn_up_shexp.bias", "use_conv_bias": _BIASED},
+        alone="moe",
     ),
     "qwen35": Architecture(
         "Qwen3_5ForCausalLM",

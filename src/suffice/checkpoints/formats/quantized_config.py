@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from suffice.decoder.checks import check_number, check_size
-from suffice.decoder.config import ACTIVATIONS, PLACEMENTS, DecoderConfig, LayerConfig
+from suffice.decoder.config import ACTIVATIONS, PLACEMENTS, SCALES, DecoderConfig, LayerConfig
 from suffice.decoder.latent import Latent
 from suffice.decoder.rotation import Rope
 from suffice.decoder.routing import Experts, is_rule
@@ -22,9 +22,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
     ),
     **dict.fromkeys(("whole_qk_norm", "late_qk_norm", "norm_biases", "paired"), (False, True)),
+    "adaptable": (False, True),
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "adaptable": True,
     "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,
@@ -36,6 +38,9 @@ _LATER = {
     "parallel": False,
     "query_growth": None,
     "residual_scale": 1.0,
+    "attention_output_scale": 1.0,
+    "mlp_output_scale": 1.0,
+    "mlp_gate_scale": 1.0,
     "rounds_embed_scale": True,
     "score_cap": 0.0,
     "shared_norm": False,
@@ -46,7 +51,11 @@ _LATER = {
 _STATES: dict[str, type[StateBlock]] = {"convolution": Convolution, "recurrence": Recurrence}
 _LATER_OF_EXPERTS = {
     **{"biased": False, "margin": 0.0, "before": False},
-    **{"groups": 1, "kept_groups": 1},
+    **{"groups": 1, "kept_groups": 1, "gated": True},
+}
+_TRUTHS_OF_EXPERTS = ("gated_share", "biased", "before", "gated")
+_LATER_OF_STATES: dict[str, Any] = {  # scales of what matrices give
+    f"{part}_scale": 1.0 for part in ("query", "key", "value", "gate", "decay", "output")
 }
 
 
@@ -81,7 +90,7 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
     for field, allowed in CHOICES.items():
         if stored[field] not in allowed:
             raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
-    for field in ("attention_scale", "embed_scale", "logit_scale", "residual_scale"):
+    for field in SCALES:
         check_number(field, stored[field])
     if stored["parallel"] and stored["placement"] != "pre":
         raise InputError(f"parallel blocks with placement={stored['placement']}; allowed: pre")
@@ -98,7 +107,7 @@ def read_config(stored: dict[str, Any]) -> DecoderConfig:
     own: dict[str, Any] = {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])}
     own |= {"experts": _experts(stored["experts"]), "latent": _latent(stored["latent"])}
     own["state"] = _state(stored["state"])
-    if own["state"] is None and any(layer.mixer == "state" for layer in layers):
+    if own["state"] is None and any(layer.keeps_state for layer in layers):
         raise InputError("layers with states, but no sizes of them")
     return DecoderConfig(**(stored | own))
 
@@ -133,8 +142,12 @@ def _state(stored: Any) -> StateBlock | None:
         return None
     given = dict(stored)
     block = _STATES[given.pop("kind")]
+    later = {field.name for field in fields(block)} & {*_LATER_OF_STATES}
+    given = {**{name: _LATER_OF_STATES[name] for name in later}, **given}
     for field in fields(block):
         value, kind = given[field.name], str(field.type)
+        if field.name in later:
+            check_number(field.name, value)
         if kind == "bool" and not isinstance(value, bool):
             raise ValueError(f"{field.name}={value}, which is no truth value")
         if kind == "int" and field.name not in ("norm_size", "low"):
@@ -168,6 +181,6 @@ def _experts(stored: Any) -> Experts | None:
     check_number("scale", stored["scale"])
     if stored["margin"]:
         check_number("margin", stored["margin"])
-    if not all(isinstance(stored[name], bool) for name in ("gated_share", "biased", "before")):
-        raise ValueError("gated_share, biased and before are truth values")
+    if not all(isinstance(stored[name], bool) for name in _TRUTHS_OF_EXPERTS):
+        raise ValueError(f"{', '.join(_TRUTHS_OF_EXPERTS)} are truth values")
     return Experts(**(stored | {"steps": steps}))

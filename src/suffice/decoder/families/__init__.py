@@ -64,6 +64,7 @@ ARCHITECTURES: Table = Table(
         "Ernie4_5_MoeForCausalLM": "suffice.decoder.families.ernie_moe:ERNIE_MOE",
         "Exaone4ForCausalLM": "suffice.decoder.families.exaone4:EXAONE4",
         "FalconForCausalLM": "suffice.decoder.families.falcon:FALCON",
+        "FalconH1ForCausalLM": "suffice.decoder.families.falcon_h1:FALCON_H1",
         "GPT2LMHeadModel": "suffice.decoder.families.gpt2:GPT2",
         "GPTJForCausalLM": "suffice.decoder.families.gptj:GPTJ",
         "GPTNeoXForCausalLM": "suffice.decoder.families.neox:NEOX",

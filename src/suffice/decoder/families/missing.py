@@ -14,7 +14,6 @@ MISSING: Mapping[str, str] = {
     "BertModel": _BOTH_WAYS,
     "BloomForCausalLM": _DISTANCE,
     "DbrxForCausalLM": "queries, keys and values that are clamped",
-    "FalconH1ForCausalLM": "attention and states side by side in a layer",
     "FalconMambaForCausalLM": _MAMBA1,
     "Gemma3nForCausalLM": "embeddings of each layer, and several residual streams",
     "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",

@@ -1,8 +1,12 @@
-"""Nemotron-H without experts: each layer is a Mamba-2, attention without positions, or an MLP."""
+"""Nemotron-H: each layer is a Mamba-2, attention without positions, an MLP, or experts.
+
+MLPs and experts are without gates; experts are chosen as DeepSeek V3 chooses them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from suffice.decoder.config import DecoderConfig, LayerConfig
@@ -14,9 +18,11 @@ from suffice.decoder.families.bamba import (
     mamba_state,
     mamba_weights,
 )
+from suffice.decoder.families.deepseek import sigmoid_experts
 from suffice.decoder.families.llama import sizes
 from suffice.decoder.fields import activation, layers_of_kinds, read_fields, under_own_name
 from suffice.decoder.name_maps import Templates
+from suffice.decoder.routing import Experts
 from suffice.errors import InputError, brief
 
 DEFAULTS: Mapping[str, Any] = {
@@ -41,20 +47,26 @@ DEFAULTS: Mapping[str, Any] = {
     "use_conv_bias": True,
     "use_bias": False,
     "time_step_min": 0.001,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
 }
 ONLY: Mapping[str, tuple[Any, ...]] = {
     **MAMBA_ONLY,
     "attention_bias": (False,),
     "mamba_hidden_act": ("silu",),
+    "moe_latent_size": (None,),  # experts that read fewer entries than a row has
 }
 SILENT = {
     *("chunk_size", "expand", "hidden_dropout", "mamba_ssm_cache_dtype", "mtp_layers_block_type"),
     *("num_hidden_layers", "num_logits_to_keep", "num_nextn_predict_layers", "time_step_floor"),
     *("rescale_prenorm_residual", "residual_in_fp32", "time_step_max", "use_mamba_kernels"),
-    *("moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size"),
-    *("moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts"),
-    *("norm_topk_prob", "num_experts_per_tok", "output_router_logits", "routed_scaling_factor"),
-    *("sliding_window", "topk_group"),
+    *("moe_shared_expert_overlap", "n_shared_experts", "output_router_logits", "sliding_window"),
 }
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _LAYER = "backbone.layers.{i}."
@@ -66,12 +78,17 @@ _WEIGHTS: Templates = {
     "layers.attn_norm": _LAYER + "norm",
     "layers.mlp_norm": _LAYER + "norm",
     **{f"layers.{part}": f"{_MIXER}{part}_proj" for part in ("q", "k", "v", "o", "up", "down")},
+    "layers.router": _MIXER + "gate",
+    "layers.choice": _MIXER + "gate.choice",
+    **{f"layers.expert_{part}": f"{_MIXER}experts.{{e}}.{part}_proj" for part in ("up", "down")},
+    **{f"layers.shared_{part}": f"{_MIXER}shared_experts.{part}_proj" for part in ("up", "down")},
     **mamba_weights(_MIXER),
 }
 _KINDS = {
     "full_attention": LayerConfig(rope=None, mlp=False),
     "linear_attention": LayerConfig(mixer="state", rope=None, mlp=False),
-    "mlp": LayerConfig(mixer="none", rope=None),
+    "mlp": LayerConfig(mixer="none", rope=None, dense=True),
+    "moe": LayerConfig(mixer="none", rope=None),
 }
 _OF_MAMBA = {
     "mamba_n_heads": "mamba_num_heads",
@@ -89,13 +106,11 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
     kinds = fields["layers_block_type"]
     count = len(kinds) if isinstance(kinds, list) else 0
-    if isinstance(kinds, list) and "moe" in kinds:
-        raise InputError(
-            "config field 'layers_block_type': layers of experts without gates are not supported"
-        )
     fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}
     fields |= {"layer_types": kinds, "num_hidden_layers": count, "mamba_expand": None}
-    mlp = ("up", "down") if fields["mlp_bias"] else ()
+    mixes = isinstance(kinds, list) and "moe" in kinds
+    biased = ("up", "down", *(("shared_up", "shared_down") if mixes else ()))
+    mlp = biased if fields["mlp_bias"] else ()
     inner = ("out_gate", "mixed", "decay") if fields["mamba_proj_bias"] else ()
     out = ("mix_out",) if fields["use_bias"] else ()
     return DecoderConfig(
@@ -104,7 +119,13 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         activation=activation(fields, "mlp_hidden_act"),
         biases=frozenset((*mlp, *inner, *out)),
         state=mamba_state(fields, least_step=fields["time_step_min"]),
+        experts=_experts(fields) if mixes else None,
     )
+
+
+def _experts(fields: Mapping[str, Any]) -> Experts:
+    found = sigmoid_experts({**fields, "n_shared_experts": 1})
+    return replace(found, shared=fields["moe_shared_expert_intermediate_size"], gated=False)
 
 
 def _with_kinds(raw: dict[str, Any]) -> dict[str, Any]:
@@ -128,5 +149,5 @@ NEMOTRON_H = Family(
     changes=MAMBA_CHANGES,
     surplus=(r"mtp\..*",),
     base="backbone.",
-    called=MAMBA_CALLED,
+    called=(*MAMBA_CALLED, (r"(.*\.gate)\.e_score_correction_bias", r"\1.choice.weight")),
 )

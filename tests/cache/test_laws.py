@@ -27,9 +27,7 @@ def cache_of(
     kind: type[KVCache], growth: str, keys: str = "float32", values: str = "float32"
 ) -> KVCache:
     return kind(
-        LAYERS,
-        HEADS,
-        SIZE,
+        alike(LAYERS, HEADS, SIZE),
         growth=GROWTHS.build(growth),
         limit=LIMIT,
         key_dtype=keys,

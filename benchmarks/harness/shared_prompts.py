@@ -166,7 +166,7 @@ class Sharing(Runner):
         cache, tokens = rows.sequence.cache, self._parts[id(rows.sequence.cache)]
         tokens += rows.tokens
         if rows.outputs == 0:
-            shape = cache.kv_heads, len(rows.tokens), self.decoder.config.head_size
+            shape = cache.heads(0), len(rows.tokens), cache.size(0)
             part = np.zeros(shape, np.float32)
             _append(cache, [(part, part)] * cache.layers, len(rows.tokens))
             return np.empty((0, self.vocabulary), np.float32)

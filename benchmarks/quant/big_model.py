@@ -228,7 +228,7 @@ def fill(cache: KVCache, rows: int, head_size: int) -> None:
     cache.reserve(max(rows, 0))
     for start in range(0, rows, FILL):
         count = min(FILL, rows - start)
-        shape = 2, cache.kv_heads, count, head_size
+        shape = 2, cache.heads(0), count, head_size
         keys, values = RANDOM.standard_normal(shape, np.float32)
         for layer in range(cache.layers):
             cache.append(layer, keys, values)

@@ -27,9 +27,7 @@ def cache_of(
     kind: type[KVCache], growth: str, keys: str = "float32", values: str = "float32"
 ) -> KVCache:
     return kind(
-        LAYERS,
-        HEADS,
-        SIZE,
+        alike(LAYERS, HEADS, SIZE),
         growth=GROWTHS.build(growth),
         limit=LIMIT,
         key_dtype=keys,
@@ -156,9 +154,7 @@ def accounted_is_mapped(kind: type[KVCache], growth: str, keys: str, values: str
     arena, room, noise = core.Arena(), 65_536, 1 << 20
     before = mapped_bytes()
     cache = kind(
-        LAYERS,
-        8,
-        128,
+        alike(LAYERS, 8, 128),
         growth=Upfront(),
         limit=room,
         key_dtype=keys,

@@ -64,6 +64,7 @@ FAMILIES = [
     "nanochat",
     "nanochat-bare",
     "nemotron-h",
+    "nemotron-h-latent",
     "nemotron-h-moe",
     "neox",
     "neox-serial",

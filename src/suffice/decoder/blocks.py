@@ -20,6 +20,7 @@ ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
+    *("narrow", "widen"),
     *("q_low", "kv", "key_up", "value_up"),
 )
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
@@ -156,6 +157,11 @@ class ExpertMLP:
     experts: Experts
 
     @property
+    def entries(self) -> int:
+        """What an expert reads and gives."""
+        return self.experts.narrow or self.width
+
+    @property
     def matrices(self) -> Shapes:
         """The shape [N, K] of each matrix."""
         experts, width = self.experts, self.width
@@ -163,9 +169,11 @@ class ExpertMLP:
         into = ("gate", "up") if experts.gated else ("up",)
         found = {
             "router": (experts.count, width),
-            **{f"expert_{part}": (inner, width) for part in into},
-            "expert_down": (experts.count * width, experts.inner),
+            **{f"expert_{part}": (inner, self.entries) for part in into},
+            "expert_down": (experts.count * self.entries, experts.inner),
         }
+        if experts.narrow:
+            found |= {"narrow": (experts.narrow, width), "widen": (width, experts.narrow)}
         if not experts.shared:
             return found
         common = {

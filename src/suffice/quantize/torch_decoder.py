@@ -316,16 +316,19 @@ class TorchDecoder(DecoderWeights):
         """Return the sum of the outputs of experts, in their order, and of the shared one."""
         experts, at = block.experts, f"layers.{index}."
         weights = self._routes(index, block, x)
-        y = torch.zeros_like(x)
+        read = self._linear(at + "narrow", x) if experts.narrow else x
+        self._note_visits(read, weights)
+        y = torch.zeros_like(read)
         for expert in range(experts.count):
             rows = weights[:, expert].nonzero()[:, 0]
             if not len(rows):
                 continue
             own = weights[rows, expert, None]
-            given = own * x[rows] if experts.before else x[rows]
+            given = own * read[rows] if experts.before else read[rows]
             inner = self.inner_of(index, block, expert, given)
-            found = self.expert(at + "expert_down", expert, block.width, inner)
+            found = self.expert(at + "expert_down", expert, block.entries, inner)
             y = y.index_add(0, rows, found if experts.before else own * found)
+        y = self._linear(at + "widen", y) if experts.narrow else y
         if not experts.shared:
             return y
         inner = self._inner(block, lambda part: self._linear(f"{at}shared_{part}", x))
@@ -333,6 +336,9 @@ class TorchDecoder(DecoderWeights):
         if experts.gated_share:
             shared = self._linear(at + "shared_router", x).sigmoid() * shared
         return y + shared
+
+    def _note_visits(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
+        """Take notice of what experts may read [T, K], and of their weights [T, E]."""
 
     def inner_of(self, index: int, block: ExpertMLP, expert: int, x: torch.Tensor) -> torch.Tensor:
         """Return what an expert has for x before its last matrix."""

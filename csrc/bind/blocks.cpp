@@ -198,7 +198,9 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   require(experts > 0 && inner > 0 && shared >= 0, "every size of a model is positive");
   require(inner % kPanel == 0 && spec.width % kPanel == 0,
           "experts have whole panels of 16 inputs and outputs");
-  require(static_cast<int64_t>(experts) * std::max(inner, spec.width) <= INT32_MAX,
+  const int read = parts.contains("narrow") ? self.rows_of(parts, "narrow") : spec.width;
+  require(read % kPanel == 0 && read <= spec.width, "what experts read is no wider than a row");
+  require(static_cast<int64_t>(experts) * std::max(inner, read) <= INT32_MAX,
           "more rows of experts than can be numbered");
   check_activation(activation);
   require(activation != kXielu, "experts have an activation without parameters");
@@ -211,9 +213,11 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   if (parts.contains("factors")) block.routing.factors = self.vector(parts["factors"], experts);
   self.set(block.router_norm, parts, "router_norm", spec.width);
   self.set(block.router, parts, "router", experts, spec.width);
-  self.set(block.gate, parts, "expert_gate", experts * inner, spec.width, false);
-  self.set(block.up, parts, "expert_up", experts * inner, spec.width);
-  self.set(block.down, parts, "expert_down", experts * spec.width, inner);
+  self.set(block.narrow, parts, "narrow", read, spec.width, false);
+  self.set(block.widen, parts, "widen", spec.width, read, parts.contains("narrow"));
+  self.set(block.gate, parts, "expert_gate", experts * inner, read, false);
+  self.set(block.up, parts, "expert_up", experts * inner, read);
+  self.set(block.down, parts, "expert_down", experts * read, inner);
   block.gate_own = block.gate.data && !same_inputs(block.up, block.gate);
   require(activation != kClampedSwish || block.gate.data, "this activation has a gate");
   if (shared) {

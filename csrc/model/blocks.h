@@ -172,7 +172,9 @@ struct Routing {
 struct ExpertMlp {
   Linear router, gate, up, down;  // gate.data null: all experts are without gates
   Norm router_norm;  // of the stream, for the router; without weight: it reads the block's input
-  DenseMlp shared;   // up.data null: none
+  // Make what experts read of rows, and rows of what they give; data null: these are whole rows.
+  Linear narrow, widen;
+  DenseMlp shared;       // up.data null: none
   Linear shared_router;  // data null: the shared expert's weight is 1, else the sigmoid of its row
   int experts = 0, inner = 0;
   int activation = kSilu;
@@ -182,7 +184,7 @@ struct ExpertMlp {
   // Calls f for what every step reads.
   template <class F>
   void each_matrix(F f) const {
-    for (const Linear* w : {&router, &shared_router})
+    for (const Linear* w : {&router, &shared_router, &narrow, &widen})
       if (w->data) f(*w);
     shared.each_matrix(f);
   }

@@ -93,18 +93,32 @@ struct ExpertWork {
     worker.wait();
   }
 
+  bool reads_narrow(const Group& group) const { return group.expert >= 0 && block.narrow.data; }
+
+  // Entries of what a group's experts read and give.
+  int entries(const Group& group) const {
+    return reads_narrow(group) ? block.narrow.rows : worker.spec.width;
+  }
+
+  void narrow() const {
+    if (!block.narrow.data) return;
+    worker.multiply(block.narrow, worker.normal.data(), width, rows, routes.narrow.data(),
+                    Routes::narrow_stride(block));
+    worker.wait();
+  }
+
   Matrices matrices(const Group& group) const {
     const DenseMlp& common = block.shared;
     if (group.expert < 0)
       return {common.gate,       common.up,          common.down, common.gate_own,
               common.activation, common.up.panels(), 0,           0};
-    const int inner = block.inner / kPanel, output = worker.spec.width / kPanel;
+    const int inner = block.inner / kPanel, output = entries(group) / kPanel;
     return {block.gate,       block.up, block.down,           block.gate_own,
             block.activation, inner,    group.expert * inner, group.expert * output};
   }
 
   Work work(const Group& group, Pass pass) const {
-    const int inner = matrices(group).inner_panels, outer = worker.spec.width / kPanel;
+    const int inner = matrices(group).inner_panels, outer = entries(group) / kPanel;
     const int columns = pass == Pass::in ? outer : inner;
     return {pass == Pass::in ? inner : outer,
             static_cast<int64_t>(columns) * (kReadCost + group.count)};
@@ -174,11 +188,14 @@ struct ExpertWork {
 
   // Prepares the rows of a group as inputs of its matrices.
   void gather(const Group& group, const Matrices& of) const {
+    const bool narrow = reads_narrow(group);
+    const int stride = narrow ? Routes::narrow_stride(block) : width;
     for (int i = 0; i < group.count; i++) {
       const Visit& visit = routes.visits[group.first + i];
-      const float* from = worker.normal.data() + static_cast<size_t>(visit.row) * width;
+      const float* from = (narrow ? routes.narrow : worker.normal).data();
+      from += static_cast<size_t>(visit.row) * stride;
       float* to = own.rows.data() + static_cast<size_t>(i) * width;
-      for (int c = 0; c < width; c++) to[c] = visit.factor * from[c];
+      for (int c = 0; c < stride; c++) to[c] = visit.factor * from[c];
     }
     fill(own.inputs, own.rows.data(), width, of.up, group.count);
     if (of.gate_own) fill(own.gate_inputs, own.rows.data(), width, of.gate, group.count);
@@ -209,28 +226,38 @@ struct ExpertWork {
 
   // The weighted sums of the outputs, in the order of experts, whatever other rows there are.
   void sum() const {
+    const int last = block.visits(), chosen = block.routing.chosen;
+    float* const output = shared.output.data();
+    if (!block.narrow.data) return sum(0, last, output, width);
+    const int stride = Routes::narrow_stride(block);
+    sum(0, chosen, routes.narrow_sums.data(), stride);
+    worker.multiply(block.widen, routes.narrow_sums.data(), stride, rows, output, width);
+    worker.wait();
+    if (chosen < last) sum(chosen, last, output, width);
+  }
+
+  // Sums the visits [from, to) of each row; what is there stays if they are not the first.
+  void sum(int from, int to, float* sums, int stride) const {
     const Timed timed = worker.time(Part::norms);
-    const int panels = width / kPanel;
+    const int panels = stride / kPanel;
     const Share mine = share(rows * panels, worker.thread, worker.team.size());
     for (int at = mine.first; at < mine.last;) {
       const int row = at / panels, first = at % panels;
       const int last = std::min(panels, first + mine.last - at);
-      sum_row(row, first * kPanel, last * kPanel);
+      float* const out = sums + static_cast<size_t>(row) * stride;
+      if (from == 0) std::fill(out + first * kPanel, out + last * kPanel, 0.0f);
+      for (int i = from; i < to; i++) add_visit(row, i, first * kPanel, last * kPanel, out);
       at += last - first;
     }
     worker.wait();
   }
 
-  void sum_row(int row, int first, int last) const {
-    float* to = shared.output.data() + static_cast<size_t>(row) * width;
-    std::fill(to + first, to + last, 0.0f);
-    for (int i = 0; i < block.visits(); i++) {
-      const int visit = routes.visits_of[row * block.visits() + i];
-      if (visit < 0) continue;
-      const float weight = routes.visits[visit].weight;
-      const float* from = routes.output.data() + static_cast<size_t>(visit) * width;
-      for (int c = first; c < last; c++) to[c] += weight * from[c];
-    }
+  void add_visit(int row, int index, int first, int last, float* to) const {
+    const int visit = routes.visits_of[row * block.visits() + index];
+    if (visit < 0) return;
+    const float weight = routes.visits[visit].weight;
+    const float* from = routes.output.data() + static_cast<size_t>(visit) * width;
+    for (int c = first; c < last; c++) to[c] += weight * from[c];
   }
 };
 
@@ -246,10 +273,13 @@ void ExpertBuffers::prepare(int count, int width, int inner_stride) {
 void reserve_inputs(const ExpertMlp& block, RowBuffers& to) {
   to.inputs.reserve(block.router);
   to.second_inputs.reserve(block.shared_router);
+  for (const Linear* w : {&block.narrow, &block.widen})
+    if (w->data) to.inputs.reserve(*w);
 }
 
 void run(const ExpertMlp& block, int, Worker& worker) {
   const ExpertWork work(block, worker);
+  work.narrow();
   work.score();
   work.route();
   work.multiply_in();

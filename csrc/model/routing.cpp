@@ -132,6 +132,8 @@ void Routes::reserve(const ExpertMlp& block, int rows, int width) {
   grow(gate, visited * inner_stride(block));
   grow(up, gate.size());
   grow(output, visited * width);
+  grow(narrow, block.narrow.data ? count * narrow_stride(block) : 0);
+  grow(narrow_sums, narrow.size());
   grow(chosen_, count * block.routing.chosen);
   grow(ends_, block.experts);
 }

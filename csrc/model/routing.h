@@ -45,10 +45,13 @@ class Routes {
   std::vector<Group> groups;    // experts that are visited, ascending
   std::vector<float> gate, up;  // [visits][inner_stride]
   std::vector<float> output;    // [visits][width]
-  ExpertReads reads;            // of the step so far
+  // [rows][narrow_stride]: what experts read, and the sums of what they give, if not whole rows.
+  std::vector<float> narrow, narrow_sums;
+  ExpertReads reads;  // of the step so far
 
   static int logit_stride(const ExpertMlp& block);
   static int inner_stride(const ExpertMlp& block);
+  static int narrow_stride(const ExpertMlp& block) { return round_up(block.narrow.rows, kPanel); }
 
   // Makes room for the rows of a step in a block; `width` is the stride of outputs.
   void reserve(const ExpertMlp& block, int rows, int width);

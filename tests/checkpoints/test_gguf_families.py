@@ -91,6 +91,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mixtral": {"sliding_window": None},
     "falcon-h1-norm": {"mlp_multipliers": None, "ssm_out_multiplier": 1.0},
     "nemotron-h": {"time_step_min": 0.001},  # of every file
+    "nemotron-h-latent": {"intermediate_size": 48, "time_step_min": 0.001, "mlp_bias": False},
     "nemotron-h-moe": {"intermediate_size": 32},  # that of the experts
     "neox": {},
     "neox-serial": {
@@ -125,6 +126,11 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "lfm2-moe": {"intermediate_size": 64, "num_dense_layers": 0},
     "falcon-h1": {},
     "nemotron-h": {"mlp_bias": True, "use_conv_bias": False},
+    "nemotron-h-latent": {
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 64,
+        "mlp_bias": False,
+    },
     "nemotron-h-moe": {"moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 64},
     "qwen3-next": {"shared_expert_intermediate_size": 64},
     "qwen3.5": {"linear_num_value_heads": 6},

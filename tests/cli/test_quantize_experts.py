@@ -36,6 +36,7 @@ TOKENS = torch.randint(3, tiny.VOCABULARY, (20,), generator=torch.Generator().ma
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt-oss": {"num_hidden_layers": 2, "num_local_experts": 3},
     "mixtral": {"num_hidden_layers": 2, "num_local_experts": 4},
+    "nemotron-h-latent": {"layers_block_type": ["moe", "full_attention"]},
     "nemotron-h-moe": {"layers_block_type": ["moe", "full_attention"]},  # without gates
     "olmoe": {"num_hidden_layers": 2, "num_experts": 4},
     "qwen2-moe": {},
@@ -59,7 +60,9 @@ def quantized(cli: Cli, folder: Path, variant: str, method: str) -> tuple[Path, 
 
 
 EXPERTS = {
-    **dict.fromkeys(("gpt-oss", "mixtral", "nemotron-h-moe", "olmoe"), "kmeans"),
+    **dict.fromkeys(
+        ("gpt-oss", "mixtral", "nemotron-h-latent", "nemotron-h-moe", "olmoe"), "kmeans"
+    ),
     "qwen2-moe": "4bit",
 }
 METHODS = ["kmeans", "4bit", "rtn:bits=4,group=32,compensate=true", "kllm:act_bits=4"]

@@ -1,4 +1,4 @@
-"""The decoder in PyTorch against transformers: torch_decoder.py, torch_weights.py."""
+"""The decoder in PyTorch against transformers: torch_decoder.py, torch_mlps.py, torch_weights.py."""
 
 from __future__ import annotations
 

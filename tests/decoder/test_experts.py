@@ -32,6 +32,7 @@ VARIANTS = [
     "gpt-oss",
     "granite-moe",
     "mixtral",
+    "nemotron-h-latent",
     "nemotron-h-moe",
     "olmoe",
     "qwen2-moe",
@@ -124,7 +125,8 @@ def test_experts_are_counted_once_a_step(variant: str, checkpoints: Any) -> None
     taken = [chosen(decoder, token) for token in (first, second)]
     biased = "expert_up" in config.biases
     matrices = 3 if experts.gated else 2
-    values = matrices * experts.inner * config.width + biased * (2 * experts.inner + config.width)
+    entries = experts.narrow or config.width
+    values = matrices * experts.inner * entries + biased * (2 * experts.inner + entries)
     each = 4 * values  # bytes of an expert in float32
     model.step([StepRows(new_cache(decoder), [first])], trace)
     assert (trace.experts_read, trace.experts_held) == (

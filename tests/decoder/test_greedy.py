@@ -67,6 +67,7 @@ FAMILIES = [
     "nanochat",
     "nanochat-bare",
     "nemotron-h",
+    "nemotron-h-latent",
     "nemotron-h-moe",
     "neox",
     "neox-serial",

@@ -36,6 +36,7 @@ REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
         "low_freq_factor": (0.5, 1),
         "high_freq_factor": (4.0, 8),
     },
+    "proportional": {},
 }
 OPTIONAL: dict[str, dict[str, tuple[Any, ...]]] = {
     "yarn": {
@@ -47,6 +48,7 @@ OPTIONAL: dict[str, dict[str, tuple[Any, ...]]] = {
         "truncate": (True, False),
     },
     "longrope": {"attention_factor": (1.0, 1.19, 2)},
+    "proportional": {"factor": (1.0, 1.5, 8)},
 }
 
 
@@ -88,11 +90,17 @@ def worst(kind: str, change: dict[str, Any] | None = None) -> float:
         trained = draw.choice((64, 128, 2048, 8192, 32768))
         given = drawn(kind, size, draw)
         length = draw.choice((None, *LENGTHS)) if kind in ("dynamic", "longrope") else None
-        rope = Rope(kind, theta, tuple((given | (change or {})).items()), text=length)
+        part = draw.choice((0.25, 0.5, 1.0)) if kind == "proportional" else 1.0
+        own = tuple((given | (change or {})).items())
+        rope = Rope(kind, theta, own, partial=part, text=length)
         if kind == "dynamic" and length is not None:
             length = torch.tensor(length)
         ours, factor = frequencies(rope, size, trained)
+        given = given | ({"partial_rotary_factor": part} if part < 1 else {})
         expected, scale = theirs(kind, theta, size, trained, given, length)
+        still = expected == 0
+        assert not ours[still].any()
+        ours, expected = ours[~still], expected[~still]
         assert ours.dtype == np.float32
         error = np.abs(ours.reshape(-1).astype(np.float64) / expected - 1).max()
         found = max(found, float(error), abs(factor / scale - 1))
@@ -128,6 +136,7 @@ def test_the_published_llama3_rotations(size: int, factor: float) -> None:
         ("longrope", {"factor": 4.0}),
         ("longrope", {"attention_factor": 1.0}),
         ("llama3", {"high_freq_factor": 9.0}),
+        ("proportional", {"factor": 1.0}),
     ],
 )
 def test_another_parameter_would_be_noticed(kind: str, change: dict[str, Any]) -> None:

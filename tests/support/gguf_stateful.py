@@ -120,6 +120,8 @@ def _of_nemotron(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
             "expert_shared_feed_forward_length": raw["moe_shared_expert_intermediate_size"],
             "expert_weights_norm": raw["norm_topk_prob"],
         }
+        if raw.get("moe_latent_size"):
+            own["moe_latent_size"] = raw["moe_latent_size"]
     inner = raw["moe_intermediate_size" if experts else "intermediate_size"]
     return (
         {key: each for key, each in found.items() if experts or not key.startswith("expert")}

@@ -117,7 +117,7 @@ def _joint_scale(config: Any) -> float:
 
 
 def _scale(config: Any, size: int, *, gemma: bool) -> float:
-    scale = (config.query_pre_attn_scalar if gemma else size) ** -0.5
+    scale = (getattr(config, "query_pre_attn_scalar", size) if gemma else size) ** -0.5
     if config.model_type == "falcon_h1":
         return float(scale * config.attention_in_multiplier**2 * config.key_multiplier)
     return float(getattr(config, "attention_multiplier", scale))

@@ -114,6 +114,23 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "nemotron-h-latent": (
+        "NemotronH",
+        {
+            **_SIZES,
+            "layers_block_type": ["moe", "full_attention", "linear_attention", "moe"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 32,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "moe_latent_size": 32,
+            "moe_shared_expert_intermediate_size": 48,
+            "mlp_bias": True,
+        },
+    ),
     "lfm2-moe": (
         "Lfm2Moe",
         {

@@ -211,7 +211,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_out_multiplier": 0.9375,
             "ssm_in_multiplier": 1.25,
             "ssm_out_multiplier": 0.4,
-            "ssm_multipliers": [0.7, 0.9, 1.3, 0.5, 0.8],
+            "ssm_multipliers": [0.3, 0.9, 1.3, 0.5, 0.4],
             "mlp_multipliers": [0.8838834764831844, 0.5859375],
         },
     ),

@@ -265,6 +265,7 @@ def _experts(config: DecoderConfig) -> str:
         f"{own.chosen} of {own.count}, of width {own.inner}, by {', '.join(own.steps)}",
         *([f"in {own.kept_groups} of {own.groups} groups"] if own.groups > 1 else []),
         *([f"times {own.scale:g}"] if own.scale != 1 else []),
+        *([f"to {own.narrow} entries of a row"] if own.narrow else []),
         *([f"one of width {own.shared} for all tokens"] if own.shared else []),
         *([f"{dense} layers without"] if dense else []),
     ]

@@ -20,7 +20,7 @@ ROUTERS = ("router", "shared_router")  # matrices that are never rounded
 MATRICES = (  # of all blocks
     *("q", "k", "v", "o", "attn_gate", "gate", "up", "down", *ROUTERS, *states.MATRICES),
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
-    *("q_low", "kv", "key_up", "value_up", "layer_gate", "layer_out"),
+    *("q_low", "kv", "key_up", "value_up", "narrow", "widen", "layer_gate", "layer_out"),
 )
 LAYER_EMBEDS = ("layer_embed", "layer_embed_project")  # what `LayerEmbedding` needs of a model
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
@@ -159,6 +159,7 @@ class LayerEmbedding:
     """
 
     name: ClassVar[str] = "layer_embed"
+    output_scale: ClassVar[float] = 1.0
     width: int
     size: int
     activation: str
@@ -189,6 +190,11 @@ class ExpertMLP:
     experts: Experts
 
     @property
+    def entries(self) -> int:
+        """What an expert reads and gives."""
+        return self.experts.narrow or self.width
+
+    @property
     def matrices(self) -> Shapes:
         """The shape [N, K] of each matrix."""
         experts, width = self.experts, self.width
@@ -196,9 +202,11 @@ class ExpertMLP:
         into = ("gate", "up") if experts.gated else ("up",)
         found = {
             "router": (experts.count, width),
-            **{f"expert_{part}": (inner, width) for part in into},
-            "expert_down": (experts.count * width, experts.inner),
+            **{f"expert_{part}": (inner, self.entries) for part in into},
+            "expert_down": (experts.count * self.entries, experts.inner),
         }
+        if experts.narrow:
+            found |= {"narrow": (experts.narrow, width), "widen": (width, experts.narrow)}
         if not experts.shared:
             return found
         common = {

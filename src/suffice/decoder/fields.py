@@ -59,6 +59,7 @@ _SIZES = frozenset(
         "moe_intermediate_size",
         "moe_shared_expert_intermediate_size",
         "moe_k",
+        "moe_latent_size",
         "moe_layer_interval",
         "moe_num_experts",
         "moe_topk",

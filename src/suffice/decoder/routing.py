@@ -48,7 +48,8 @@ class Experts:
     Of the `groups`, equal shares of the experts in their order, a step may leave `kept_groups`.
     Scores are close to a score s if they are less than it by at most `margin` of the greater of s
     and their own size. `before`: weights multiply what experts read, not what they give. `gated`:
-    all of them are MLPs with gates.
+    all of them are MLPs with gates. `narrow`: they read that many entries, which a matrix makes of
+    a row, and another makes a row of the sum of what they give; 0: whole rows.
 
     Source: Liu et al. 2024, GRIN: SparseMixer-v2 as it runs after training (in_turn).
 
@@ -71,6 +72,7 @@ class Experts:
     factored: bool = False
     with_dense: bool = False
     gated: bool = True
+    narrow: int = 0
 
     def __post_init__(self) -> None:
         assert is_rule(self.steps)
@@ -85,6 +87,10 @@ class Experts:
         if self.inner % _WHOLE:
             raise InputError(
                 f"the inner width of an expert is {self.inner}; a multiple of {_WHOLE} is supported"
+            )
+        if self.narrow % _WHOLE:
+            raise InputError(
+                f"an expert reads {self.narrow} entries; a multiple of {_WHOLE} is supported"
             )
 
     def _check_groups(self) -> None:

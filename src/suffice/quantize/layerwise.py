@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from suffice.decoder.blocks import ExpertMLP
 from suffice.decoder.weights import DecoderWeights
 from suffice.quant import PackedLinear
 from suffice.quant.sites import CALIBRATED
@@ -135,13 +134,9 @@ class Layerwise(TorchDecoder):
         rows, weights = zip(*self._routed, strict=True)
         return torch.cat(rows).cpu(), torch.cat(weights).cpu()
 
-    def _routes(
-        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
-    ) -> torch.Tensor:
-        weights = super()._routes(index, block, x, stream)
+    def _note_visits(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
         if self._inputs is not None:
-            self._routed.append((x, weights))
-        return weights
+            self._routed.append((rows, weights))
 
     def _gradients(self, name: str) -> torch.Tensor | None:
         """Return the gradients at a site, of all windows."""

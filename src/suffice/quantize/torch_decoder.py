@@ -5,7 +5,7 @@ It computes on the packed weights of `DecoderWeights`, unpacked a block at a tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,6 @@ import torch
 
 from suffice.decoder.blocks import (
     Attention,
-    DenseMLP,
     ExpertMLP,
     LatentAttention,
     LayerEmbedding,
@@ -30,16 +29,14 @@ from suffice.quantize.torch_layers import (
     attend,
     capped,
     dense,
-    gated,
     gather_rows,
     rms_norm,
     rotate,
     rotate_neighbours,
-    route,
-    xielu,
 )
+from suffice.quantize.torch_mlps import TorchMLPs
 from suffice.quantize.torch_states import MADE_OF, TorchState, recurrence, short_convolution
-from suffice.quantize.torch_weights import HOST, TorchWeights
+from suffice.quantize.torch_weights import HOST
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
@@ -48,7 +45,7 @@ Logits = Literal["last", "all", "none"]
 Positions = slice | torch.Tensor  # of tokens, which a tensor [T] may have in any order
 
 
-class TorchDecoder(TorchWeights):
+class TorchDecoder(TorchMLPs):
     """Fills a cache in chunks by PyTorch.
 
     Matmuls run in `dtype`; activations, norms and attention in float32. All of it is on `device`,
@@ -334,63 +331,6 @@ class TorchDecoder(TorchWeights):
         """Return a stack of a matrix for each head, dense: [H, N, K]."""
         weight = self.matrix(name)
         return dense(weight).view(block.heads, -1, weight.columns).to(self.device)
-
-    def _mlp(self, index: int, block: DenseMLP, x: torch.Tensor) -> torch.Tensor:
-        at = f"layers.{index}."
-        up = self._linear(at + "up", x)
-        if block.gated:
-            gate = block.gate_scale * self._linear(at + "gate", x)
-            inner = gated(block.activation, gate, up)
-        elif block.vectors:
-            inner = xielu(up, *self.curve(index).tolist())
-        else:
-            inner = ACTIVATIONS[block.activation](up)
-        return self._linear(at + "down", inner)
-
-    def _experts(
-        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the sum of the outputs of experts, in their order, and of the shared one."""
-        experts, at = block.experts, f"layers.{index}."
-        weights = self._routes(index, block, x, stream)
-        y = torch.zeros_like(x)
-        for expert in range(experts.count):
-            rows = weights[:, expert].nonzero()[:, 0]
-            if not len(rows):
-                continue
-            own = weights[rows, expert, None]
-            given = own * x[rows] if experts.before else x[rows]
-            inner = self.inner_of(index, block, expert, given)
-            found = self.expert(at + "expert_down", expert, block.width, inner)
-            y = y.index_add(0, rows, found if experts.before else own * found)
-        if not experts.shared:
-            return y
-        inner = self._inner(block, lambda part: self._linear(f"{at}shared_{part}", x))
-        shared = self._linear(at + "shared_down", inner)
-        if experts.gated_share:
-            shared = self._linear(at + "shared_router", x).sigmoid() * shared
-        return y + shared
-
-    def inner_of(self, index: int, block: ExpertMLP, expert: int, x: torch.Tensor) -> torch.Tensor:
-        """Return what an expert has for x before its last matrix."""
-        at, rows = f"layers.{index}.expert_", block.experts.inner
-        return self._inner(block, lambda part: self.expert(at + part, expert, rows, x))
-
-    def _inner(self, block: ExpertMLP, product: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        if block.experts.gated:
-            return gated(block.activation, product("gate"), product("up"))
-        return ACTIVATIONS[block.activation](product("up"))
-
-    def _routes(
-        self, index: int, block: ExpertMLP, x: torch.Tensor, stream: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the weights of all experts for each row of x, 0 for those it does not reach."""
-        at, experts = f"layers.{index}.", block.experts
-        bias = self._tensor(at + "choice") if experts.biased else None
-        if experts.with_dense:
-            x = self._norm(at + "router_norm", stream) * block.width**-0.5
-        weights = route(self._linear(at + "router", x), experts, bias)
-        return weights * self._tensor(at + "factors") if experts.factored else weights
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits = self._linear(self._head, self._last(x)) * self.config.logit_scale

@@ -39,6 +39,8 @@ WEIGHTS: Templates = {
     **stored_together(LAYER + "ffn_gate_exps", "expert_gate", by_expert=True),
     **stored_together(LAYER + "ffn_up_exps", "expert_up", by_expert=True),
     **stored_together(LAYER + "ffn_down_exps", "expert_down", by_expert=True),
+    "layers.narrow": LAYER + "ffn_latent_down",
+    "layers.widen": LAYER + "ffn_latent_up",
     "layers.shared_router": LAYER + "ffn_gate_inp_shexp",
     "layers.shared_gate": LAYER + "ffn_gate_shexp",
     "layers.shared_up": LAYER + "ffn_up_shexp",

@@ -195,6 +195,7 @@ STATEFUL: Mapping[str, Architecture] = {
             "expert_shared_feed_forward_length": ("moe_shared_expert_intermediate_size", int),
             "expert_weights_norm": ("norm_topk_prob", bool),
             "expert_weights_scale": ("routed_scaling_factor", float),
+            "moe_latent_size": ("moe_latent_size", int),
         },
         absent={"expert_gating_func": 2},  # the sigmoid
         stored={"mlp_bias": "blk.*.ffn_up_shexp.bias", "use_conv_bias": _BIASED},

@@ -51,7 +51,7 @@ _LATER = {
 _STATES: dict[str, type[StateBlock]] = {"convolution": Convolution, "recurrence": Recurrence}
 _LATER_OF_EXPERTS = {
     **{"biased": False, "margin": 0.0, "before": False},
-    **{"groups": 1, "kept_groups": 1, "gated": True},
+    **{"groups": 1, "kept_groups": 1, "gated": True, "narrow": 0},
 }
 _TRUTHS_OF_EXPERTS = ("gated_share", "biased", "before", "gated")
 _LATER_OF_STATES: dict[str, Any] = {  # scales of what matrices give
@@ -176,8 +176,9 @@ def _experts(stored: Any) -> Experts | None:
         raise InputError(f"experts have the steps {', '.join(map(str, steps))}, which are no rule")
     for name in ("count", "chosen", "inner", "groups", "kept_groups"):
         check_size(name, stored[name])
-    if stored["shared"]:
-        check_size("shared", stored["shared"])
+    for name in ("shared", "narrow"):
+        if stored[name]:
+            check_size(name, stored[name])
     check_number("scale", stored["scale"])
     if stored["margin"]:
         check_number("margin", stored["margin"])

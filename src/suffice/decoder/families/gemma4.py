@@ -53,7 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
     "moe_intermediate_size": None,
 }
 ONLY = {"use_bidirectional_attention": (None, "vision")}  # of images alone
-_NULLABLE = ("sliding_window", "final_logit_softcapping", "hidden_size_per_layer_input")
+_NULLABLE = ("sliding_window", "final_logit_softcapping")
 _THETAS = {_LOCAL: 10_000.0, _GLOBAL: 1_000_000.0}
 _ROTATIONS = {
     _LOCAL: {"rope_type": "default"},
@@ -151,7 +151,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         alone: replace(alone, kv_heads=heads, head_size=size),
     }
     layers = _shared(fields, tuple(sized[each] for each in layers))
-    own = fields["hidden_size_per_layer_input"] or 0
+    own = fields["hidden_size_per_layer_input"]
     if own and fields["vocab_size_per_layer_input"] != fields["vocab_size"]:
         raise InputError(
             f"config field 'vocab_size_per_layer_input' = {fields['vocab_size_per_layer_input']} "

@@ -50,6 +50,7 @@ DEFAULTS: Mapping[str, Any] = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 7688,
+    "moe_latent_size": None,  # what experts read; null: whole rows
     "moe_shared_expert_intermediate_size": 7688,
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.0,
@@ -60,7 +61,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     **MAMBA_ONLY,
     "attention_bias": (False,),
     "mamba_hidden_act": ("silu",),
-    "moe_latent_size": (None,),  # experts that read fewer entries than a row has
 }
 SILENT = {
     *("chunk_size", "expand", "hidden_dropout", "mamba_ssm_cache_dtype", "mtp_layers_block_type"),
@@ -78,6 +78,8 @@ _WEIGHTS: Templates = {
     "layers.attn_norm": _LAYER + "norm",
     "layers.mlp_norm": _LAYER + "norm",
     **{f"layers.{part}": f"{_MIXER}{part}_proj" for part in ("q", "k", "v", "o", "up", "down")},
+    "layers.narrow": _MIXER + "fc1_latent_proj",
+    "layers.widen": _MIXER + "fc2_latent_proj",
     "layers.router": _MIXER + "gate",
     "layers.choice": _MIXER + "gate.choice",
     **{f"layers.expert_{part}": f"{_MIXER}experts.{{e}}.{part}_proj" for part in ("up", "down")},
@@ -109,7 +111,8 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}
     fields |= {"layer_types": kinds, "num_hidden_layers": count, "mamba_expand": None}
     mixes = isinstance(kinds, list) and "moe" in kinds
-    biased = ("up", "down", *(("shared_up", "shared_down") if mixes else ()))
+    of_experts = ("shared_up", "shared_down", "narrow", "widen")
+    biased = ("up", "down", *(of_experts if mixes else ()))
     mlp = biased if fields["mlp_bias"] else ()
     inner = ("out_gate", "mixed", "decay") if fields["mamba_proj_bias"] else ()
     out = ("mix_out",) if fields["use_bias"] else ()
@@ -125,7 +128,12 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
 
 def _experts(fields: Mapping[str, Any]) -> Experts:
     found = sigmoid_experts({**fields, "n_shared_experts": 1})
-    return replace(found, shared=fields["moe_shared_expert_intermediate_size"], gated=False)
+    return replace(
+        found,
+        shared=fields["moe_shared_expert_intermediate_size"],
+        gated=False,
+        narrow=fields["moe_latent_size"] or 0,
+    )
 
 
 def _with_kinds(raw: dict[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ struct RowBuffers {
   InputBuffers inputs, second_inputs, third_inputs;
   LowRankInputs low_rank, second_low_rank, third_low_rank;  // of the step's adapters
   std::vector<float> gated;  // [rows][value_width], outputs of recurrences
+  std::vector<float> pairs;  // [rows][pair_width], of a model that drafts
 
   // `stride`: that of the widest inputs of a matrix.
   // `value_width`: that of the outputs of recurrences.
-  void prepare(int rows, int width, int stride, int value_width);
+  void prepare(int rows, int width, int stride, int value_width, int pair_width);
   void prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters);
   // Allocates the inputs of all matrices.
   void reserve(const ModelSpec& spec);
@@ -89,6 +90,8 @@ class StepBuffers {
   // Strides, whole panels; the last four are of blocks with states and around joint rows.
   int width = 0, query_width = 0, key_width = 0, inner_width = 0;
   int mixed_width = 0, decay_width = 0, value_width = 0, latent_width = 0;
+  int pair_width = 0;                    // of an embedding and hidden states, one after the other
+  int hidden_width = 0;                  // of hidden states of another model
   std::vector<float> queries, attended;  // [rows][query_width]
   std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates
   std::vector<float> mixed, recurred;    // [rows][mixed_width], [rows][value_width]

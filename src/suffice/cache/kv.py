@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from suffice.cache import BLOCK, Growth, check_rows, next_capacity
 from suffice.cache.tentative import Tentative
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_TENTATIVE = 32
 LEAST_COPIES = 4  # of states, that a cache may keep
@@ -309,7 +313,7 @@ class KVCache:
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
-        if (reached := self.reachable(rows)) != rows:
+        if (reached := KVCache.reachable(self, rows)) != rows:
             raise InputError(
                 f"cannot truncate to {rows} tokens: of the states before that, those after "
                 f"{reached} tokens were kept"
@@ -364,7 +368,7 @@ class KVCache:
         self.truncate(0)
         self.native.release()
 
-    def fork(self, rows: int | None = None, spare: int | None = None) -> KVCache:
+    def fork(self, rows: int | None = None, spare: int | None = None) -> Self:
         """Return an independent copy of the first `rows` committed rows (default: all).
 
         It has memory for `spare` more, by default for as many rows as this cache.
@@ -379,13 +383,13 @@ class KVCache:
         if self.tight or spare is not None:
             needed = min(kept + (1 if spare is None else spare), self.limit)
             capacity = max(self._next_capacity(needed, 0), kept)
-        other = object.__new__(KVCache)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         try:
             other.native = self.native.copy(kept, capacity)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
-        other.truncate(kept)
+        KVCache.truncate(other, kept)
         return other
 
     def forget_answers(self) -> None:

@@ -34,7 +34,8 @@ class Attention:
     head alone or, if `whole_norms`, all heads together; before their rotation or, if `late_norms`,
     after it. `spare`: each query head has a logit that takes part in its softmax without a value.
     `grows`: queries are multiplied by `DecoderConfig.query_growth`, if there is one.
-    `output_gate`: outputs are multiplied by the logistic of the products of a matrix.
+    `output_gate`: outputs are multiplied by the logistic of the products of a matrix. `paired`: it
+    reads embeddings and hidden states, see `DraftHead`.
     """
 
     name: ClassVar[str] = "attn"
@@ -50,18 +51,20 @@ class Attention:
     spare: bool
     grows: bool
     output_gate: bool = False
+    paired: bool = False
 
     @property
     def matrices(self) -> Shapes:
         """The shape [N, K] of each matrix."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         width = self.width
+        read = 2 * width if self.paired else width
         gate = {"attn_gate": (queries, width)} if self.output_gate else {}
         return {
-            "q": (queries, width),
+            "q": (queries, read),
             **gate,
-            "k": (keys, width),
-            "v": (keys, width),
+            "k": (keys, read),
+            "v": (keys, read),
             "o": (width, queries),
         }
 

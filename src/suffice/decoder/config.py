@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
+from suffice.decoder.draft_head import DraftHead
 from suffice.decoder.latent import Latent
 from suffice.decoder.layer_config import LayerConfig as LayerConfig
 from suffice.decoder.rope_kinds import ROPE_KINDS
@@ -15,9 +16,7 @@ from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
 # as the native core numbers them
-ACTIVATIONS = (
-    *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
-)
+ACTIVATIONS = tuple("silu gelu_tanh gelu relu clamped_swish squared_relu logistic xielu".split())
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -226,6 +225,7 @@ class DecoderConfig:
     output_gate: bool = False  # attention's outputs are multiplied by the logistic of products
     state: StateBlock | None = None  # in place of attention, in layers that say so
     latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
+    drafts: DraftHead | None = None  # it drafts for another decoder; `vocab` is what it drafts of
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -271,9 +271,10 @@ class DecoderConfig:
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
-        return *self._mixer(own), *self._mlp(own)
+        reads_pairs = self.drafts is not None and self.drafts.reads_pairs(layer)
+        return *self._mixer(own, reads_pairs), *self._mlp(own)
 
-    def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
+    def _mixer(self, own: LayerConfig, paired: bool) -> tuple[Block, ...]:
         if own.mixer == "none":
             return ()
         if own.mixer == "state":
@@ -294,6 +295,7 @@ class DecoderConfig:
             spare=self.spare_logits,
             grows=own.grows,
             output_gate=self.output_gate,
+            paired=paired,
         )
         return (attention,)
 
@@ -337,6 +339,8 @@ class DecoderConfig:
 
         They are by place: `before` it, `after` it, or of the `whole` stream once it is added.
         """
+        if isinstance(block, Attention) and block.paired:
+            return {}  # both halves of what it reads are normalized already
         own, after = f"{block.name}_norm", f"post_{block.name}_norm"
         if self.shared_norm:
             own = f"{Attention.name}_norm"

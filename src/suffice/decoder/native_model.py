@@ -19,6 +19,7 @@ from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
 from suffice.decoder.config import ACTIVATIONS
+from suffice.decoder.names import AROUND
 from suffice.decoder.native_states import add_state_block
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
 from suffice.decoder.routing import STEPS
@@ -78,6 +79,7 @@ class NativeModel:
         self._adapters = adapters
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._timed = False
+        self._taps: list[int] = []
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
         self._python: list[PythonAttention | None] = [None]  # of each number of rules
@@ -112,6 +114,9 @@ class NativeModel:
             model.add_rope(*tables, self._reached, cos.shape[1])
         if config.query_growth is not None:
             model.set_query_scales(decoder.query_scales(self._reached), self._reached)
+        if config.drafts is not None:
+            begins = config.drafts.hidden, config.drafts.vocab, config.drafts.normed_stream
+            model.begin_with_hidden(*begins)
         for index in range(len(config.layers)):
             model.add_layer(config.parallel)
             for block in config.blocks(index):
@@ -121,8 +126,8 @@ class NativeModel:
                 if isinstance(block, DenseMLP) and block.vectors:
                     parts["curve"] = decoder.curve(index)
                 _add_block(model, block, parts)
-        matrices = ("embed", "project_in", "project_out", "head")
-        parts = _parts(decoder, "", matrices, {name: name for name in ("embed_norm", "final_norm")})
+        norms = {name: name for name in ("embed_norm", "hidden_norm", "final_norm")}
+        parts = _parts(decoder, "", AROUND, norms)
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:
@@ -135,6 +140,7 @@ class NativeModel:
         model.leave_out_experts(omitted.experts)
         model.leave_out_in_prompts(omitted.prompts)
         model.time_parts(self._timed)
+        model.set_taps(self._taps)
         return model
 
     def time_parts(self, timed: bool) -> None:
@@ -148,6 +154,14 @@ class NativeModel:
         What was timed before the tables of rotations were extended is lost.
         """
         return self._model.take_part_seconds()
+
+    def hand_out(self, layers: Sequence[int]) -> None:
+        """Let later steps hand out the inputs of these layers, in ascending order.
+
+        The number of layers stands for what the last one gives, before the final norm.
+        """
+        self._taps = list(layers)
+        self._model.set_taps(self._taps)
 
     def _reach(self, positions: int) -> None:
         """Extend the rotations to that many positions, up to the context length."""
@@ -222,6 +236,8 @@ class NativeModel:
         reads: list[Reads] | None = None,
         maxima: np.ndarray | None = None,
         states: np.ndarray | None = None,
+        streams: np.ndarray | None = None,
+        hidden: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
@@ -229,7 +245,9 @@ class NativeModel:
         request read is appended to `reads`: the rows of decode steps if they are counted, and what
         tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
         `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN. `states` float32
-        [rows, W] gets the last states of the rows that have these.
+        [rows, W] gets the last states of the rows that have these, `streams` float32 [rows, taps, W]
+        what `hand_out` says, of rows that have it. `hidden` float32 [T, H] are the hidden states of
+        all rows of a decoder that drafts, those of the other model or [T, W] its own.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -259,6 +277,9 @@ class NativeModel:
             python,
             _ints(drafted.states) if drafted.states else None,
             states,
+            _ints(drafted.streams) if drafted.streams else None,
+            streams if drafted.streams else None,
+            hidden,
         )
         if queries is not None:
             step_rows.show(batch, queries)
@@ -319,7 +340,7 @@ def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> Non
         rope = -1 if block.rope is None else block.rope
     if isinstance(block, Attention):
         places = block.whole_norms, block.late_norms
-        model.add_attention(parts, block.window or 0, rope, *places, block.grows)
+        model.add_attention(parts, block.window or 0, rope, *places, block.grows, block.paired)
         return
     if isinstance(block, LatentAttention):
         latent = block.latent

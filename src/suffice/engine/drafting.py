@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from suffice.attention import rule_of
+from suffice.cache import JOINT_DTYPES, types_of
+from suffice.checkpoints.draft_heads import open_head
 from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
+from suffice.engine.heads import Head
+from suffice.engine.option_values import stored_weights
 from suffice.errors import InputError
+from suffice.quant import QUANTS
 from suffice.speculate import DraftSetting
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -74,6 +79,37 @@ class DraftModels:
             raise InputError(f"speculator 'draft_model': {model}{_KEEPS_STATES}")
         runner.arena = self._runner.arena
         return runner
+
+    def head(self, folder: str, quantization: str | None, kv_cache_dtype: str) -> Head:
+        """Load a head; its rows of a text are in the text's cache, and count towards its memory.
+
+        Raises:
+            InputError: It cannot be used, or is of another model.
+        """
+        runner, own = self._runner, self._runner.decoder.weights
+        opened = open_head(folder, runner.decoder.config)
+        given = None if quantization is None else QUANTS.build(quantization)
+        found = "bfloat16" if opened.checkpoint.dtype == "bfloat16" else "float32"
+        dtype = found if kv_cache_dtype == "auto" else kv_cache_dtype
+        if not set(types_of(dtype)) <= set(JOINT_DTYPES):
+            raise InputError(
+                f"speculator 'eagle3': kv_cache_dtype='{dtype}': must be one of "
+                f"{', '.join(JOINT_DTYPES)}, or two of them"
+            )
+        quant = stored_weights(given, "auto", found)
+        weights = self._shelf.kept(
+            f"head: {opened.checkpoint.path} {quant!r}",
+            lambda allocate: DecoderWeights.from_checkpoint(
+                opened.checkpoint, quant, allocate=allocate
+            ),
+        ).weights
+        config = opened.checkpoint.config
+        assert config.drafts is not None
+        tied = {"head": "embed"} if runner.decoder.config.tied else {}
+        weights = weights | {name: own[tied.get(name, name)] for name in config.drafts.shared}
+        decoder = DecoderWeights(config, weights)
+        runner.head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
+        return runner.head
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each sequence in a cheaper setting.

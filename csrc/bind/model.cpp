@@ -127,14 +127,24 @@ void set_outputs(Step& step, const ModelSpec& spec, const ConstInts& outputs, co
                         "maxima must be [outputs, blocks of logits]");
 }
 
-// Sets the rows whose streams are wanted, and the hidden states that rows begin with.
-void set_streams(Step& step, const ModelSpec& spec, const std::optional<ConstInts>& tap_rows,
-                 const std::optional<Floats>& taps, const std::optional<ConstFloats>& hidden) {
+// Rows of the step, and what they get.
+using PyRows = std::tuple<ConstInts, Floats>;
+
+// Sets the rows whose last states, or streams, are wanted, and the hidden states that rows begin
+// with; the step has its tokens.
+void set_states(Step& step, const ModelSpec& spec, const std::optional<PyRows>& states,
+                const std::optional<PyRows>& streams, const std::optional<ConstFloats>& hidden) {
   const size_t rows = step.tokens.size();
-  if (tap_rows) step.tap_rows = rows_of(*tap_rows, rows, "tap_rows");
-  step.taps = data_of(taps, step.tap_rows.size() * spec.taps.size() * spec.width,
-                      "taps must be [tap_rows, taps, width]");
-  require(step.taps || step.tap_rows.empty(), "tap_rows need taps");
+  if (states) {
+    step.state_rows = rows_of(std::get<0>(*states), rows, "state_rows");
+    step.states = data_of(std::get<1>(*states), step.state_rows.size() * spec.width,
+                          "states must be [state_rows, width]");
+  }
+  if (streams) {
+    step.tap_rows = rows_of(std::get<0>(*streams), rows, "tap_rows");
+    step.taps = data_of(std::get<1>(*streams), step.tap_rows.size() * spec.taps.size() * spec.width,
+                        "streams must be [tap_rows, taps, width]");
+  }
   require(hidden.has_value() == (spec.hidden_width > 0),
           "hidden states are given to models that draft, and to no others");
   if (!hidden) return;
@@ -176,16 +186,15 @@ constexpr auto kWithoutPython = nb::call_guard<nb::gil_scoped_release>();
 // reads [5, layers, kv_heads], to which those of counted requests are added: see `Trace`; queries
 // [layers, watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h;
 // maxima [outputs, blocks of logits], filled; outside: see PyOutside, if any kind asks for it;
-// state_rows: rows whose states [state_rows, width] are wanted, filled; tap_rows: rows whose
-// streams [tap_rows, taps, width] are wanted, filled; hidden: what rows of a model that drafts
-// begin with. Returns the sums, and the reads of each request.
+// states: rows whose states are wanted and these [state_rows, width], filled; streams: rows whose
+// streams are wanted and these [tap_rows, taps, width], filled; hidden: what rows of a model that
+// drafts begin with. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
     ConstInts positions, ConstInts visible, ConstInts outputs, Floats logits, Longs reads,
     std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima,
-    std::optional<PyOutside> outside, std::optional<ConstInts> state_rows,
-    std::optional<Floats> states, std::optional<ConstInts> tap_rows, std::optional<Floats> taps,
+    std::optional<PyOutside> outside, std::optional<PyRows> states, std::optional<PyRows> streams,
     std::optional<ConstFloats> hidden) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
@@ -217,11 +226,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
   set_outputs(step, spec, outputs, logits, maxima);
-  if (state_rows) step.state_rows = rows_of(*state_rows, rows, "state_rows");
-  step.states =
-      data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
-  require(step.states || step.state_rows.empty(), "state_rows need states");
-  set_streams(step, spec, tap_rows, taps, hidden);
+  set_states(step, spec, states, streams, hidden);
   const size_t layers = spec.cached_layers;
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
@@ -364,9 +369,8 @@ void bind_model(nb::module_& m) {
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
            "maxima"_a.noconvert().none() = nb::none(), "outside"_a.noconvert().none() = nb::none(),
-           "state_rows"_a.noconvert().none() = nb::none(),
-           "states"_a.noconvert().none() = nb::none(), "tap_rows"_a.noconvert().none() = nb::none(),
-           "taps"_a.noconvert().none() = nb::none(), "hidden"_a.noconvert().none() = nb::none())
+           "states"_a.noconvert().none() = nb::none(), "streams"_a.noconvert().none() = nb::none(),
+           "hidden"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("leave_out_experts", &leave_out_experts, "share"_a, kWithoutPython)
       .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a, kWithoutPython)

@@ -393,10 +393,8 @@ class Model:
         audit: _Float32s | None = None,
         maxima: _Float32s | None = None,
         outside: tuple[object, _Float32s, _Int32s, _Float32s, _Int64s] | None = None,
-        state_rows: _Int32s | None = None,
-        states: _Float32s | None = None,
-        tap_rows: _Int32s | None = None,
-        taps: _Float32s | None = None,
+        states: tuple[_Int32s, _Float32s] | None = None,
+        streams: tuple[_Int32s, _Float32s] | None = None,
         hidden: _Float32s | None = None,
     ) -> tuple[
         Counts,

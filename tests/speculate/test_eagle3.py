@@ -301,7 +301,7 @@ def test_drawn_drafts_keep_the_distribution(model: Path, head: Path, width: int)
 
 
 def test_the_law_bites(model: Path, head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts that are the likeliest tokens, but count as drawn, change the distribution."""
+    """Drafts that are the most likely tokens, but count as drawn, change the distribution."""
 
     def propose(
         self: ByHead, samples: Sequence[DraftingSample], shapes: Sequence[Widths]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from suffice.cache import BLOCK, Growth, check_rows, next_capacity
 from suffice.cache.tentative import Tentative
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MAX_TENTATIVE = 32
 LEAST_COPIES = 4  # of states, that a cache may keep
@@ -368,7 +364,7 @@ class KVCache:
         self.truncate(0)
         self.native.release()
 
-    def fork(self, rows: int | None = None, spare: int | None = None) -> Self:
+    def fork(self, rows: int | None = None, spare: int | None = None) -> KVCache:
         """Return an independent copy of the first `rows` committed rows (default: all).
 
         It has memory for `spare` more, by default for as many rows as this cache.

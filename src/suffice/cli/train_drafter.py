@@ -18,6 +18,7 @@ from suffice.progress import counted
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
+    from suffice.train.answers import Answers
     from suffice.train.job import HeadTraining, Measured
 
 _EVERY = 100  # updates between measurements
@@ -38,7 +39,7 @@ class TrainFlags:
     data_dir: str | None = DATA_DIR()
     limit: int | None = flag(None, "--limit", "Maximum number of prompts; default: all.")
     length: int = flag(512, "--length", "Tokens of a prompt and its answer, at most.")
-    temp: float = flag(0.0, "--temp", "Temperature of the answers; 0 takes the likeliest token.")
+    temp: float = flag(0.0, "--temp", "Temperature of the answers; 0 takes the most likely token.")
     draft_vocab: int = flag(
         8192, "--draft-vocab", "How many tokens can be drafted: the most frequent of the answers."
     )

@@ -271,10 +271,9 @@ class DecoderConfig:
     def blocks(self, layer: int) -> tuple[Block, ...]:
         """Return the blocks of a layer, in their order."""
         own = self.layers[layer]
-        reads_pairs = self.drafts is not None and self.drafts.reads_pairs(layer)
-        return *self._mixer(own, reads_pairs), *self._mlp(own)
+        return *self._mixer(own, paired=DraftHead.pairs(self.drafts, layer)), *self._mlp(own)
 
-    def _mixer(self, own: LayerConfig, paired: bool) -> tuple[Block, ...]:
+    def _mixer(self, own: LayerConfig, *, paired: bool) -> tuple[Block, ...]:
         if own.mixer == "none":
             return ()
         if own.mixer == "state":
@@ -330,8 +329,7 @@ class DecoderConfig:
     @property
     def input_sizes(self) -> list[int]:
         """The numbers of inputs that the matrices of layers take."""
-        layers = range(len(self.layers))
-        blocks = [block for layer in layers for block in self.blocks(layer)]
+        blocks = [block for at in range(len(self.layers)) for block in self.blocks(at)]
         return sorted({shape[1] for block in blocks for shape in block.matrices.values()})
 
     def norms(self, block: Block, layer: int) -> dict[str, str]:

@@ -31,6 +31,7 @@ class DraftHead:
     normed_stream: bool = False
     shared: frozenset[str] = frozenset()
 
-    def reads_pairs(self, layer: int) -> bool:
-        """Return whether a layer's attention reads the pairs."""
-        return not self.joined and layer == 0
+    @staticmethod
+    def pairs(head: DraftHead | None, layer: int) -> bool:
+        """Return whether a layer's attention reads pairs; `head` is None for other decoders."""
+        return head is not None and not head.joined and layer == 0

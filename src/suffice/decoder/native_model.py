@@ -275,21 +275,14 @@ class NativeModel:
             found,
             maxima,
             python,
-            _ints(drafted.states) if drafted.states else None,
-            states,
-            _ints(drafted.streams) if drafted.streams else None,
-            streams if drafted.streams else None,
+            None if states is None else (_ints(drafted.states), states),
+            None if streams is None else (_ints(drafted.streams), streams),
             hidden,
         )
         if queries is not None:
             step_rows.show(batch, queries)
-        trace.add_tiles(counts)
         own = _by_rows(pieces, each)
-        state_bytes = step_rows.note_states(batch, own)
-        if any(rows.counted for rows in batch):
-            trace.add(counts, steps=1, state_bytes=state_bytes)
-        if found is not None:
-            _add_audit(trace, batch, own, found)
+        _add_counts(trace, batch, own, counts, found)
         if reads is not None:
             reads.extend(own)
         return logits[:, : self._vocab]
@@ -322,12 +315,21 @@ def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[
     return found
 
 
-def _add_audit(
-    trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
+def _add_counts(
+    trace: Trace,
+    batch: Sequence[StepRows],
+    reads: Sequence[Reads],
+    counts: core.Counts,
+    found: np.ndarray | None,
 ) -> None:
-    """Add what the core's audit found [5, L, T, H] to the trace and to each request's reads."""
-    trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
-    step_rows.note_audits(batch, reads, found)
+    """Add a step's counts to the trace; what its audit found [5, L, T, H] also to all reads."""
+    trace.add_tiles(counts)
+    state_bytes = step_rows.note_states(batch, reads)
+    if any(rows.counted for rows in batch):
+        trace.add(counts, steps=1, state_bytes=state_bytes)
+    if found is not None:
+        trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
+        step_rows.note_audits(batch, reads, found)
 
 
 def _ints(values: Sequence[int]) -> Ints:

@@ -108,8 +108,9 @@ class DraftModels:
         tied = {"head": "embed"} if runner.decoder.config.tied else {}
         weights = weights | {name: own[tied.get(name, name)] for name in config.drafts.shared}
         decoder = DecoderWeights(config, weights)
-        runner.head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
-        return runner.head
+        head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
+        runner.head = head
+        return head
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each sequence in a cheaper setting.

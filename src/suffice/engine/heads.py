@@ -84,7 +84,7 @@ class Head:
         return np.empty((rows, count, config.drafts.hidden // count), np.float32)
 
     def follow(self, caches: Sequence[CacheWithHead]) -> None:
-        """Make the rows of texts of which many tokens wait."""
+        """Make the rows of texts with many tokens that wait."""
         rows = [(each, each.to_follow()) for each in caches if each.waiting > MAX_TENTATIVE]
         going = [(cache, found) for cache, found in rows if found is not None]
         if going:

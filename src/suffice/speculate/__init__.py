@@ -104,7 +104,7 @@ class DraftHead(Protocol):
     """A head that reads the hidden states of a model; caches are `CacheWithHead` of texts."""
 
     def follow(self, caches: Sequence[Any]) -> None:
-        """Make the head's rows of texts of which many tokens wait."""
+        """Make the head's rows of texts with many tokens that wait."""
         ...
 
     def begin(self, caches: Sequence[Any], last: Sequence[int]) -> list[NDArray[np.float32]]:

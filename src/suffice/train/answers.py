@@ -22,7 +22,7 @@ _TOGETHER = 64  # prompts that are answered before what they gave is written
 
 
 class Text(NamedTuple):
-    """A prompt and its answer: tokens, of which the first `prompt` are the prompt's."""
+    """The tokens of a prompt and its answer; the first `prompt` are the prompt's."""
 
     tokens: list[int]
     prompt: int

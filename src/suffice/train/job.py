@@ -5,8 +5,8 @@ then. The state (weights, moments, how far it is) is stored as a whole from time
 depends on the state and on the texts alone, so it does not matter where a run was killed.
 
 Source: Li et al. 2025, EAGLE-3, section 3.2. As in the authors' code, a draft's loss is the cross
-entropy to the model's own distribution over the tokens that can be drafted, at rows of answers whose
-likeliest token is among these.
+entropy to the model's own distribution over the tokens that can be drafted, at rows of answers
+where the model's most likely token is one of these.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class HeadTraining:
         self._optimizer.zero_grad()
         for text in texts:
             own = self._loss_of(text) * scale
-            own.backward()
+            own.backward()  # type: ignore[no-untyped-call]
             loss += own.item()
         torch.nn.utils.clip_grad_norm_(self._weights.values(), _CLIP)
         for group in self._optimizer.param_groups:
@@ -179,13 +179,13 @@ class HeadTraining:
     def _loss_of(self, text: Text) -> torch.Tensor:
         """Return the sum of the losses of a text's rows, each depth by its weight."""
         hidden, logits = self._states(text)
-        likeliest = torch.from_numpy(self._by_token[logits.argmax(-1)])
+        best = torch.from_numpy(self._by_token[logits.argmax(-1)])
         wanted = torch.softmax(torch.from_numpy(logits[:, self.tokens]), dim=-1)
         loss = torch.zeros(())
         for step, drafts in enumerate(self._drafts(text, hidden)):
             first = 1 + step  # the row of the model that predicts what the first row drafts
             end = max(len(text.tokens) - first, 0)
-            counts = likeliest[first:] >= 0
+            counts = best[first:] >= 0
             counts[: max(text.prompt - first - 1, 0)] = False  # drafts within the prompt
             own = -(wanted[first:] * functional.log_softmax(drafts[:end], dim=-1)).sum(-1)
             loss = loss + self._recipe.decay**step * own[counts].sum()

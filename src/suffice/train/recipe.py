@@ -25,8 +25,8 @@ _MOST_HELD_OUT = 50
 class Recipe:
     """How a head is trained.
 
-    `draft_vocab` tokens can be drafted. Training-time test has `steps`, each of which counts
-    `decay` times as much as the one before. An update is made on `batch` texts; the rate of AdamW
+    `draft_vocab` tokens can be drafted. Training-time test has `steps`, each with `decay` times the
+    weight of the one before. An update is made on `batch` texts; the rate of AdamW
     rises to `rate` and falls to a tenth. All texts are seen `epochs` times, in orders drawn by
     `seed`.
     """
@@ -49,7 +49,7 @@ class Recipe:
     def parted(self, texts: Sequence[Text]) -> tuple[list[int], list[int]]:
         """Return the texts to train on and those held out, by their numbers.
 
-        A text of which no row can be trained on is among neither.
+        A text without a row to train on is among neither.
 
         Raises:
             InputError: There are too few texts.

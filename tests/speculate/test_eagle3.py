@@ -53,7 +53,9 @@ def untrained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drafting(model: Path, head: Path, **options: Any) -> LLM:
     """Return an engine that drafts whether it pays or not, unless told otherwise."""
-    own = {name: options.pop(name) for name in ("width", "kv_cache_dtype_of_head") if name in options}
+    own = {
+        name: options.pop(name) for name in ("width", "kv_cache_dtype_of_head") if name in options
+    }
     if "kv_cache_dtype_of_head" in own:
         own["kv_cache_dtype"] = own.pop("kv_cache_dtype_of_head")
     method = {"method": "eagle3", "model": str(head), "adaptive": False, **own}

@@ -181,12 +181,15 @@ def test_names_and_forms_of_files(model: Path, tmp_path: Path) -> None:
     target = open_checkpoint(model).config
     own = open_head(str(heads.write(tmp_path / "own", config, weights)), target)
     renamed = {
-        name if "d" == name[0] or name[0] == "t" or "lm_head" in name
+        name
+        if "d" == name[0] or name[0] == "t" or "lm_head" in name
         else "model." + name.replace("midlayer.", "layers.0."): each
         for name, each in weights.items()
     }
     vllm = open_head(str(heads.write(tmp_path / "vllm", config, renamed)), target)
-    layer = {k: v for k, v in config.items() if k not in ("architectures", "draft_vocab_size", LAYERS)}
+    layer = {
+        k: v for k, v in config.items() if k not in ("architectures", "draft_vocab_size", LAYERS)
+    }
     speculators = {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
@@ -206,8 +209,14 @@ def test_names_and_forms_of_files(model: Path, tmp_path: Path) -> None:
         ):
             assert name == same
             np.testing.assert_array_equal(ours, theirs)
-    sglang = {k: v for k, v in config.items() if k != LAYERS} | {"eagle_config": {LAYERS: [0, 1, 2]}}
-    assert open_head(str(heads.write(tmp_path / "sgl", sglang, weights)), target).layers == (1, 2, 3)
+    sglang = {k: v for k, v in config.items() if k != LAYERS} | {
+        "eagle_config": {LAYERS: [0, 1, 2]}
+    }
+    assert open_head(str(heads.write(tmp_path / "sgl", sglang, weights)), target).layers == (
+        1,
+        2,
+        3,
+    )
 
 
 def test_a_head_with_an_embedding_of_its_own(model: Path, tmp_path: Path) -> None:
@@ -225,7 +234,11 @@ def test_a_head_with_an_embedding_of_its_own(model: Path, tmp_path: Path) -> Non
     [
         ({"vocab_size": 7}, {}, "'vocab_size' = 7 must be"),
         ({"target_hidden_size": 128}, {}, "hidden states of 128 entries: must be 64"),
-        ({LAYERS: [0, 1]}, {}, f"'{LAYERS}' = [0, 1] must be 3 layers in ascending order, of 0 to 3"),
+        (
+            {LAYERS: [0, 1]},
+            {},
+            f"'{LAYERS}' = [0, 1] must be 3 layers in ascending order, of 0 to 3",
+        ),
         ({LAYERS: [1, 0, 2]}, {}, "must be 3 layers in ascending order"),
         ({"tie_word_embeddings": True}, {}, "'tie_word_embeddings' must be false"),
         ({"num_hidden_layer": 1}, {}, "Did you mean 'num_hidden_layers'?"),
@@ -233,7 +246,11 @@ def test_a_head_with_an_embedding_of_its_own(model: Path, tmp_path: Path) -> Non
         ({}, {"d2t": torch.zeros(3, dtype=torch.int64)}, "d2t must be"),
         ({}, {"d2t": "repeated"}, "d2t must give each draft id a token of its own"),
         ({}, {"fc.weight": None}, "missing: fc.weight"),
-        ({}, {"midlayer.self_attn.q_norm.weight": torch.ones(16)}, "unknown: layers.0.self_attn.q_norm"),
+        (
+            {},
+            {"midlayer.self_attn.q_norm.weight": torch.ones(16)},
+            "unknown: layers.0.self_attn.q_norm",
+        ),
         ({"speculators_model_type": "eagle"}, {}, "must be 'eagle3'"),
     ],
 )

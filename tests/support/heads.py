@@ -78,7 +78,9 @@ def write(folder: Path, config: dict[str, Any], weights: Weights) -> Path:
     """Write a head's folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file({name: each.contiguous() for name, each in weights.items()}, folder / "model.safetensors")
+    save_file(
+        {name: each.contiguous() for name, each in weights.items()}, folder / "model.safetensors"
+    )
     return folder
 
 

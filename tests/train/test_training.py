@@ -206,7 +206,8 @@ def test_heads_of_models_of_other_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("draft_vocab", 0), ("steps", 0), ("batch", -1), ("epochs", 0), ("rate", 0)]
+    ("field", "value"),
+    [("draft_vocab", 0), ("steps", 0), ("batch", -1), ("epochs", 0), ("rate", 0)],
 )
 def test_recipes_that_are_refused(field: str, value: int) -> None:
     with pytest.raises(InputError, match=f"{field}={value}: must be"):

@@ -194,7 +194,12 @@ class Runner(WholePrompts):
         self.maxima = np.empty((count, -(-self.vocabulary // LOGIT_BLOCK)), np.float32)
         try:
             logits = self._native.step(
-                steps, self.trace, audit=audit, reads=reads, maxima=self.maxima, states=states,
+                steps,
+                self.trace,
+                audit=audit,
+                reads=reads,
+                maxima=self.maxima,
+                states=states,
                 streams=streams,
             )
         except BaseException:

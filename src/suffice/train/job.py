@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 ANSWERS = "answers.jsonl"
 _STATE, _HEAD = "state.safetensors", "lm_head.weight"
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
-_KEPT = 25  # updates between two stored states
+_KEPT, _SECONDS = 25, 60.0  # updates between two stored states, or seconds if these pass first
 _BETAS, _CLIP, _DECAY = (0.9, 0.95), 1.0, 0.01
 _WARM = 0.05  # share of the updates in which the rate rises
 _LEAST = 0.1  # of the rate, at the end
@@ -115,14 +116,16 @@ class HeadTraining:
         Raises:
             InputError: The state cannot be written.
         """
+        kept = time.monotonic()
         while self.done < self._updates:
             loss = self._update(self._batch(self.done))
             self.done += 1
-            kept = _MEMORY if self.done > 1 else 0.0
-            self._loss = kept * self._loss + (1 - kept) * loss
+            before = _MEMORY if self.done > 1 else 0.0
+            self._loss = before * self._loss + (1 - before) * loss
             last = self.done == self._updates
-            if last or self.done % _KEPT == 0:
+            if last or self.done % _KEPT == 0 or time.monotonic() - kept > _SECONDS:
                 self._keep()
+                kept = time.monotonic()
             due = last or self.done % every == 0
             yield Progress(self.done, self._loss, self.measure() if due else None)
 
@@ -268,7 +271,8 @@ class HeadTraining:
         count = len(self._runner.decoder.config.layers)
         described_ = described(self.config, self.layers, count, dtype)
         stored = {
-            name: weight.detach().to(getattr(torch, dtype)) for name, weight in self._weights.items()
+            name: weight.detach().to(getattr(torch, dtype))
+            for name, weight in self._weights.items()
         }
         tokens = torch.from_numpy(self.tokens)
         stored["d2t"] = tokens - torch.arange(len(tokens))

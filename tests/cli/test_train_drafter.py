@@ -19,7 +19,10 @@ from commands import Cli, complaint
 from suffice import LLM, SamplingParams
 from suffice.checkpoints.draft_heads import open_head
 
-ARGUMENTS = "--length 40 --draft-vocab 64 --threads 1 --epochs 20 --batch 2 --steps 2".split()
+ARGUMENTS = [
+    *("--length", "40", "--draft-vocab", "64", "--threads", "1"),
+    *("--epochs", "20", "--batch", "2", "--steps", "2"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,8 @@ Tests eagle3.py, heads.py and with_head.py.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from suffice.sampling import SamplingState, probabilities
 from suffice.speculate import DraftingSample, Tree, Widths
 from suffice.speculate.budget import Budget
 from suffice.speculate.eagle3 import ByHead, Eagle3
-from suffice.speculate.proposers import Drafting
 from trained_heads import trained
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)

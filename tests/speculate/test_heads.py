@@ -91,7 +91,7 @@ def test_drafts_have_the_logits_of_the_reference(
     found = head.begin([sequence.cache], text[-1:])
     for token in drafted:
         found += head.go_on([sequence.cache], [token])
-    weights = {name: each for name, each in load_file(folder / "model.safetensors").items()}
+    weights = load_file(folder / "model.safetensors")
     tokens = weights.pop("d2t") + torch.arange(len(weights["lm_head.weight"]))
     ids = [*text[1:], *drafted]
     embedded = torch.from_numpy(unpack_rows(runner.decoder.matrix("embed"), ids))
@@ -182,7 +182,7 @@ def test_names_and_forms_of_files(model: Path, tmp_path: Path) -> None:
     own = open_head(str(heads.write(tmp_path / "own", config, weights)), target)
     renamed = {
         name
-        if "d" == name[0] or name[0] == "t" or "lm_head" in name
+        if name[0] == "d" or name[0] == "t" or "lm_head" in name
         else "model." + name.replace("midlayer.", "layers.0."): each
         for name, each in weights.items()
     }

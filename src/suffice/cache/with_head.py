@@ -54,7 +54,7 @@ class CacheWithHead(KVCache):
         return super().bytes + self.head.bytes
 
     def hand_over(self, tokens: list[int], hidden: np.ndarray) -> None:
-        """Take the hidden states float32 [T, H] of all tentative rows, before they are committed."""
+        """Take the hidden states float32 [T, H] of all tentative rows, not yet committed."""
         self._handed = HeadRows(tokens, hidden)
 
     def to_follow(self, last: int | None = None) -> HeadRows | None:

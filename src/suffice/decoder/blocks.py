@@ -22,6 +22,10 @@ MATRICES = (  # of all blocks
     *("expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"),
     *("q_low", "kv", "key_up", "value_up"),
 )
+# as the native core numbers them
+ACTIVATIONS = (
+    *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
+)
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
 

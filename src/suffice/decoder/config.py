@@ -15,8 +15,6 @@ from suffice.decoder.states import StateBlock
 from suffice.errors import InputError, brief, unknown
 
 MAX_HEAD_SIZE = 256
-# as the native core numbers them
-ACTIVATIONS = tuple("silu gelu_tanh gelu relu clamped_swish squared_relu logistic xielu".split())
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
@@ -193,7 +191,7 @@ class DecoderConfig:
     norm: str  # "rms" or "layer"
     norm_eps: float
     placement: str  # of the norms, one of PLACEMENTS
-    activation: str  # one of ACTIVATIONS
+    activation: str  # one of `blocks.ACTIVATIONS`
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
     trained_positions: int  # the model's stated length, without any stretching

@@ -1,7 +1,8 @@
 """The weights that a decoder needs, by canonical name.
 
 Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, those
-of a head that drafts, `fuse`, `join` and `hidden_norm`, and for each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
+of a head that drafts, `fuse`, `join` and `hidden_norm`, and for each layer `layers.0.q`, ...; a
+bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations

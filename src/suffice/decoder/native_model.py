@@ -17,8 +17,14 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import Attention, Block, DenseMLP, ExpertMLP, LatentAttention
-from suffice.decoder.config import ACTIVATIONS
+from suffice.decoder.blocks import (
+    ACTIVATIONS,
+    Attention,
+    Block,
+    DenseMLP,
+    ExpertMLP,
+    LatentAttention,
+)
 from suffice.decoder.names import AROUND
 from suffice.decoder.native_states import add_state_block
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
@@ -245,8 +251,8 @@ class NativeModel:
         request read is appended to `reads`: the rows of decode steps if they are counted, and what
         tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
         `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN. `states` float32
-        [rows, W] gets the last states of the rows that have these, `streams` float32 [rows, taps, W]
-        what `hand_out` says, of rows that have it. `hidden` float32 [T, H] are the hidden states of
+        [rows, W] gets the last states of the rows that have these, `streams` [rows, taps, W] what
+        `hand_out` says, of rows that have it. `hidden` float32 [T, H] are the hidden states of
         all rows of a decoder that drafts, those of the other model or [T, W] its own.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them

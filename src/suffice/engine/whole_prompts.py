@@ -55,8 +55,8 @@ class WholePrompts(ModelWithTechniques):
         *,
         logits: bool = True,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Run tokens as `prefill_all` does; yield, part by part, the logits [T, V] after each token,
-        if they are asked for, and the inputs [T, layers, W] of these layers.
+        """Run tokens as `prefill_all` does; yield, part by part, the logits [T, V] after each token
+        and the inputs [T, layers, W] of these layers. `logits=False`: no logits.
 
         Raises:
             OutOfMemory: After that, only `close` may be called for the sequence.

@@ -19,8 +19,8 @@ PROMPTS = {
 def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
     """Return the prompts of a data set or of a file.
 
-    A file has one prompt per line: text, or JSON with a field "prompt" or "question", or "turns", of
-    which the first counts. Empty lines are skipped.
+    A file has one prompt per line: text, or JSON with a field "prompt" or "question", or with
+    "turns", whose first is the prompt. Empty lines are skipped.
 
     Raises:
         InputError: There is neither, the data set is not available, or a line has no prompt.

@@ -63,8 +63,8 @@ class Recipe:
         count = min(max(round(_HELD_OUT * len(order)), 1), _MOST_HELD_OUT)
         if len(order) < 2:
             raise InputError(
-                f"{len(order)} answers of more than a token: at least 2 are needed, one to train on "
-                "and one to measure"
+                f"{len(order)} answers of more than a token: at least 2 are needed, one to train "
+                "on and one to measure"
             )
         return sorted(order[count:]), sorted(order[:count])
 

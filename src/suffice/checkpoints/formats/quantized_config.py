@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from suffice.decoder.blocks import ACTIVATIONS
 from suffice.decoder.config import (
-    ACTIVATIONS,
     PLACEMENTS,
     DecoderConfig,
     LayerConfig,
@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
+    "drafts": (None,),  # heads have files of their own
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
     **dict.fromkeys(
         ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
@@ -31,6 +32,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # fields that the first files of this schema lack: they have these values
 _LATER = {
+    "drafts": None,
     "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,

@@ -295,7 +295,7 @@ void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
 void set_taps(PyModel& self, const std::vector<int>& layers) {
   require(self.model != nullptr, "the model is not complete");
   for (const int layer : layers)
-    require(layer >= 0 && layer <= static_cast<int>(self.spec.layers.size()),
+    require(layer >= 0 && layer <= static_cast<int>(self.spec.layers.size()) + 1,
             "there is no layer " + std::to_string(layer));
   self.model->set_taps(layers);
 }

@@ -180,14 +180,16 @@ void tap(int layer, Worker& worker) {
   const ModelSpec& spec = worker.spec;
   const Step& step = worker.step;
   const StepBuffers& shared = worker.shared;
+  const int layers = static_cast<int>(spec.layers.size());
   const Share mine = worker.own(worker.rows);  // those of this thread's copy that are complete
-  for (size_t at = 0; at < spec.taps.size(); at++)
-    for (size_t i = 0; step.taps && spec.taps[at] == layer && i < step.tap_rows.size(); i++) {
+  for (size_t at = 0; step.taps && at < spec.taps.size(); at++)
+    for (size_t i = 0; std::min(spec.taps[at], layers) == layer && i < step.tap_rows.size(); i++) {
       const int row = step.tap_rows[i];
       if (row < mine.first || row >= mine.last) continue;
       if (!shared.split && static_cast<int>(i % worker.team.size()) != worker.thread) continue;
-      std::copy_n(worker.residual.data() + static_cast<size_t>(row) * shared.width, spec.width,
-                  step.taps + (i * spec.taps.size() + at) * spec.width);
+      const float* const from = worker.residual.data() + static_cast<size_t>(row) * shared.width;
+      worker.normalize_row(spec.taps[at] > layers ? spec.final_norm : Norm{}, from,
+                           step.taps + (i * spec.taps.size() + at) * spec.width);
     }
 }
 

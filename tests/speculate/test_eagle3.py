@@ -24,7 +24,8 @@ from suffice.errors import InputError
 from suffice.sampling import SamplingState, probabilities
 from suffice.speculate import DraftingSample, Tree, Widths
 from suffice.speculate.budget import Budget
-from suffice.speculate.eagle3 import ByHead, Eagle3
+from suffice.speculate.by_head import ByHead
+from suffice.speculate.eagle3 import Eagle3
 from trained_heads import trained
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from suffice.checkpoints.given import with_given
 from suffice.checkpoints.matching import after, filled, match, paired_views, views
+from suffice.checkpoints.predictors import module_of
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -37,7 +38,8 @@ class Checkpoint:
     their names, from what is stored. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
     describe the tokenizer too; None in other formats. `headless`: the files have no head, and the
-    embedding stands for it, which only gives embeddings a sense.
+    embedding stands for it, which only gives embeddings a sense. `predictor` opens a module of the
+    files that predicts further tokens, if there is one.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Checkpoint:
     spare_head: str | None = None
     metadata: Mapping[str, Any] | None = None
     headless: bool = False
+    predictor: Callable[[], Checkpoint] | None = None
 
     @property
     def dtype(self) -> str:
@@ -133,7 +136,7 @@ def assemble(
         InputError: Weights are missing, left over, of another shape or of an unsupported type.
     """
     weights = family.weights if weights is None else weights
-    stored = source.shapes()
+    stored, whole = source.shapes(), source
     spare = f"{weights['head']}.weight"
     bare = not any(name.startswith(family.base) for name in stored)
     headless = bare and not config.tied and spare not in stored
@@ -172,7 +175,16 @@ def assemble(
     names |= called | dict(zip(constants, vectors, strict=True))
     offset = family.norm_offset if norm_offset is None else norm_offset
     changes = family.changes if changes is None else changes
-    return Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)
+    found = Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)
+    module = module_of(family, config, weights, stored) if config.drafts is None else None
+    if module is None:
+        return found
+    return replace(
+        found,
+        predictor=lambda: assemble(
+            path, *module, whole, norm_offset=offset, changes=changes, metadata=metadata
+        ),
+    )
 
 
 def _without_drafts(

@@ -18,8 +18,8 @@ class DraftHead:
     Both halves of a pair, embedding and hidden states, are normalized. `joined`: a matrix makes the
     stream of the pair (multi-token prediction); else the hidden states are the stream, and the
     first layer's attention reads the pair (EAGLE-3). `normed_stream`: the stream begins with hidden
-    states that are normalized already. `shared`: matrices that are the other model's, of `embed`
-    and `head`.
+    states that are normalized already. `normed_own`: those that it hands on are what its final norm
+    gives, not what its last layer does. `shared`: weights that are the other model's.
 
     Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2.
     """
@@ -29,6 +29,7 @@ class DraftHead:
     fused: bool = True
     joined: bool = False
     normed_stream: bool = False
+    normed_own: bool = False
     shared: frozenset[str] = frozenset()
 
     @staticmethod

@@ -120,9 +120,8 @@ class NativeModel:
             model.add_rope(*tables, self._reached, cos.shape[1])
         if config.query_growth is not None:
             model.set_query_scales(decoder.query_scales(self._reached), self._reached)
-        if config.drafts is not None:
-            begins = config.drafts.hidden, config.drafts.vocab, config.drafts.normed_stream
-            model.begin_with_hidden(*begins)
+        if (head := config.drafts) is not None:
+            model.begin_with_hidden(head.hidden, head.vocab, head.normed_stream)
         for index in range(len(config.layers)):
             model.add_layer(config.parallel)
             for block in config.blocks(index):
@@ -164,7 +163,8 @@ class NativeModel:
     def hand_out(self, layers: Sequence[int]) -> None:
         """Let later steps hand out the inputs of these layers, in ascending order.
 
-        The number of layers stands for what the last one gives, before the final norm.
+        The number of layers stands for what the last one gives, and one more for that after the
+        final norm.
         """
         self._taps = list(layers)
         self._model.set_taps(self._taps)

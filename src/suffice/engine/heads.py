@@ -50,7 +50,7 @@ class Head:
         assert config.drafts is not None
         self._tokens, self._vocab = tokens, config.drafts.vocab
         self._native = NativeModel(decoder, positions)
-        self._native.hand_out([len(config.layers)])
+        self._native.hand_out([len(config.layers) + config.drafts.normed_own])
         self._begun: dict[int, np.ndarray] = {}  # by cache: what its last row left [W]
 
     def cache(self, limit: int, growth: Growth, arena: core.Arena) -> KVCache:
@@ -66,13 +66,14 @@ class Head:
             key_dtype=keys,
             value_dtype=values,
             arena=arena,
+            joint=config.joint,
         )
 
     @property
     def row_bytes(self) -> int:
         """Bytes of the keys and values of a row."""
         config = self.decoder.config
-        row = token_bytes(*types_of(self.dtype), config.head_size)
+        row = token_bytes(*types_of(self.dtype), config.head_size, joint=config.joint > 0)
         return len(config.cached) * config.kv_heads * row
 
     def streams_of(self, batch: Sequence[StepRows]) -> np.ndarray:
@@ -152,6 +153,8 @@ class Head:
 
     def _spread(self, logits: np.ndarray) -> list[np.ndarray]:
         """Return logits [B, D] of the tokens that it drafts as those [V] of all tokens."""
+        if len(self._tokens) == self._vocab:
+            return list(logits)
         found = np.full((len(logits), self._vocab), -np.inf, np.float32)
         found[:, self._tokens] = logits
         return list(found)

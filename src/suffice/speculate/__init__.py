@@ -152,6 +152,13 @@ class DraftSource(Protocol):
         """
         ...
 
+    def module(self, quantization: str | None, kv_cache_dtype: str) -> DraftHead:
+        """Load the module of the model's files that predicts further tokens, as a head.
+
+        Raises InputError if there is none, or it cannot be used.
+        """
+        ...
+
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each given sequence in a cheaper setting.
 
@@ -217,6 +224,7 @@ SPECULATORS = Table(
     {
         "draft_model": "suffice.speculate.draft_model:DraftModel",
         "eagle3": "suffice.speculate.eagle3:Eagle3",
+        "mtp": "suffice.speculate.mtp:Predictor",
         "none": "suffice.speculate.none:NoDrafts",
         "ngram": "suffice.speculate.ngram:NGram",
         "self": "suffice.speculate.self:SelfDraft",

@@ -137,6 +137,28 @@ def test_a_session(model: Path) -> None:
             prompt = [*session.tokens, 8]
 
 
+def test_a_file_of_llama_cpp(model: Path, tmp_path: Path) -> None:
+    """Its module is the folder's: drafts after the same text have the same logits."""
+    if "linear_num_value_heads" in (config := (model / "config.json").read_text()):
+        if "num_experts" in config:
+            pytest.skip("llama.cpp's files of Qwen3-Next have no module")
+    file = predictors.as_gguf(model, tmp_path / "model.gguf")
+    found = []
+    for path in (file, model):
+        runner = drafting(path, tokenizer=str(model)).runner
+        assert isinstance(runner, Runner) and runner.head is not None
+        sequence = runner.open("test", 120)
+        runner.prefill(sequence, PROMPTS[0][:-1])
+        runner.reserve(sequence, 4)
+        logits = runner.head.begin([sequence.cache], PROMPTS[0][-1:])
+        found.append(np.stack([*logits, *runner.head.go_on([sequence.cache], [7])]))
+        runner.close(sequence)
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
+    plain = load(file, tokenizer=str(model)).generate(PROMPTS, GREEDY)
+    drafted = drafting(file, tokenizer=str(model)).generate(PROMPTS, GREEDY)
+    assert [each.outputs for each in drafted] == [each.outputs for each in plain]
+
+
 @pytest.mark.parametrize(
     "speculation", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str
 )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+import gguf_families
 import tiny
 
 Weights = dict[str, torch.Tensor]
@@ -32,7 +33,9 @@ def make(folder: Path, variant: str) -> Path:
     `alone` has the parts around the layer in `parts.safetensors`.
     """
     made, left = MADE[variant], _LEFT[variant]
-    tiny.make(folder, variant, tokenizer=True, num_hidden_layers=made)
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}  # as GGUF can say
+    changes = plain if variant == "deepseek-v3" else {}
+    tiny.make(folder, variant, tokenizer=True, num_hidden_layers=made, **changes)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = load_file(folder / "model.safetensors")
     width, qwen = config["hidden_size"], variant.startswith("qwen")
@@ -65,6 +68,27 @@ def make(folder: Path, variant: str) -> Path:
     _write(folder / "alone", _shortened(config, 1), alone)
     save_file(parts, folder / "alone" / "parts.safetensors")
     return folder
+
+
+def as_gguf(folder: Path, path: Path, kind: str = "F32") -> Path:
+    """Write a checkpoint with a module as a GGUF file."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    left = config["num_hidden_layers"]
+    names = {of: f"blk.{left}.nextn.{of.replace('.', '_')}" for of, *_ in _PARTS}
+    called = {of_qwen: names[of] for of, of_qwen, _ in _PARTS}
+    called |= {f"model.layers.{left}.{of}": name for of, name in names.items()}
+    found = {}
+    for name, each in load_file(folder / "model.safetensors").items():
+        stem = name.removesuffix(".weight")
+        if stem.endswith((f"{left}.embed_tokens", "shared_head.head")):
+            continue
+        renamed = called.get(stem, stem.replace("mtp.layers.0.", f"model.layers.{left}."))
+        found[renamed + name[len(stem) :]] = each
+    plain = path.with_suffix(".folder")
+    plain.mkdir()
+    _write(plain, config, found)
+    keys = {"nextn_predict_layers": 1, "block_count": left + 1}
+    return gguf_families.write(plain, path, kind, keys=keys)
 
 
 def _shortened(config: dict[str, Any], layers: int) -> dict[str, Any]:

@@ -51,8 +51,8 @@ struct ModelSpec {
   Linear join;           // [width, 2 width]
   Norm hidden_norm;
   bool normed_stream = false;  // the stream begins with hidden states as they are normalised
-  // Layers whose inputs steps hand out; the number of layers: what the last one gives, and one more:
-  // that after the final norm.
+  // Layers whose inputs steps hand out; the number of layers: what the last one gives, and one
+  // more: that after the final norm.
   std::vector<int> taps;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;

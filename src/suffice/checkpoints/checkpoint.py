@@ -135,8 +135,29 @@ def assemble(
     Raises:
         InputError: Weights are missing, left over, of another shape or of an unsupported type.
     """
-    weights = family.weights if weights is None else weights
-    stored, whole = source.shapes(), source
+    paired = config.paired and weights is None
+    family = replace(
+        family,
+        weights=family.weights if weights is None else weights,
+        norm_offset=family.norm_offset if norm_offset is None else norm_offset,
+        changes=family.changes if changes is None else changes,
+    )
+    found = replace(_matched(path, family, config, source, paired=paired), metadata=metadata)
+    module = module_of(family, config, source.shapes()) if config.drafts is None else None
+    if module is None:
+        return found
+    return replace(found, predictor=lambda: _matched(path, *module, source, paired=paired))
+
+
+def _matched(
+    path: Path, family: Family, config: DecoderConfig, source: Source, *, paired: bool
+) -> Checkpoint:
+    """Match a source's weights with a configuration; `paired`: see `paired_views`.
+
+    Raises:
+        InputError: As `assemble`.
+    """
+    weights, stored = family.weights, source.shapes()
     spare = f"{weights['head']}.weight"
     bare = not any(name.startswith(family.base) for name in stored)
     headless = bare and not config.tied and spare not in stored
@@ -163,7 +184,7 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
-    if config.paired and weights is family.weights:
+    if paired:
         cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
@@ -173,18 +194,8 @@ def assemble(
     }
     source = with_given(source, vectors)
     names |= called | dict(zip(constants, vectors, strict=True))
-    offset = family.norm_offset if norm_offset is None else norm_offset
-    changes = family.changes if changes is None else changes
-    found = Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)
-    module = module_of(family, config, weights, stored) if config.drafts is None else None
-    if module is None:
-        return found
-    return replace(
-        found,
-        predictor=lambda: assemble(
-            path, *module, whole, norm_offset=offset, changes=changes, metadata=metadata
-        ),
-    )
+    own = family.norm_offset, family.changes
+    return Checkpoint(path, config, names, source, *own, spare_head, headless=headless)
 
 
 def _without_drafts(

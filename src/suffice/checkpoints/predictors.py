@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.draft_head import DraftHead
 from suffice.decoder.families import Family
-from suffice.decoder.name_maps import Filled, Half, Slice, Templates
+from suffice.decoder.name_maps import Filled, Half, Slice
 from suffice.errors import InputError
 
 _SHARED = r"(?:nextn\.)?(?:embed_tokens|shared_head\.head|shared_head_head)\.weight"  # copies
@@ -69,11 +69,11 @@ _FORMS = (
 
 
 def module_of(
-    family: Family, config: DecoderConfig, weights: Templates, stored: Mapping[str, object]
+    family: Family, config: DecoderConfig, stored: Mapping[str, object]
 ) -> tuple[Family, DecoderConfig] | None:
     """Return how to read the module of a model of a family and configuration; None: it has none.
 
-    `weights` is the model's name map, and `stored` has the names of all weights.
+    `stored` has the names of all weights.
 
     Raises:
         InputError: A module of a model that has a width which the native core does not take.
@@ -89,12 +89,14 @@ def module_of(
     if f"{own['final_norm']}.weight" not in stored:  # as some GGUF files have it
         shared.add("final_norm")
     layer = form.layer.format(i=last)
-    templates = {name: _moved(template, layer) for name, template in weights.items() if "." in name}
+    templates = {
+        name: _moved(template, layer) for name, template in family.weights.items() if "." in name
+    }
     ends = "|".join(re.escape(stem) for stem in (layer, *(f"{stem}." for stem in own.values())))
     others = rf"(?!{ends}).*", re.escape(layer) + _SHARED
     found = replace(
         family,
-        weights={**weights, **templates, **own},
+        weights={**family.weights, **templates, **own},
         surplus=others,
         base="",
         predicts=False,

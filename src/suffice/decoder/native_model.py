@@ -163,8 +163,7 @@ class NativeModel:
     def hand_out(self, layers: Sequence[int]) -> None:
         """Let later steps hand out the inputs of these layers, in ascending order.
 
-        The number of layers stands for what the last one gives, and one more for that after the
-        final norm.
+        Their number stands for what the last one gives, and one more for that after the final norm.
         """
         self._taps = list(layers)
         self._model.set_taps(self._taps)

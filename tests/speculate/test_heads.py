@@ -147,6 +147,27 @@ def test_rows_do_not_depend_on_how_the_text_was_run(model: Path, tmp_path: Path)
     assert runner.arena.used == 0
 
 
+def test_a_sibling_that_is_accepted_leaves_its_own_hidden_states(
+    model: Path, tmp_path: Path
+) -> None:
+    runner, head = parts(with_head(model, heads.make(tmp_path, model)))
+    text, found = PROMPT[:31], []
+    for siblings in (False, True):
+        sequence = runner.open("test", 120)
+        runner.prefill(sequence, text[:10])
+        for at in range(10, 30, 2):
+            runner.reserve(sequence, 3)
+            one, two = text[at : at + 2]
+            tree = Tree.levels([[two ^ 1, two] if siblings else [two]])
+            runner.run([Rows(sequence, [one], drafts=tree)])
+            runner.commit(sequence, [0, len(tree)])
+        runner.reserve(sequence, 2)
+        found.append(head.begin([sequence.cache], text[30:])[0][None])
+        runner.close(sequence)
+    chosen = np.isfinite(found[0])
+    np.testing.assert_allclose(found[1][chosen], found[0][chosen], rtol=1e-3, atol=1e-3)
+
+
 def test_a_cache_is_cut_where_the_head_can_go_on(model: Path, tmp_path: Path) -> None:
     """If the hidden states of the last token are gone, that token is run again."""
     runner, head = parts(with_head(model, heads.make(tmp_path, model)))

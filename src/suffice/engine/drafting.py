@@ -9,7 +9,6 @@ import numpy as np
 
 from suffice.attention import rule_of
 from suffice.cache import JOINT_DTYPES, check_rows, types_of
-from suffice.checkpoints.draft_heads import OpenedHead, open_head
 from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.open import open_model
 from suffice.decoder.native_model import NativeModel, Omitted
@@ -24,6 +23,7 @@ from suffice.speculate import DraftSetting
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
+    from suffice.checkpoints.draft_heads import OpenedHead
     from numpy.typing import NDArray
 
     from suffice.decoder.shelf import Shelf
@@ -89,6 +89,8 @@ class DraftModels:
         Raises:
             InputError: It cannot be used, or is of another model.
         """
+        from suffice.checkpoints.draft_heads import open_head
+
         opened = open_head(folder, self._runner.decoder.config)
         return self._installed("eagle3", opened, quantization, kv_cache_dtype)
 
@@ -98,6 +100,8 @@ class DraftModels:
         Raises:
             InputError: The files have none, or it cannot be used.
         """
+        from suffice.checkpoints.draft_heads import OpenedHead
+
         model = self._runner.config.model
         opened = open_model(model)
         predictor = None if isinstance(opened, Quantized) else opened.predictor

@@ -110,7 +110,7 @@ def test_training_raises_acceptance(model: Path, tmp_path: Path) -> None:
     before = training.measure(training=True)
     losses = [step.loss for step in training.run(10**6)]
     after = training.measure(training=True)
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < losses[0] - 1
     assert before.tokens_per_step < 1.5 < 2.5 < after.tokens_per_step
     training.write("float32")
     method = {"method": "eagle3", "model": str(tmp_path / "head"), "adaptive": False}

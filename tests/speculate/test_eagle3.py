@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import adapters
 import heads
 import tiny
 from engines import run, sharing
@@ -108,7 +109,7 @@ def test_ways_to_run_the_model(model: Path, head: Path, options: dict[str, Any])
     assert accepted(found) > 5
 
 
-@pytest.mark.parametrize("variant", ["gemma3", "qwen3-next", "olmoe", "deepseek-v3", "opt"])
+@pytest.mark.parametrize("variant", ["gemma3", "mistral", "qwen3-next", "olmoe", "deepseek-v3", "opt"])
 def test_families(tmp_path: Path, variant: str) -> None:
     """Windows, states, experts, joint rows, learned positions: the head is the same."""
     folder = tiny.make(tmp_path / "model", variant, tokenizer=True)
@@ -319,6 +320,17 @@ def test_the_law_bites(model: Path, head: Path, monkeypatch: pytest.MonkeyPatch)
     honest = ByHead.propose
     monkeypatch.setattr(ByHead, "propose", propose)
     assert statistic_of(drafting(model, head), PROMPTS[0])[0] > 2 * _CRITICAL
+
+
+def test_adapters(model: Path, head: Path, tmp_path: Path) -> None:
+    """The head reads the hidden states that an adapter has changed; others' texts stay."""
+    lora = adapters.write(tmp_path / "lora", model, adapters.TARGETS["llama"], rank=4, seed=1)
+    names = [None, "lora", None, "lora"]
+    options: dict[str, Any] = {"adapters": {"lora": str(lora)}}
+    plain = load(model, **options).generate(PROMPTS, GREEDY, adapter=names)
+    found = drafting(model, head, **options).generate(PROMPTS, GREEDY, adapter=names)
+    assert [each.outputs for each in found] == [each.outputs for each in plain]
+    assert all(each.speculation.num_draft_tokens > 10 for each in found)
 
 
 def test_it_needs_a_head() -> None:

@@ -109,7 +109,9 @@ def test_ways_to_run_the_model(model: Path, head: Path, options: dict[str, Any])
     assert accepted(found) > 5
 
 
-@pytest.mark.parametrize("variant", ["gemma3", "mistral", "qwen3-next", "olmoe", "deepseek-v3", "opt"])
+@pytest.mark.parametrize(
+    "variant", ["gemma3", "mistral", "qwen3-next", "olmoe", "deepseek-v3", "opt"]
+)
 def test_families(tmp_path: Path, variant: str) -> None:
     """Windows, states, experts, joint rows, learned positions: the head is the same."""
     folder = tiny.make(tmp_path / "model", variant, tokenizer=True)

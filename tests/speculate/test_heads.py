@@ -107,7 +107,9 @@ def test_drafts_have_the_logits_of_the_reference(
         )
         for dtype in (torch.float64, torch.float32)
     )
-    assert_matches(np.stack(found)[:, tokens.numpy()], exact, same)
+    ours = np.stack(found)[:, tokens.numpy()]
+    assert_matches(ours[:1], exact[:1], same[:1])
+    assert_matches(ours, exact, same, factor=4)  # later ones read what those before have left
     others = np.delete(np.stack(found), tokens.numpy(), axis=1)
     assert np.isneginf(others).all(), "tokens that it does not draft"
     runner.close(sequence)

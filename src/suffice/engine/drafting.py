@@ -23,9 +23,9 @@ from suffice.speculate import DraftSetting
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from suffice.checkpoints.draft_heads import OpenedHead
     from numpy.typing import NDArray
 
+    from suffice.checkpoints.draft_heads import OpenedHead
     from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
 

@@ -77,6 +77,7 @@ SCRIPTS = (
     ),
     Script("speculate.speed", "speculative decoding by category of Spec-Bench", "an hour"),
     Script("speculate.trees", "trees of drafts against chains, and Sequoia's", "10 minutes"),
+    Script("speculate.batches", "drafts of several requests, and the time they take", "20 minutes"),
     Script(
         "serve.speed", "suffice's server, vLLM's and llama.cpp's, by the same client", "an hour"
     ),

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["cli", "__init__"],
     ["plan", "integrations"],
-    ["serve", "eval", "suffice_hw"],
+    ["serve", "eval", "train", "suffice_hw"],
     ["engine"],
     ["speculate"],
     ["quantize"],
@@ -55,7 +55,9 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.rounding",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
+    "suffice.cache.with_head",
     "suffice.decoder.native_states",
+    "suffice.engine.heads",
     "suffice.engine.runner",
     "suffice.integrations.requests",
     "suffice.checkpoints.formats.gguf_header",

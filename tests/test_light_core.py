@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import heads
+import predictors
 import tiny
 from calibrating import text_flags
 
@@ -27,16 +29,18 @@ from suffice.speculate import SPECULATORS
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 6
 PARAMS = SamplingParams(temperature=0.7, max_tokens=4, seed=1, ignore_eos=True, logprobs=1)
-MODEL, CALIBRATION = sys.argv[1:]
+MODEL, CALIBRATION, HEAD, WITH_MODULE = sys.argv[1:]
 OPTIONS = {
     "speculator:draft_model": {"speculative_config": "draft_model:model=" + MODEL},
+    "speculator:eagle3": {"speculative_config": "eagle3:model=" + HEAD},
+    "speculator:mtp": {"model": WITH_MODULE, "speculative_config": "mtp"},
     "quant:kllm": {"quantization": "kllm:act_bits=16"},
     "softmax:exaq": {"softmax": "exaq", "calibration": CALIBRATION},
     "softmax:exaq_km": {"softmax": "exaq_km", "calibration": CALIBRATION},
 }
 
-def generated(name, **options):
-    llm = LLM(MODEL, threads=1, **options)
+def generated(name, model=MODEL, **options):
+    llm = LLM(model, threads=1, **options)
     (output,) = llm.generate([PROMPT], PARAMS)
     print(name, len(output.outputs[0].token_ids))
 
@@ -86,7 +90,9 @@ def test_every_technique_generates(model: Path, tmp_path: Path) -> None:
 
     file = tmp_path / "calibration.json"
     ran(COMMANDS, "calibrate", "-m", model, "-o", file, *text_flags(tmp_path, 2))
-    lines = ran(GENERATE, model, file).splitlines()
+    head = heads.make(tmp_path / "head", model)
+    module = predictors.make(tmp_path / "module", "glm4-moe")
+    lines = ran(GENERATE, model, file, head, module).splitlines()
     tables = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
     assert len(lines) == sum(len(table.names()) for table in tables) + len(KV_DTYPES)
     assert all(line.endswith(" 4") for line in lines), lines

@@ -137,7 +137,8 @@ class Sharing(Runner):
     """A runner that copies prompts which were run already.
 
     A prompt comes in parts. Rows of all but the last are zeros, until the last one tells which
-    prompt it is. A technique that leaves out parts of prompts runs its own.
+    prompt it is. A technique that leaves out parts of prompts runs its own, and so does a head that
+    drafts from their hidden states.
     """
 
     shares_prompts = False  # a prompt is known by all of its tokens
@@ -147,6 +148,10 @@ class Sharing(Runner):
         self._prompts = prompts
         self._parts: dict[int, list[int]] = {}  # tokens of prompts so far, by cache
 
+    @property
+    def _runs_own(self) -> bool:
+        return self.tiled or self.head is not None
+
     def begin(self, sequence: Running, rows: int) -> None:
         """Expect a prompt; see `Runner`."""
         super().begin(sequence, rows)
@@ -154,7 +159,7 @@ class Sharing(Runner):
 
     def run(self, batch: Sequence[Rows]) -> list[np.ndarray]:
         """Copy rows of prompts, and run others; see `Runner`."""
-        if self.tiled or not any(rows.prompt for rows in batch):
+        if self._runs_own or not any(rows.prompt for rows in batch):
             return super().run(batch)
         others = [rows for rows in batch if not rows.prompt]
         found = iter(super().run(others) if others else ())
@@ -180,7 +185,7 @@ class Sharing(Runner):
     def end(self, sequence: Running) -> None:
         """Let the policy select; see `Runner`."""
         tokens = self._parts.pop(id(sequence.cache))
-        if self.tiled:
+        if self._runs_own:
             super().end(sequence)
             return
         watch = self._prompts.run(tokens).observers[watching(self.config.policy)]

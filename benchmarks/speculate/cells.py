@@ -19,12 +19,14 @@ from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
+from suffice.eval.prompts import load_prompts
 from suffice.eval.texts import json_value, read
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
 from suffice.text.tokenizer import Tokenizer
 
 QUESTIONS = "spec-bench-questions.jsonl"
+CODE, HUMANEVAL = "humaneval", "humaneval-first100.jsonl"  # a category of its own, and its file
 CONVERSATION = "conversation"  # stands for MT-bench's eight categories
 OWN = ("translation", "summarization", "qa", "math_reasoning", "rag")
 CATEGORIES = (CONVERSATION, *OWN)
@@ -66,6 +68,22 @@ def questions(
         for category, each in found.items()
         if (count := min(limit, len(each)))
     }
+
+
+def programs(folder: Path, tokenizer: Tokenizer, limit: int, longest: int) -> list[Question]:
+    """Return up to `limit` prompts of HumanEval, of at most `longest` tokens.
+
+    Raises:
+        InputError: The file is missing, or is another.
+    """
+    prompts = load_prompts(str(folder / HUMANEVAL))
+    asked = [
+        Question(
+            number, tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)
+        )
+        for number, text in enumerate(prompts)
+    ]
+    return [each for each in asked if len(each.tokens) <= longest][:limit]
 
 
 def continued(text: str, tokenizer: Tokenizer, depth: int, limit: int) -> list[Question]:

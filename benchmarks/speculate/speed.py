@@ -34,6 +34,7 @@ from benchmarks.peers.install import InstallError
 from benchmarks.speculate import step_cost
 from benchmarks.speculate.cells import (
     CATEGORIES,
+    CODE,
     Answers,
     Question,
     answering,
@@ -41,6 +42,7 @@ from benchmarks.speculate.cells import (
     continued,
     engines,
     parsed,
+    programs,
     questions,
     speed,
     speed_up,
@@ -177,7 +179,9 @@ def of_prompts(about: str | None, **defaults: object) -> argparse.ArgumentParser
     parser.add_argument("--quantization")
     parser.add_argument("--kv-cache-dtype")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
+    parser.add_argument(
+        "--categories", nargs="+", choices=(*CATEGORIES, CODE), default=list(CATEGORIES)
+    )
     parser.add_argument("--deep", type=int, help="prompts of N tokens of WikiText-2 instead")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--limit", type=int, help="prompts of a category")
@@ -257,7 +261,10 @@ def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, lis
     if flags.deep:
         text = load_text("wikitext2", str(flags.data_dir))
         return {f"WikiText-2, {flags.deep}": continued(text, tokenizer, flags.deep, flags.limit)}
-    asked = questions(flags.data_dir, tokenizer, flags.limit, flags.context - flags.max_tokens)
+    longest = flags.context - flags.max_tokens
+    asked = questions(flags.data_dir, tokenizer, flags.limit, longest)
+    if CODE in flags.categories:
+        asked[CODE] = programs(flags.data_dir, tokenizer, flags.limit, longest)
     return {category: asked[category] for category in flags.categories if category in asked}
 
 

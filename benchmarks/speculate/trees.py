@@ -3,6 +3,7 @@
     python -m benchmarks.speculate.trees --data-dir DIR          SmolLM2 in bfloat16
     ... --families suffix self --limit 4 --temperatures 0        these alone, four of a category
     ... --deep 8000 --context 8192 --families self               deep in WikiText-2 instead
+    ... --families eagle3 --head FOLDER --categories humaneval   a head of `suffice train-drafter`
     ... --quick                                                  tiny sizes, into build/
 
 A family is a chain and its trees. Each prompt is decoded without drafts and in every way of the
@@ -48,6 +49,7 @@ from suffice.speculate.budget import Budget
 NAME = "trees"
 DRAFT = "draft_model:model={model},quantization=(rtn:group=64,act_bits=8),kv_cache_dtype=kmeans4"
 SELF = "self:recent={recent}"
+HEAD = "eagle3:model={head}"
 RECENT, DEEP_RECENT = 0, 512  # all keys, as prompts are short; deep in a text they cost too much
 FAMILIES = {
     "suffix": ("suffix", "suffix:tree=true"),
@@ -59,7 +61,9 @@ FAMILIES = {
         f"{SELF},adaptive=false,width=3",
     ),
     "draft_model": (DRAFT, f"{DRAFT},width=2", f"{DRAFT},width=3"),
+    "eagle3": (HEAD, f"{HEAD},width=2", f"{HEAD},width=3", f"{HEAD} + iterative"),
 }
+WITHOUT_HEAD = [family for family in FAMILIES if family != "eagle3"]
 RATES = f"{SELF},adaptive=false,num_speculative_tokens=6,width=5"
 COUNTED = "rates"  # the family of the way that is not timed
 
@@ -160,13 +164,16 @@ def options() -> argparse.Namespace:
     """Return the parsed flags."""
     given = {"quantization": "none", "kv_cache_dtype": "bfloat16", "limit": 4, "max_tokens": 128}
     parser = of_prompts(__doc__, **given)
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=WITHOUT_HEAD)
+    parser.add_argument("--head", help="the folder of the family eagle3")
     parser.add_argument("--no-rates", action="store_true", help="leave out the way not timed")
     flags = parser.parse_args()
     if flags.quick:
         flags.limit, flags.max_tokens = 1, 12
     if flags.data_dir is None:
         raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    if "eagle3" in flags.families and flags.head is None:
+        raise InputError("--head: the folder of a head is needed by --families eagle3")
     check_sizes(flags)
     if flags.clock == "cpu" and flags.threads != 1:
         raise InputError("--clock cpu: counts the time of one thread: give --threads 1 with it")
@@ -183,7 +190,10 @@ def measure(flags: argparse.Namespace) -> CellStore:
     store.read()
     asked, recent = prompts_of(flags, tokenizer), DEEP_RECENT if flags.deep else RECENT
     ways = {
-        family: [way.format(model=flags.model, recent=recent) for way in FAMILIES[family]]
+        family: [
+            way.format(model=flags.model, recent=recent, head=flags.head)
+            for way in FAMILIES[family]
+        ]
         for family in flags.families
     }
     counted = RATES.format(recent=recent)

@@ -32,10 +32,10 @@ void set_rows(PyModel& self, Sight& block, int kv_heads, HeadSize size, int shar
 }
 
 // The matrices and norms of keys and values; neither, if the layer reads those of another.
-void set_keys(PyModel& self, AttentionBlock& block, const Parts& parts, bool shares) {
-  const int keys = block.kv_heads * block.size, width = self.spec.width;
-  self.set(block.k, parts, "k", keys, width, !shares);
-  self.set(block.v, parts, "v", keys, width, false);
+void set_keys(PyModel& self, AttentionBlock& block, const Parts& parts, int inputs, bool shares) {
+  const int keys = block.kv_heads * block.size;
+  self.set(block.k, parts, "k", keys, inputs, !shares);
+  self.set(block.v, parts, "v", keys, inputs, false);
   require(!shares || !(block.k.data || block.v.data), "the layer reads another's keys and values");
   self.set(block.k_norm, parts, "k_norm", block.whole_norms ? keys : block.size);
   self.set(block.v_norm, parts, "v_norm", block.size);
@@ -44,14 +44,15 @@ void set_keys(PyModel& self, AttentionBlock& block, const Parts& parts, bool sha
 }
 
 void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_size, int shares,
-                   int window, int rope, bool whole_norms, bool late_norms, bool grows) {
+                   int window, int rope, bool whole_norms, bool late_norms, bool grows,
+                   bool paired) {
   ModelSpec& spec = self.spec;
   AttentionBlock block;
   set_rows(self, block, kv_heads, {head_size, 0}, shares);
   block.whole_norms = whole_norms;
-  const int queries = spec.heads * head_size;
-  self.set(block.q, parts, "q", queries, spec.width);
-  set_keys(self, block, parts, shares >= 0);
+  const int queries = spec.heads * head_size, inputs = paired ? 2 * spec.width : spec.width;
+  self.set(block.q, parts, "q", queries, inputs);
+  set_keys(self, block, parts, inputs, shares >= 0);
   self.set(block.o, parts, "o", spec.width, queries);
   self.set(block.gate, parts, "attn_gate", queries, spec.width, false);
   if (block.gate.data) spec.gate_width = std::max(spec.gate_width, queries);
@@ -66,6 +67,9 @@ void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_siz
   require(!whole_norms || !late_norms, "norms of all heads come before the rotation");
   block.late_norms = late_norms;
   block.grows = grows;
+  block.paired = paired;
+  require(!paired || (spec.hidden_width && spec.layers.size() == 1 && !block.gate.data),
+          "only the first layer of a model that drafts reads pairs, and has no gate");
   block.window = window;
   block.rope = rope;
   add_block(self, parts, block);
@@ -107,6 +111,20 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
   block.kv_own = !same_inputs(block.q_low.data ? block.q_low : block.q, block.kv);
   spec.latent_width = std::max({spec.latent_width, queries, spec.heads * value, block.q_low.rows});
   add_block(self, parts, block);
+}
+
+// The model drafts for another, whose hidden states have `hidden` entries, and whose tokens are
+// `embedded` many; its own vocabulary is of the tokens that it drafts.
+void begin_with_hidden(PyModel& self, int hidden, int embedded, bool normed_stream) {
+  ModelSpec& spec = self.spec;
+  require(spec.layers.empty(), "what a model begins with comes before its layers");
+  require(hidden > 0 && hidden % kPanel == 0 && spec.width % kPanel == 0,
+          "hidden states have a multiple of 16 entries");
+  require(spec.embedding_width == spec.width && embedded > 0,
+          "the embedding has the width of the stream, and a row");
+  spec.hidden_width = hidden;
+  spec.embedded = embedded;
+  spec.normed_stream = normed_stream;
 }
 
 void check_activation(int activation) {
@@ -227,12 +245,57 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   add_block(self, parts, block);
 }
 
+void finish(PyModel& self, const Parts& parts) {
+  ModelSpec& spec = self.spec;
+  const bool projected = spec.width != spec.embedding_width;
+  self.set(spec.embedding, parts, "embed", spec.embedded, spec.embedding_width);
+  self.set(spec.project_in, parts, "project_in", spec.width, spec.embedding_width, projected);
+  self.set(spec.project_out, parts, "project_out", spec.embedding_width, spec.width, projected);
+  self.set(spec.head, parts, "head", spec.vocabulary, spec.embedding_width);
+  require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
+          "the embedding's columns are those of the model, neither reordered nor rotated");
+  self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
+  self.set(spec.final_norm, parts, "final_norm", spec.width);
+  self.set(spec.fuse, parts, "fuse", spec.width, spec.hidden_width, false);
+  self.set(spec.join, parts, "join", spec.width, 2 * spec.width, false);
+  self.set(spec.hidden_norm, parts, "hidden_norm", spec.width);
+  LayerEmbeddings& own = spec.layer_embeddings;
+  const int width = own.size * static_cast<int>(spec.layers.size());
+  self.set(own.table, parts, "layer_embed", spec.vocabulary, width, own.size > 0);
+  self.set(own.project, parts, "layer_embed_project", width, spec.width, own.size > 0);
+  self.set(own.norm, parts, "layer_embed_norm", own.size);
+  require(!own.size || own.norm.weight, "the model lacks its layer_embed_norm weight");
+  if (parts.contains("positions"))
+    spec.positions =
+        self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
+  require(spec.cached_layers() > 0 && !spec.layers.back().blocks.empty(),
+          "a model needs at least one layer with attention, and a layer a block");
+  self.model = std::make_unique<Model>(spec);
+}
+
+void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions, int pairs) {
+  require(pairs >= 1 && 2 * pairs <= self.spec.head_size, "more rotated pairs than a head has");
+  const size_t size = static_cast<size_t>(positions) * pairs;
+  self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions, pairs});
+}
+
+void set_query_scales(PyModel& self, nb::object scales, int positions) {
+  for (const Rope& rope : self.spec.ropes)
+    require(rope.positions == positions, "rotations are for other positions");
+  require(!self.spec.ropes.empty(), "positions are those of rotations");
+  self.spec.query_scales = self.vector(scales, positions);
+}
+
 }  // namespace
 
 void bind_blocks(nb::class_<PyModel>& model) {
-  model.def("add_layer", &add_layer, "scale"_a = 1.0f)
+  model
+      .def("begin_with_hidden", &begin_with_hidden, "hidden"_a, "embedded"_a,
+           "normed_stream"_a = false)
+      .def("add_layer", &add_layer, "scale"_a = 1.0f)
       .def("add_attention", &add_attention, "parts"_a, "kv_heads"_a, "head_size"_a, "shares"_a,
-           "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true)
+           "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true,
+           "paired"_a = false)
       .def("set_layer_embeddings", &set_layer_embeddings, "size"_a, "table_scale"_a,
            "project_scale"_a, "scale"_a)
       .def("add_layer_embedding", &add_layer_embedding, "parts"_a, "place"_a, "activation"_a)
@@ -242,6 +305,9 @@ void bind_blocks(nb::class_<PyModel>& model) {
       .def("add_experts", &add_experts, "parts"_a, "experts"_a, "inner"_a, "shared"_a,
            "activation"_a, "steps"_a, "chosen"_a, "scale"_a, "margin"_a = 0.0f, "before"_a = false,
            "groups"_a = 1, "kept_groups"_a = 1);
+  model.def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
+      .def("set_query_scales", &set_query_scales, "scales"_a, "positions"_a)
+      .def("finish", &finish, "parts"_a);
   bind_states(model);
 }
 

@@ -20,44 +20,6 @@
 namespace suffice::bind {
 namespace {
 
-void finish(PyModel& self, const Parts& parts) {
-  ModelSpec& spec = self.spec;
-  const bool projected = spec.width != spec.embedding_width;
-  self.set(spec.embedding, parts, "embed", spec.vocabulary, spec.embedding_width);
-  self.set(spec.project_in, parts, "project_in", spec.width, spec.embedding_width, projected);
-  self.set(spec.project_out, parts, "project_out", spec.embedding_width, spec.width, projected);
-  self.set(spec.head, parts, "head", spec.vocabulary, spec.embedding_width);
-  require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
-          "the embedding's columns are those of the model, neither reordered nor rotated");
-  self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
-  self.set(spec.final_norm, parts, "final_norm", spec.width);
-  LayerEmbeddings& own = spec.layer_embeddings;
-  const int width = own.size * static_cast<int>(spec.layers.size());
-  self.set(own.table, parts, "layer_embed", spec.vocabulary, width, own.size > 0);
-  self.set(own.project, parts, "layer_embed_project", width, spec.width, own.size > 0);
-  self.set(own.norm, parts, "layer_embed_norm", own.size);
-  require(!own.size || own.norm.weight, "the model lacks its layer_embed_norm weight");
-  if (parts.contains("positions"))
-    spec.positions =
-        self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
-  require(spec.cached_layers() > 0 && !spec.layers.back().blocks.empty(),
-          "a model needs at least one layer with attention, and a layer a block");
-  self.model = std::make_unique<Model>(spec);
-}
-
-void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions, int pairs) {
-  require(pairs >= 1 && 2 * pairs <= self.spec.head_size, "more rotated pairs than a head has");
-  const size_t size = static_cast<size_t>(positions) * pairs;
-  self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions, pairs});
-}
-
-void set_query_scales(PyModel& self, nb::object scales, int positions) {
-  for (const Rope& rope : self.spec.ropes)
-    require(rope.positions == positions, "rotations are for other positions");
-  require(!self.spec.ropes.empty(), "positions are those of rotations");
-  self.spec.query_scales = self.vector(scales, positions);
-}
-
 void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact,
                    int technique) {
   require(technique >= 0 && technique < static_cast<int>(spec.rules.size()),
@@ -81,9 +43,9 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
   const size_t rows = tokens.size();
   for (size_t i = 0; i < rows; i++) {
     const int token = tokens.data()[i], position = positions.data()[i];
-    require(token >= 0 && token < spec.vocabulary, "token " + std::to_string(token) +
-                                                       " is outside the vocabulary of " +
-                                                       std::to_string(spec.vocabulary));
+    require(token >= 0 && token < spec.embedded, "token " + std::to_string(token) +
+                                                     " is outside the vocabulary of " +
+                                                     std::to_string(spec.embedded));
     require(position >= 0 && position < limit, "position " + std::to_string(position) +
                                                    " exceeds the model's " + std::to_string(limit));
   }
@@ -164,6 +126,33 @@ void set_outputs(Step& step, const ModelSpec& spec, const ConstInts& outputs, co
                         "maxima must be [outputs, blocks of logits]");
 }
 
+// Rows of the step, and what they get.
+using PyRows = std::tuple<ConstInts, Floats>;
+
+// Sets the rows whose last states, or streams, are wanted, and the hidden states that rows begin
+// with; the step has its tokens.
+void set_states(Step& step, const ModelSpec& spec, const std::optional<PyRows>& states,
+                const std::optional<PyRows>& streams, const std::optional<ConstFloats>& hidden) {
+  const size_t rows = step.tokens.size();
+  if (states) {
+    step.state_rows = rows_of(std::get<0>(*states), rows, "state_rows");
+    step.states = data_of(std::get<1>(*states), step.state_rows.size() * spec.width,
+                          "states must be [state_rows, width]");
+  }
+  if (streams) {
+    step.tap_rows = rows_of(std::get<0>(*streams), rows, "tap_rows");
+    step.taps = data_of(std::get<1>(*streams), step.tap_rows.size() * spec.taps.size() * spec.width,
+                        "streams must be [tap_rows, taps, width]");
+  }
+  require(hidden.has_value() == (spec.hidden_width > 0),
+          "hidden states are given to models that draft, and to no others");
+  if (!hidden) return;
+  step.hidden = hidden->data();
+  step.own_hidden = hidden->size() != rows * spec.hidden_width;
+  require(!step.own_hidden || hidden->size() == rows * spec.width,
+          "hidden must be [rows, hidden_width] or [rows, width]");
+}
+
 // Of attention that Python computes: a function of the layer, and the arrays of `Outside`.
 using PyOutside = std::tuple<nb::object, Floats, Ints, ConstFloats, Longs>;
 
@@ -196,15 +185,16 @@ constexpr auto kWithoutPython = nb::call_guard<nb::gil_scoped_release>();
 // reads [5, layers, kv_heads], to which those of counted requests are added: see `Trace`; queries
 // [layers, watched rows, heads, size], filled; audit [5, layers, rows, heads]: see partial.h;
 // maxima [outputs, blocks of logits], filled; outside: see PyOutside, if any kind asks for it;
-// state_rows: rows whose states [state_rows, width] are wanted, filled.
-// Returns the sums, and the reads of each request.
+// states: rows whose states are wanted and these [state_rows, width], filled; streams: rows whose
+// streams are wanted and these [tap_rows, taps, width], filled; hidden: what rows of a model that
+// drafts begin with. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts adapters, ConstInts tokens,
     ConstInts positions, ConstInts visible, ConstInts outputs, Floats logits, Longs reads,
     std::optional<Floats> queries, std::optional<Floats> audit, std::optional<Floats> maxima,
-    std::optional<PyOutside> outside, std::optional<ConstInts> state_rows,
-    std::optional<Floats> states) {
+    std::optional<PyOutside> outside, std::optional<PyRows> states, std::optional<PyRows> streams,
+    std::optional<ConstFloats> hidden) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -235,10 +225,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
   set_outputs(step, spec, outputs, logits, maxima);
-  if (state_rows) step.state_rows = rows_of(*state_rows, rows, "state_rows");
-  step.states =
-      data_of(states, step.state_rows.size() * spec.width, "states must be [state_rows, width]");
-  require(step.states || step.state_rows.empty(), "state_rows need states");
+  set_states(step, spec, states, streams, hidden);
   const size_t layers = spec.rows.size();
   step.queries = data_of(queries, layers * step.watched_rows * spec.heads * spec.head_size,
                          "queries must be [layers, watched rows, heads, head_size]");
@@ -314,6 +301,14 @@ void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   self.model->set_rules(std::move(rules));
 }
 
+void set_taps(PyModel& self, const std::vector<int>& layers) {
+  require(self.model != nullptr, "the model is not complete");
+  for (const int layer : layers)
+    require(layer >= 0 && layer <= static_cast<int>(self.spec.layers.size()) + 1,
+            "there is no layer " + std::to_string(layer));
+  self.model->set_taps(layers);
+}
+
 void bind_counts(nb::module_& m) {
   nb::class_<Counts>(m, "Counts")
       .def_ro("kv_bytes", &Counts::kv_bytes)
@@ -351,7 +346,7 @@ void make_model(PyModel* self, int width, int heads, int kv_heads, int head_size
   spec.kv_heads = kv_heads;
   spec.head_size = head_size;
   spec.joint = joint;
-  spec.vocabulary = vocabulary;
+  spec.vocabulary = spec.embedded = vocabulary;
   spec.embedding_width = embedding_width;
   spec.layer_norm = layer_norm;
   spec.norm_eps = norm_eps;
@@ -375,21 +370,19 @@ void bind_model(nb::module_& m) {
            "vocabulary"_a, "embedding_width"_a, "layer_norm"_a, "norm_eps"_a, "attention_scale"_a,
            "embedding_scale"_a, "logit_scale"_a, "score_cap"_a, "logit_cap"_a, "position_rows"_a,
            "adapters"_a, "joint"_a = 0)
-      .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a, "pairs"_a)
-      .def("set_query_scales", &set_query_scales, "scales"_a, "positions"_a)
-      .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "adapters"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(),
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none(),
            "maxima"_a.noconvert().none() = nb::none(), "outside"_a.noconvert().none() = nb::none(),
-           "state_rows"_a.noconvert().none() = nb::none(),
-           "states"_a.noconvert().none() = nb::none())
+           "states"_a.noconvert().none() = nb::none(), "streams"_a.noconvert().none() = nb::none(),
+           "hidden"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("leave_out_experts", &leave_out_experts, "share"_a, kWithoutPython)
       .def("leave_out_in_prompts", &leave_out_in_prompts, "share"_a, kWithoutPython)
       .def("set_rules", &set_rules, "rules"_a)
+      .def("set_taps", &set_taps, "layers"_a)
       .def("time_parts", &time_parts, "timed"_a, kWithoutPython,
            "Whether the parts of later steps are timed.")
       .def("take_part_seconds", &take_part_seconds, kWithoutPython,

@@ -112,7 +112,7 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   layer.blocks.push_back(std::move(block));
 }
 
-// Adds the methods that add layers and their blocks.
+// Adds the methods that add layers, their blocks and what is around them.
 void bind_blocks(nb::class_<PyModel>& model);
 void bind_states(nb::class_<PyModel>& model);
 

@@ -139,18 +139,17 @@ struct AttentionWork {
   void project() const {
     const Timed timed = worker.time(Part::heads);
     RowBuffers& prepared = worker.prepared;
-    const float* from = worker.normal.data();
+    const float* from = block.paired ? prepared.pairs.data() : worker.normal.data();
+    const int stride = block.paired ? shared.pair_width : shared.width;
     const int items = heads + kv_heads;
-    if (block.k_own) worker.fill(prepared.second_inputs, from, shared.width, block.k, rows);
-    if (block.v_own) worker.fill(prepared.third_inputs, from, shared.width, block.v, rows);
-    worker.adapt(prepared.low_rank, block.q, from, shared.width);
-    if (block.k.data) worker.adapt(prepared.second_low_rank, block.k, from, shared.width);
-    if (block.v.data) worker.adapt(prepared.third_low_rank, block.v, from, shared.width);
-    const Inputs x = worker.inputs(from, shared.width, block.q, rows, items);
-    const Inputs of_k =
-        block.k_own ? prepared.second_inputs.of(from, shared.width, block.k, rows) : x;
-    const Inputs of_v =
-        block.v_own ? prepared.third_inputs.of(from, shared.width, block.v, rows) : x;
+    if (block.k_own) worker.fill(prepared.second_inputs, from, stride, block.k, rows);
+    if (block.v_own) worker.fill(prepared.third_inputs, from, stride, block.v, rows);
+    worker.adapt(prepared.low_rank, block.q, from, stride);
+    if (block.k.data) worker.adapt(prepared.second_low_rank, block.k, from, stride);
+    if (block.v.data) worker.adapt(prepared.third_low_rank, block.v, from, stride);
+    const Inputs x = worker.inputs(from, stride, block.q, rows, items);
+    const Inputs of_k = block.k_own ? prepared.second_inputs.of(from, stride, block.k, rows) : x;
+    const Inputs of_v = block.v_own ? prepared.third_inputs.of(from, stride, block.v, rows) : x;
     if (block.whole_norms) return project_and_normalize(x, of_k, of_v, items);
     each_head(
         [&](int h) {

@@ -36,6 +36,7 @@ struct AttentionBlock : Sight {
   Matrix gate;    // outputs are multiplied by the logistic of its products; data null: they stay
   int rope = -1;  // index into ModelSpec::ropes; -1: positions do not matter
   bool k_own = false, v_own = false;  // takes inputs otherwise than q
+  bool paired = false;                // q, k and v read embeddings and hidden states: see ModelSpec
 
   template <class F>
   void each_matrix(F f) const {

@@ -12,24 +12,50 @@
 namespace suffice {
 namespace {
 
+// Multiplies `values` of all rows into the stream.
+void multiply_into_stream(const Linear& w, const float* values, int stride, Worker& worker) {
+  StepBuffers& shared = worker.shared;
+  worker.multiply(w, values, stride, worker.rows, shared.output.data(), shared.width);
+  worker.wait();
+  worker.take_output(worker.residual, worker.rows);
+  worker.wait();
+}
+
+// Begins with hidden states and with the embeddings in `normal`: see ModelSpec.
+void take_hidden(Worker& worker) {
+  const ModelSpec& spec = worker.spec;
+  const Step& step = worker.step;
+  const size_t width = worker.shared.width, pair = worker.shared.pair_width;
+  float *const stream = worker.residual.data(), *const pairs = worker.prepared.pairs.data();
+  const Share mine = worker.own(worker.rows);
+  if (!step.own_hidden && spec.fuse.data)
+    multiply_into_stream(spec.fuse, step.hidden, spec.hidden_width, worker);
+  else
+    for (size_t row = mine.first; row < static_cast<size_t>(mine.last); row++)
+      std::copy_n(step.hidden + row * spec.width, spec.width, stream + row * width);
+  for (size_t row = mine.first; row < static_cast<size_t>(mine.last); row++) {
+    float* const hidden = pairs + row * pair + spec.width;
+    worker.normalize_row(spec.embedding_norm, worker.normal.data() + row * width,
+                         pairs + row * pair);
+    worker.normalize_row(spec.hidden_norm, stream + row * width, hidden);
+    if (spec.normed_stream) std::copy_n(hidden, spec.width, stream + row * width);
+  }
+  if (spec.join.data) multiply_into_stream(spec.join, pairs, worker.shared.pair_width, worker);
+}
+
 void embed(Worker& worker) {
   const ModelSpec& spec = worker.spec;
   StepBuffers& shared = worker.shared;
-  const bool project = spec.project_in.data;
+  const bool project = spec.project_in.data, apart = project || spec.hidden_width;
   const Share mine = worker.own(worker.rows);
   for (int row = mine.first; row < mine.last; row++) {
-    float* to = (project ? worker.normal : worker.residual).data() +
-                static_cast<size_t>(row) * shared.width;
+    float* to =
+        (apart ? worker.normal : worker.residual).data() + static_cast<size_t>(row) * shared.width;
     kernels().products.unpack_row(spec.embedding, worker.step.tokens[row], to);
     for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
   }
-  if (project) {
-    worker.multiply(spec.project_in, worker.normal.data(), shared.width, worker.rows,
-                    shared.output.data(), shared.width);
-    worker.wait();
-    worker.take_output(worker.residual, worker.rows);
-    worker.wait();
-  }
+  if (spec.hidden_width) return take_hidden(worker);
+  if (project) multiply_into_stream(spec.project_in, worker.normal.data(), shared.width, worker);
   for (int row = mine.first; row < mine.last && spec.positions; row++) {
     const float* from =
         spec.positions + static_cast<size_t>(worker.step.positions[row]) * spec.width;
@@ -152,7 +178,8 @@ bool stores(const Layer& layer) {
 // The last layer that a step needs to run, and whether it does no more there than to store.
 std::pair<int, bool> last_layer(const ModelSpec& spec, const Step& step) {
   int last = static_cast<int>(spec.layers.size()) - 1;
-  const bool shown = !step.outputs.empty() || !step.state_rows.empty() || step.queries;
+  const bool shown =
+      !step.outputs.empty() || !step.state_rows.empty() || !step.tap_rows.empty() || step.queries;
   const bool exact = std::all_of(step.requests.begin(), step.requests.end(),
                                  [](const StepRequest& each) { return each.exact; });
   if (shown || !exact) return {last, false};
@@ -197,6 +224,24 @@ void adjust_logits(const ModelSpec& spec, float* logits, int count, int stride, 
     if (spec.logit_cap > 0)
       kernels().pointwise.soft_cap(to + first * kPanel, (last - first) * kPanel, spec.logit_cap);
   }
+}
+
+// Hands out the stream of some rows as it is before a layer, or after the last one.
+void tap(int layer, Worker& worker) {
+  const ModelSpec& spec = worker.spec;
+  const Step& step = worker.step;
+  const StepBuffers& shared = worker.shared;
+  const int layers = static_cast<int>(spec.layers.size());
+  const Share mine = worker.own(worker.rows);  // those of this thread's copy that are complete
+  for (size_t at = 0; step.taps && at < spec.taps.size(); at++)
+    for (size_t i = 0; std::min(spec.taps[at], layers) == layer && i < step.tap_rows.size(); i++) {
+      const int row = step.tap_rows[i];
+      if (row < mine.first || row >= mine.last) continue;
+      if (!shared.split && static_cast<int>(i % worker.team.size()) != worker.thread) continue;
+      const float* const from = worker.residual.data() + static_cast<size_t>(row) * shared.width;
+      worker.normalize_row(spec.taps[at] > layers ? spec.final_norm : Norm{}, from,
+                           step.taps + (i * spec.taps.size() + at) * spec.width);
+    }
 }
 
 // Hands out the states of rows after the final norm.
@@ -256,8 +301,8 @@ int64_t weight_bytes(const ModelSpec& spec) {
   const auto add = [&](const Linear& w) { bytes += w.data ? w.bytes() : 0; };
   for (const Layer& layer : spec.layers)
     if (!layer.skipped) layer.each_matrix(add);
-  for (const Linear* w :
-       {&spec.project_in, &spec.project_out, &spec.head, &spec.layer_embeddings.project})
+  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head, &spec.fuse, &spec.join,
+                          &spec.layer_embeddings.project})
     add(*w);
   return bytes;
 }
@@ -319,9 +364,14 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
     box(worker);
     embed(worker);
     if (spec_.layer_embeddings.table.data) embed_layers(worker);
-    for (int layer = 0; layer < last + !stops; layer++)
+    for (int layer = 0; layer < last + !stops; layer++) {
+      tap(layer, worker);
       if (!spec_.layers[layer].skipped) run_layer(layer, worker);
-    if (stops) store_layer(last, worker);
+    }
+    if (stops)
+      store_layer(last, worker);
+    else
+      tap(last + 1, worker);
     if (!step.state_rows.empty()) states(worker);
     if (!step.outputs.empty()) logits(worker);
   });

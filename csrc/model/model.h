@@ -55,6 +55,18 @@ struct ModelSpec {
   float logit_cap = 0;  // likewise
   Linear embedding, project_in, project_out, head;
   LayerEmbeddings layer_embeddings;
+  // Of a model that drafts for another: its rows begin with hidden states, of the other model or of
+  // its own, and with embeddings. Both are normalised. `join` makes the stream of them; without it
+  // the hidden states are the stream, and the first layer's attention reads both.
+  int hidden_width = 0;  // of the other's hidden states; 0: it does not begin with any
+  int embedded = 0;      // rows of the embedding
+  Linear fuse;           // makes `width` of the other's hidden states; data null: they have it
+  Linear join;           // [width, 2 width]
+  Norm hidden_norm;
+  bool normed_stream = false;  // the stream begins with hidden states as they are normalised
+  // Layers whose inputs steps hand out; the number of layers: what the last one gives, and one
+  // more: that after the final norm.
+  std::vector<int> taps;
   const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
   int position_rows = 0;
   Norm embedding_norm, final_norm;
@@ -143,6 +155,10 @@ struct Step {
   float* maxima = nullptr;        // [outputs][blocks of logits], unless null; see sampling/rows.h
   std::vector<int> state_rows;    // rows whose last states are wanted
   float* states = nullptr;        // [state_rows][width]: after the final norm
+  std::vector<int> tap_rows;      // rows whose streams are wanted
+  float* taps = nullptr;          // [tap_rows][taps][width]
+  const float* hidden = nullptr;  // [rows][hidden_width], or [rows][width] if `own_hidden`
+  bool own_hidden = false;        // the model's own: what it handed out after its last layer
   Outside outside;                // if any request is
   float* audit = nullptr;         // [5][cached layers][rows][heads], unless null: see `Audit`
   // [cached layers][watched rows][heads * head_size], unless null: the queries of watched requests.
@@ -169,6 +185,7 @@ class Model {
   ~Model();
   const ModelSpec& spec() const { return spec_; }
   void set_rules(std::vector<std::vector<AttentionRule>> rules) { spec_.rules = std::move(rules); }
+  void set_taps(std::vector<int> layers) { spec_.taps = std::move(layers); }
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);

@@ -24,12 +24,14 @@ Bounds bounds_in(const Sight& block, int index, const StepRequest& request) {
 
 }  // namespace
 
-void RowBuffers::prepare(int rows, int width, int stride, int value_width, bool joins) {
+void RowBuffers::prepare(int rows, int width, int stride, int value_width, int pair_width,
+                         bool joins) {
   // Zero, because matmuls read inputs up to a multiple of 8 columns.
   residual.assign(static_cast<size_t>(rows) * width, 0.0f);
   normal.assign(residual.size(), 0.0f);
   for (std::vector<float>* each : {&routed, &held}) each->assign(joins ? normal.size() : 0, 0.0f);
   gated.assign(static_cast<size_t>(rows) * value_width, 0.0f);
+  pairs.assign(static_cast<size_t>(rows) * pair_width, 0.0f);
   for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
 }
 
@@ -42,8 +44,8 @@ void RowBuffers::reserve(const ModelSpec& spec) {
   for (const Layer& layer : spec.layers)
     for (const Block& block : layer.blocks)
       std::visit([&](const auto& part) { reserve_inputs(part, *this); }, block.part);
-  for (const Linear* w :
-       {&spec.project_in, &spec.project_out, &spec.head, &spec.layer_embeddings.project})
+  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head, &spec.fuse, &spec.join,
+                          &spec.layer_embeddings.project})
     inputs.reserve(*w);
 }
 
@@ -52,6 +54,8 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   width = round_up(std::max(spec.width, spec.embedding_width), kPanel);
   query_width = spec.heads * spec.head_size;
   latent_width = round_up(spec.latent_width, kPanel);
+  hidden_width = spec.hidden_width;
+  pair_width = hidden_width ? round_up(2 * spec.width, kPanel) : 0;
   key_width = spec.key_width();
   inner_width = round_up(spec.inner_width, kPanel);
   queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
@@ -74,7 +78,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   const bool many = rows >= kSharedRows || adapted.size() >= kSharedAdapters;
   split = thread_count > 1 && many;
   if (split) {
-    threads[0].rows.prepare(rows, width, input_stride(), value_width, joins);
+    threads[0].rows.prepare(rows, width, input_stride(), value_width, pair_width, joins);
     threads[0].rows.prepare(adapted, spec.adapters);
     threads[0].rows.reserve(spec);
   }
@@ -121,7 +125,8 @@ void StepBuffers::prepare_states(const ModelSpec& spec, const Step& step) {
 }
 
 int StepBuffers::input_stride() const {
-  return std::max({width, query_width, inner_width, value_width, latent_width});
+  return std::max(
+      {width, query_width, inner_width, value_width, latent_width, pair_width, hidden_width});
 }
 
 StepBuffers::Window& StepBuffers::window_of(const Sight& block) {

@@ -20,10 +20,11 @@ struct RowBuffers {
   InputBuffers inputs, second_inputs, third_inputs;
   LowRankInputs low_rank, second_low_rank, third_low_rank;  // of the step's adapters
   std::vector<float> gated;  // [rows][value_width], outputs of recurrences
+  std::vector<float> pairs;  // [rows][pair_width], of a model that drafts
 
   // `stride`: that of the widest inputs of a matrix.
   // `value_width`: that of the outputs of recurrences. `joins`: some blocks are held.
-  void prepare(int rows, int width, int stride, int value_width, bool joins);
+  void prepare(int rows, int width, int stride, int value_width, int pair_width, bool joins);
   void prepare(const std::vector<AdapterRows>& adapted, const Adapters& adapters);
   // Allocates the inputs of all matrices.
   void reserve(const ModelSpec& spec);
@@ -92,6 +93,8 @@ class StepBuffers {
   int width = 0, query_width = 0, key_width = 0, inner_width = 0;
   bool joins = false;  // some blocks are held
   int mixed_width = 0, decay_width = 0, value_width = 0, latent_width = 0;
+  int pair_width = 0;                    // of an embedding and hidden states, one after the other
+  int hidden_width = 0;                  // of hidden states of another model
   std::vector<float> queries, attended;  // [rows][query_width]
   std::vector<float> gates;  // [rows][query_width or value_width], where outputs have gates
   std::vector<float> mixed, recurred;    // [rows][mixed_width], [rows][value_width]

@@ -38,7 +38,8 @@ struct Worker {
         residual(prepared.residual),
         normal(prepared.normal) {
     if (!shared.split) {
-      prepared.prepare(rows, shared.width, shared.input_stride(), shared.value_width, shared.joins);
+      prepared.prepare(rows, shared.width, shared.input_stride(), shared.value_width,
+                       shared.pair_width, shared.joins);
       prepared.prepare(shared.adapted, spec.adapters);
     }
     buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);

@@ -318,6 +318,9 @@ class Model:
         adapters: int,
         joint: int = 0,
     ) -> None: ...
+    def begin_with_hidden(
+        self, hidden: int, embedded: int, normed_stream: bool = False
+    ) -> None: ...
     def add_layer(self, scale: float = 1.0) -> None: ...
     def add_attention(
         self,
@@ -330,6 +333,7 @@ class Model:
         whole_norms: bool,
         late_norms: bool = False,
         grows: bool = True,
+        paired: bool = False,
     ) -> None: ...
     def set_layer_embeddings(
         self, size: int, table_scale: float, project_scale: float, scale: float
@@ -365,6 +369,9 @@ class Model:
         groups: int = 1,
         kept_groups: int = 1,
     ) -> None: ...
+    def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
+    def set_query_scales(self, scales: object, positions: int) -> None: ...
+    def finish(self, parts: dict[str, object]) -> None: ...
     def add_convolution(self, parts: dict[str, object], channels: int, taps: int) -> None: ...
     def add_recurrence(
         self,
@@ -379,9 +386,6 @@ class Model:
         gate_scale: float = 1.0,
         decay_scale: float = 1.0,
     ) -> None: ...
-    def add_rope(self, cos: object, sin: object, positions: int, pairs: int) -> None: ...
-    def set_query_scales(self, scales: object, positions: int) -> None: ...
-    def finish(self, parts: dict[str, object]) -> None: ...
     def step(
         self,
         caches: Sequence[KVCache],
@@ -400,8 +404,9 @@ class Model:
         audit: _Float32s | None = None,
         maxima: _Float32s | None = None,
         outside: tuple[object, _Float32s, _Int32s, _Float32s, _Int64s] | None = None,
-        state_rows: _Int32s | None = None,
-        states: _Float32s | None = None,
+        states: tuple[_Int32s, _Float32s] | None = None,
+        streams: tuple[_Int32s, _Float32s] | None = None,
+        hidden: _Float32s | None = None,
     ) -> tuple[
         Counts,
         list[tuple[int, int, int, int, int, float, float, int, int, tuple[int, float, float]]],
@@ -410,6 +415,7 @@ class Model:
     def leave_out_experts(self, share: float) -> None: ...
     def leave_out_in_prompts(self, share: float) -> None: ...
     def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
+    def set_taps(self, layers: Sequence[int]) -> None: ...
     def time_parts(self, timed: bool) -> None:
         """Whether the parts of later steps are timed."""
 

@@ -155,7 +155,7 @@ class Table:
         fields: Any = dataclasses.fields(technique)  # type: ignore[arg-type]
         own = {each.name: getattr(technique, each.name) for each in fields if each.init}
         given = [
-            f"{each.name}={str(own[each.name]).lower()}"
+            f"{each.name}={_written(own[each.name])}"
             for each in fields
             if each.init and own[each.name] != each.default
         ]
@@ -236,6 +236,11 @@ def _take(options: _Options, values: dict[str, Any], name: str, value: str) -> N
     if name in values:
         raise InputError(f"{options.owner}: option '{name}' is given twice")
     values[name] = options.value(name, value)
+
+
+def _written(value: Any) -> str:
+    """Return a value as a text has it: true, false and none in small letters, names as they are."""
+    return value if isinstance(value, str) else str(value).lower()
 
 
 def _bare(value: str) -> str:

@@ -1,4 +1,7 @@
-"""The decoder in PyTorch against transformers: torch_decoder.py, torch_mlps.py, torch_weights.py."""
+"""The decoder in PyTorch against transformers.
+
+Tests of torch_decoder.py, torch_mlps.py and torch_weights.py.
+"""
 
 from __future__ import annotations
 

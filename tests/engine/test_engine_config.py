@@ -100,12 +100,13 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"k": 3}},
-            "speculative_config: needs 'method'. Known: draft_model, ngram, none, self, suffix",
+            "speculative_config: needs 'method'. Known: draft_model, eagle3, mtp, ngram, none, "
+            "self, suffix",
         ),
         (
             {"speculative_config": {"method": "nne"}},
             "unknown speculator 'nne'. Did you mean 'none'? "
-            "Known: draft_model, ngram, none, self, suffix",
+            "Known: draft_model, eagle3, mtp, ngram, none, self, suffix",
         ),
         (
             {"speculative_config": {"method": "none", "num_speculative_tokens": 3}},

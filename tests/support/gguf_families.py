@@ -150,7 +150,7 @@ def write(
             _add(writer, f"{name}.{field}", key)
     _add_curves(writer, load_file(folder / "model.safetensors"))
     arch = next(each for each, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
-    names = gguf.get_tensor_name_map(arch, raw["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(arch, raw["num_hidden_layers"] + 1)  # one may draft
     weights = load_file(folder / "model.safetensors")
     if latent:
         weights = gguf_latent.tensors(raw, weights, together=together)
@@ -276,10 +276,9 @@ def _tensors(raw: dict[str, Any], stored: dict[str, Any]) -> list[tuple[str, np.
                 own = f"model.layers.{at}.self_attn."
                 parts = [found.pop(f"{own}{part}_proj.{end}") for part in "qkv"]
                 changed.append((f"blk.{at}.attn_qkv.{end}", np.concatenate(parts)))
-    changed += gguf_stateful.drafting(raw)
-    if family == "glm4_moe":  # a part of the layer that drafts
-        last = raw["num_hidden_layers"]
-        changed.append((f"blk.{last}.nextn.hnorm.weight", np.ones(raw["hidden_size"])))
+    last = f"blk.{raw['num_hidden_layers']}.nextn.hnorm.weight"
+    if last not in found and (family == "glm4_moe" or gguf_stateful.drafts(raw)):
+        changed.append((last, np.ones(raw["hidden_size"])))  # a part of the layer that drafts
     for name, values in found.items():
         if ".act_fn." in name:  # these are metadata
             continue

@@ -139,11 +139,9 @@ def _of_nemotron(raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def drafting(raw: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
-    """Return a part of the layer that drafts, where a file has one."""
-    if raw["model_type"] not in _QWEN[1:]:
-        return []
-    return [(f"blk.{raw['num_hidden_layers']}.nextn.hnorm.weight", np.ones(raw["hidden_size"]))]
+def drafts(raw: dict[str, Any]) -> bool:
+    """Return whether a file of a family has a layer that drafts."""
+    return raw["model_type"] in _QWEN[1:]
 
 
 def changed(

@@ -312,7 +312,7 @@ class KVCache:
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
-        if (reached := self.reachable(rows)) != rows:
+        if (reached := KVCache.reachable(self, rows)) != rows:
             raise InputError(
                 f"cannot truncate to {rows} tokens: of the states before that, those after "
                 f"{reached} tokens were kept"
@@ -382,13 +382,13 @@ class KVCache:
         if self.tight or spare is not None:
             needed = min(kept + (1 if spare is None else spare), self.limit)
             capacity = max(self._next_capacity(needed, 0), kept)
-        other = object.__new__(KVCache)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         try:
             other.native = self.native.copy(kept, capacity)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
-        other.truncate(kept)
+        KVCache.truncate(other, kept)
         return other
 
     def forget_answers(self) -> None:

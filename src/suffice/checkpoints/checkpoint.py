@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from suffice.checkpoints.given import with_given
 from suffice.checkpoints.matching import after, filled, match, paired_views, views
+from suffice.checkpoints.predictors import module_of
 from suffice.checkpoints.slices import slice_source
 from suffice.checkpoints.source import Source, Weight
 from suffice.checkpoints.stacks import EVERY, members, stack_source
@@ -37,7 +38,8 @@ class Checkpoint:
     their names, from what is stored. `spare_head` is a stored head that a tied
     model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
     describe the tokenizer too; None in other formats. `headless`: the files have no head, and the
-    embedding stands for it, which only gives embeddings a sense.
+    embedding stands for it, which only gives embeddings a sense. `predictor` opens a module of the
+    files that predicts further tokens, if there is one.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Checkpoint:
     spare_head: str | None = None
     metadata: Mapping[str, Any] | None = None
     headless: bool = False
+    predictor: Callable[[], Checkpoint] | None = None
 
     @property
     def dtype(self) -> str:
@@ -132,8 +135,29 @@ def assemble(
     Raises:
         InputError: Weights are missing, left over, of another shape or of an unsupported type.
     """
-    weights = family.weights if weights is None else weights
-    stored = source.shapes()
+    paired = config.paired and weights is None
+    family = replace(
+        family,
+        weights=family.weights if weights is None else weights,
+        norm_offset=family.norm_offset if norm_offset is None else norm_offset,
+        changes=family.changes if changes is None else changes,
+    )
+    found = replace(_matched(path, family, config, source, paired=paired), metadata=metadata)
+    module = module_of(family, config, source.shapes()) if config.drafts is None else None
+    if module is None:
+        return found
+    return replace(found, predictor=lambda: _matched(path, *module, source, paired=paired))
+
+
+def _matched(
+    path: Path, family: Family, config: DecoderConfig, source: Source, *, paired: bool
+) -> Checkpoint:
+    """Match a source's weights with a configuration; `paired`: see `paired_views`.
+
+    Raises:
+        InputError: As `assemble`.
+    """
+    weights, stored = family.weights, source.shapes()
     spare = f"{weights['head']}.weight"
     bare = not any(name.startswith(family.base) for name in stored)
     headless = bare and not config.tied and spare not in stored
@@ -160,7 +184,7 @@ def assemble(
     for name in dict.fromkeys(names.values()):
         source.dtype(name)  # refuses a type that cannot be read
     cut = views(config, weights, names)
-    if config.paired and weights is family.weights:
+    if paired:
         cut |= paired_views(config, names)
     called = {name: f"{view.stored} ({name})" for name, view in cut.items()}
     source = slice_source(source, {called[name]: view for name, view in cut.items()})
@@ -170,9 +194,8 @@ def assemble(
     }
     source = with_given(source, vectors)
     names |= called | dict(zip(constants, vectors, strict=True))
-    offset = family.norm_offset if norm_offset is None else norm_offset
-    changes = family.changes if changes is None else changes
-    return Checkpoint(path, config, names, source, offset, changes, spare_head, metadata, headless)
+    own = family.norm_offset, family.changes
+    return Checkpoint(path, config, names, source, *own, spare_head, headless=headless)
 
 
 def _without_drafts(

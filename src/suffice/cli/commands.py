@@ -269,6 +269,13 @@ app.add_command(
         help="Quantize a model to 2 to 8 bits, calibrated on a text.",
     )
 )
+app.add_command(
+    Program(
+        "train-drafter",
+        "suffice.cli.train_drafter:run",
+        help="Train a head that drafts for a model (EAGLE-3), on the model's own answers.",
+    )
+)
 
 
 @app.program()

@@ -23,6 +23,10 @@ MATRICES = (  # of all blocks
     *("q_low", "kv", "key_up", "value_up", "narrow", "widen", "layer_gate", "layer_out"),
 )
 LAYER_EMBEDS = ("layer_embed", "layer_embed_project")  # what `LayerEmbedding` needs of a model
+# as the native core numbers them
+ACTIVATIONS = (
+    *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
+)
 CURVE = ("curve_positive", "curve_negative", "curve_beta", "curve_eps")  # of xielu
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,7 +42,8 @@ class Attention:
     `output_gate`: outputs are multiplied by the logistic of the products of a matrix. The block's
     output is multiplied by `output_scale`. `shares`: the place, among layers with attention, of the
     one whose keys and values are read. `keys_as_values`: see `LayerConfig`. `value_norm`: each
-    value is normalized, without a weight.
+    value is normalized, without a weight. `paired`: it reads
+    embeddings and hidden states, see `DraftHead`.
     """
 
     name: ClassVar[str] = "attn"
@@ -58,18 +63,20 @@ class Attention:
     value_norm: bool = False
     shares: int | None = None
     keys_as_values: bool = False
+    paired: bool = False
 
     @property
     def matrices(self) -> Shapes:
         """The shape [N, K] of each matrix."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         width = self.width
+        read = 2 * width if self.paired else width
         gate = {"attn_gate": (queries, width)} if self.output_gate else {}
         stored = ("k", "v")[: 0 if self.shares is not None else 1 if self.keys_as_values else 2]
         return {
-            "q": (queries, width),
+            "q": (queries, read),
             **gate,
-            **dict.fromkeys(stored, (keys, width)),
+            **dict.fromkeys(stored, (keys, read)),
             "o": (width, queries),
         }
 

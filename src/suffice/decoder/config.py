@@ -14,6 +14,7 @@ from suffice.decoder.blocks import (
     LayerEmbedding,
 )
 from suffice.decoder.checks import check_number, check_size
+from suffice.decoder.draft_head import DraftHead
 from suffice.decoder.latent import Latent
 from suffice.decoder.layer_config import LayerConfig as LayerConfig
 from suffice.decoder.rotation import MAX_HEAD_SIZE, Rope, check_rotated
@@ -21,10 +22,6 @@ from suffice.decoder.routing import Experts
 from suffice.decoder.states import StateBlock
 from suffice.errors import InputError
 
-# as the native core numbers them
-ACTIVATIONS = (
-    *("silu", "gelu_tanh", "gelu", "relu", "clamped_swish", "squared_relu", "logistic", "xielu"),
-)
 # of norms: before a block, after its output is added, before and after it, after it
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 SCALES = (  # fields of a decoder
@@ -54,7 +51,7 @@ class DecoderConfig:
     norm: str  # "rms" or "layer"
     norm_eps: float
     placement: str  # of the norms, one of PLACEMENTS
-    activation: str  # one of ACTIVATIONS
+    activation: str  # one of `blocks.ACTIVATIONS`
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float  # of scores
     trained_positions: int  # the model's stated length, without any stretching
@@ -93,6 +90,7 @@ class DecoderConfig:
     state: StateBlock | None = None  # in place of attention, in layers that say so
     adaptable: bool = True  # adapters of the family suit the weights
     latent: Latent | None = None  # then there is one key/value head, whose size is that of a row
+    drafts: DraftHead | None = None  # it drafts for another decoder; `vocab` is what it drafts of
 
     def __post_init__(self) -> None:
         if not self.embed_width:
@@ -145,22 +143,23 @@ class DecoderConfig:
         own = self.layers[layer]
         embedding = LayerEmbedding(self.width, self.layer_embed_size, self.activation, layer)
         extra = (embedding,) if self.layer_embed_size else ()
-        return *self._mixer(own), *self._mlp(own), *extra
+        mixer = self._mixer(own, paired=DraftHead.pairs(self.drafts, layer))
+        return *mixer, *self._mlp(own), *extra
 
     def is_parallel(self, layer: int, index: int) -> bool:
         """Return whether a block of a layer reads what the one before it began with."""
         return index > 0 and (self.parallel or (index == 1 and self.layers[layer].mixer == "both"))
 
-    def _mixer(self, own: LayerConfig) -> tuple[Block, ...]:
+    def _mixer(self, own: LayerConfig, *, paired: bool) -> tuple[Block, ...]:
         found: list[Block] = []
         if own.attends:
-            found.append(self._attention(own))
+            found.append(self._attention(own, paired=paired))
         if own.keeps_state:
             assert self.state is not None, "a layer with a state says which"
             found.append(self.state)
         return tuple(found)
 
-    def _attention(self, own: LayerConfig) -> Block:
+    def _attention(self, own: LayerConfig, *, paired: bool) -> Block:
         if self.latent:
             return LatentAttention(self.width, self.heads, self.latent, own.rope)
         return Attention(
@@ -180,6 +179,7 @@ class DecoderConfig:
             shares=None if own.shares is None else self._place(own.shares),
             keys_as_values=own.keys_as_values,
             output_scale=self.attention_output_scale,
+            paired=paired,
         )
 
     def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:
@@ -235,8 +235,7 @@ class DecoderConfig:
     @property
     def input_sizes(self) -> list[int]:
         """The numbers of inputs that the matrices of layers take."""
-        layers = range(len(self.layers))
-        blocks = [block for layer in layers for block in self.blocks(layer)]
+        blocks = [block for at in range(len(self.layers)) for block in self.blocks(at)]
         return sorted({shape[1] for block in blocks for shape in block.matrices.values()})
 
     def held(self, block: Block, layer: int) -> bool:
@@ -255,6 +254,8 @@ class DecoderConfig:
         if isinstance(block, ExpertMLP) and block.experts.with_dense:
             both = {"before": "experts_norm", "after": "post_experts_norm"}
             return {**both, "joined": "post_mlp_norm"}
+        if isinstance(block, Attention) and block.paired:
+            return {}  # both halves of what it reads are normalized already
         own, after = f"{block.name}_norm", f"post_{block.name}_norm"
         if isinstance(block, LayerEmbedding):
             return {"after": after}

@@ -1,8 +1,8 @@
 """The weights that a decoder needs, by canonical name.
 
 Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, those
-of `blocks.LAYER_EMBEDS`, and for each layer `layers.0.q`, ...; a bias is the name of its matrix or
-norm and `.bias`.
+of `blocks.LAYER_EMBEDS`, of a head that drafts `fuse`, `join` and `hidden_norm`, and for each layer
+`layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import math
 
 from suffice.decoder.blocks import LAYER_EMBEDS, MATRICES
 from suffice.decoder.config import DecoderConfig
+from suffice.decoder.draft_head import DraftHead
 
-LINEARS = (*MATRICES, "embed", "head", "project_in", "project_out", *LAYER_EMBEDS)
+# around the layers
+AROUND = ("embed", "head", "project_in", "project_out", "fuse", "join", *LAYER_EMBEDS)
+LINEARS = (*MATRICES, *AROUND)
 
 
 def is_linear(name: str) -> bool:
@@ -28,7 +31,11 @@ def is_norm(name: str) -> bool:
 def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight of a decoder; a bias comes before its matrix."""
     width, embed_width = config.width, config.embed_width
-    found: dict[str, tuple[int, ...]] = {"embed": (config.vocab, embed_width)}
+    drafts = config.drafts
+    embedded = config.vocab if drafts is None else drafts.vocab
+    found: dict[str, tuple[int, ...]] = {"embed": (embedded, embed_width)}
+    if drafts is not None:
+        found |= _of_draft_head(config, drafts)
     if config.position_rows:
         found["positions"] = (config.position_rows, width)
     if config.embed_norm:
@@ -45,7 +52,16 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         found.update(_norm(config, "final_norm"))
     if not config.tied:
         found.update(_matrix(config, "head", (config.vocab, embed_width)))
-    return found
+    shared = drafts.shared if drafts is not None else ()
+    return {name: shape for name, shape in found.items() if name not in shared}
+
+
+def _of_draft_head(config: DecoderConfig, drafts: DraftHead) -> dict[str, tuple[int, ...]]:
+    width = config.width
+    fuse = {"fuse": (width, drafts.hidden)} if drafts.fused else {}
+    join = {"join": (width, 2 * width)} if drafts.joined else {}
+    norms = {**_norm(config, "embed_norm"), **_norm(config, "hidden_norm")}
+    return {**fuse, **norms, **join}
 
 
 def weight_count(config: DecoderConfig) -> int:

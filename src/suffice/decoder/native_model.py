@@ -5,7 +5,7 @@ The native model points into the decoder's packed weights, so no weight is store
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,27 +13,15 @@ import numpy as np
 
 from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules
-from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
-from suffice.decoder.blocks import (
-    LAYER_EMBEDS,
-    Attention,
-    Block,
-    DenseMLP,
-    ExpertMLP,
-    LatentAttention,
-    LayerEmbedding,
-)
-from suffice.decoder.config import ACTIVATIONS
-from suffice.decoder.native_states import add_state_block
+from suffice.decoder.names import AROUND
+from suffice.decoder.native_blocks import add_block, named_parts, parts_of
 from suffice.decoder.python_attention import NativeArguments, PythonAttention, PythonStep
-from suffice.decoder.routing import STEPS
 from suffice.decoder.step_rows import Piece, StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.native import PANEL, core
-from suffice.quant import PackedLinear
 from suffice.trace import BoundSums, Reads, Trace, unaudited
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -86,6 +74,7 @@ class NativeModel:
         self._adapters = adapters
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._timed = False
+        self._taps: list[int] = []
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
         self._python: list[PythonAttention | None] = [None]  # of each number of rules
@@ -122,13 +111,15 @@ class NativeModel:
         if size := config.layer_embed_size:
             scales = decoder.layer_embed_scale, config.width**-0.5, 2**-0.5
             model.set_layer_embeddings(size, *scales)
+        if (head := config.drafts) is not None:
+            model.begin_with_hidden(head.hidden, head.vocab, head.normed_stream)
         for index in range(len(config.layers)):
             model.add_layer(decoder.layer_scale(index))
             for place, block in enumerate(config.blocks(index)):
-                _add_block(model, block, self._parts_of(block, index, place))
-        matrices = ("embed", "project_in", "project_out", "head", *LAYER_EMBEDS)
-        norms = {name: name for name in ("embed_norm", "final_norm", "layer_embed_norm")}
-        parts = _parts(decoder, "", matrices, norms)
+                parts = parts_of(block, decoder, (index, place), self._adapters)
+                add_block(model, block, parts)
+        names = ("embed_norm", "hidden_norm", "final_norm", "layer_embed_norm")
+        parts = named_parts(decoder, "", AROUND, {name: name for name in names})
         if config.tied:
             parts["head"] = parts["embed"]
         if learned:
@@ -141,25 +132,8 @@ class NativeModel:
         model.leave_out_experts(omitted.experts)
         model.leave_out_in_prompts(omitted.prompts)
         model.time_parts(self._timed)
+        model.set_taps(self._taps)
         return model
-
-    def _parts_of(self, block: Block, layer: int, place: int) -> dict[str, object]:
-        """Return the weights of a block, at a place of a layer, by the core's names."""
-        decoder, config, at = self._decoder, self._config, f"layers.{layer}."
-        norms = {name: name for name in block.vectors} | config.norms(block, layer)
-        parts = _parts(decoder, at, block.matrices, norms)
-        parts |= _adapted(self._adapters, at, block.matrices)
-        parts["parallel"] = config.is_parallel(layer, place)
-        parts["output_scale"] = config.residual_scale * block.output_scale
-        if isinstance(block, Attention) and block.value_norm and block.shares is None:
-            parts["v_norm"] = np.ones(block.head_size, np.float32)
-        if isinstance(block, ExpertMLP) and block.experts.with_dense:
-            norm = decoder.weights[at + "router_norm"]
-            assert isinstance(norm, np.ndarray)
-            parts["router_norm"] = norm * np.float32(block.width**-0.5)
-        if isinstance(block, DenseMLP) and block.vectors:
-            parts["curve"] = decoder.curve(layer)
-        return parts
 
     def time_parts(self, timed: bool) -> None:
         """Time the parts of later steps, or no longer."""
@@ -172,6 +146,14 @@ class NativeModel:
         What was timed before the tables of rotations were extended is lost.
         """
         return self._model.take_part_seconds()
+
+    def hand_out(self, layers: Sequence[int]) -> None:
+        """Let later steps hand out the inputs of these layers, in ascending order.
+
+        Their number stands for what the last one gives, and one more for that after the final norm.
+        """
+        self._taps = list(layers)
+        self._model.set_taps(self._taps)
 
     def _reach(self, positions: int) -> None:
         """Extend the rotations to that many positions, up to the context length."""
@@ -246,6 +228,8 @@ class NativeModel:
         reads: list[Reads] | None = None,
         maxima: np.ndarray | None = None,
         states: np.ndarray | None = None,
+        streams: np.ndarray | None = None,
+        hidden: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
@@ -253,7 +237,9 @@ class NativeModel:
         request read is appended to `reads`: the rows of decode steps if they are counted, and what
         tiles of its prompt read. `maxima` float32 [outputs, B] gets the maximum of each block of
         `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN. `states` float32
-        [rows, W] gets the last states of the rows that have these.
+        [rows, W] gets the last states of the rows that have these, `streams` [rows, taps, W] what
+        `hand_out` says, of rows that have it. `hidden` float32 [T, H] are the hidden states of
+        all rows of a decoder that drafts, those of the other model or [T, W] its own.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -281,18 +267,14 @@ class NativeModel:
             found,
             maxima,
             python,
-            _ints(drafted.states) if drafted.states else None,
-            states,
+            None if states is None else (_ints(drafted.states), states),
+            None if streams is None else (_ints(drafted.streams), streams),
+            hidden,
         )
         if queries is not None:
             step_rows.show(batch, queries)
-        trace.add_tiles(counts)
         own = _by_rows(pieces, each)
-        state_bytes = step_rows.note_states(batch, own)
-        if any(rows.counted for rows in batch):
-            trace.add(counts, steps=1, state_bytes=state_bytes)
-        if found is not None:
-            _add_audit(trace, batch, own, found)
+        _add_counts(trace, batch, own, counts, found)
         if reads is not None:
             reads.extend(own)
         return logits[:, : self._vocab]
@@ -325,76 +307,22 @@ def _by_rows(pieces: Sequence[Piece], reads: Sequence[tuple[Any, ...]]) -> list[
     return found
 
 
-def _add_audit(
-    trace: Trace, batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray
+def _add_counts(
+    trace: Trace,
+    batch: Sequence[StepRows],
+    reads: Sequence[Reads],
+    counts: core.Counts,
+    found: np.ndarray | None,
 ) -> None:
-    """Add what the core's audit found [5, L, T, H] to the trace and to each request's reads."""
-    trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
-    step_rows.note_audits(batch, reads, found)
+    """Add a step's counts to the trace; what its audit found [5, L, T, H] also to all reads."""
+    trace.add_tiles(counts)
+    state_bytes = step_rows.note_states(batch, reads)
+    if any(rows.counted for rows in batch):
+        trace.add(counts, steps=1, state_bytes=state_bytes)
+    if found is not None:
+        trace.add_audit(found[:, :, step_rows.counted_rows(batch)])
+        step_rows.note_audits(batch, reads, found)
 
 
 def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int32)
-
-
-def _add_block(model: core.Model, block: Block, parts: dict[str, object]) -> None:
-    """Append a block to the core's last layer."""
-    if isinstance(block, Attention | LatentAttention):
-        rope = -1 if block.rope is None else block.rope
-    if isinstance(block, Attention):
-        places = block.whole_norms, block.late_norms
-        shares = -1 if block.shares is None else block.shares
-        rows = block.kv_heads, block.head_size, shares
-        model.add_attention(parts, *rows, block.window or 0, rope, *places, block.grows)
-        return
-    if isinstance(block, LatentAttention):
-        latent = block.latent
-        sizes = latent.plain, latent.rank, latent.value
-        model.add_latent(parts, *sizes, rope, latent.adjacent, latent.norm_eps)
-        return
-    if not isinstance(block, DenseMLP | ExpertMLP | LayerEmbedding):
-        add_state_block(model, block, parts)
-        return
-    activation = ACTIVATIONS.index(block.activation)
-    if isinstance(block, LayerEmbedding):
-        model.add_layer_embedding(parts, block.place, activation)
-    elif isinstance(block, ExpertMLP):
-        own = block.experts
-        steps = [STEPS.index(step) for step in own.steps]
-        sizes = own.count, own.inner, own.shared
-        weights = own.scale, own.margin, own.before
-        groups = own.groups, own.kept_groups
-        model.add_experts(parts, *sizes, activation, steps, own.chosen, *weights, *groups)
-    else:
-        model.add_mlp(parts, block.inner, activation, block.gate_scale)
-
-
-def _adapted(
-    adapters: Sequence[Adapter], prefix: str, matrices: Iterable[str]
-) -> dict[str, object]:
-    """Return what adapters add to matrices, by the names that the core has for it."""
-    parts: dict[str, object] = {}
-    for name in matrices:
-        own = [adapter.matrices.get(prefix + name) for adapter in adapters]
-        if any(own):
-            parts[f"{name}.adapters"] = [
-                None if both is None else tuple(map(native_linear, both)) for both in own
-            ]
-    return parts
-
-
-def _parts(
-    decoder: DecoderWeights, prefix: str, matrices: Iterable[str], norms: Mapping[str, str]
-) -> dict[str, object]:
-    """Return matrices by their names, and norms by the names that the core has for them."""
-    parts: dict[str, object] = {}
-    for name in matrices:
-        weight = decoder.weights.get(prefix + name)
-        if isinstance(weight, PackedLinear):
-            parts[name] = native_linear(weight)
-    for to, name in norms.items():
-        for suffix in ("", ".bias"):
-            vector = decoder.weights.get(prefix + name + suffix)
-            if isinstance(vector, np.ndarray):
-                parts[to + suffix] = vector
-    return parts

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from suffice.decoder.config import ACTIVATIONS
+from suffice.decoder.blocks import ACTIVATIONS
 from suffice.decoder.states import Convolution, Recurrence, StateBlock
 from suffice.native import core
 

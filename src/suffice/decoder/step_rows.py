@@ -29,7 +29,8 @@ class StepRows:
     rows than drafts, unless they have parents or are counted. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
     these rows [H, T, D], rotated. `tiled`: they are of a prompt, whose tiles of `MAX_TENTATIVE`
-    tokens may leave something unread, see `Omitted`.
+    tokens may leave something unread, see `Omitted`. `streams`: how many of the last rows hand out
+    what `NativeModel.hand_out` says.
     """
 
     cache: KVCache
@@ -43,6 +44,7 @@ class StepRows:
     watch: Watch | None = None
     tiled: bool = False
     states: bool = False
+    streams: int = 0
 
 
 class Piece(NamedTuple):
@@ -123,13 +125,14 @@ def heads_of(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 class Drafted(NamedTuple):
-    """All rows of a step: visibility masks, and the rows that have logits or states."""
+    """All rows of a step: visibility masks, and the rows that have logits, states or streams."""
 
     tokens: list[int]
     positions: list[int]
     visible: list[int]
     outputs: list[int]
     states: list[int]
+    streams: list[int]
 
 
 def drafted(batch: Sequence[StepRows]) -> Drafted:
@@ -139,6 +142,7 @@ def drafted(batch: Sequence[StepRows]) -> Drafted:
     visible: list[int] = []
     outputs: list[int] = []
     states: list[int] = []
+    streams: list[int] = []
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
         if rows.parents is None:
@@ -153,7 +157,8 @@ def drafted(batch: Sequence[StepRows]) -> Drafted:
         tokens += rows.tokens
         own = count if rows.outputs is None else rows.outputs
         (states if rows.states else outputs).extend(range(start + count - own, start + count))
-    return Drafted(tokens, positions, visible, outputs, states)
+        streams += range(start + count - rows.streams, start + count)
+    return Drafted(tokens, positions, visible, outputs, states, streams)
 
 
 def _depths(parents: Sequence[int]) -> list[int]:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suffice.attention import rule_of
+from suffice.cache import JOINT_DTYPES, check_rows, types_of
+from suffice.checkpoints.formats.quantized_file import Quantized
+from suffice.checkpoints.open import open_model
 from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
+from suffice.engine.heads import Head
+from suffice.engine.option_values import stored_weights
 from suffice.errors import InputError
+from suffice.quant import QUANTS
 from suffice.speculate import DraftSetting
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from suffice.checkpoints.draft_heads import OpenedHead
     from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
 
@@ -74,6 +82,67 @@ class DraftModels:
             raise InputError(f"speculator 'draft_model': {model}{_KEEPS_STATES}")
         runner.arena = self._runner.arena
         return runner
+
+    def head(self, folder: str, quantization: str | None, kv_cache_dtype: str) -> Head:
+        """Load a head; its rows of a text are in the text's cache, and count towards its memory.
+
+        Raises:
+            InputError: It cannot be used, or is of another model.
+        """
+        from suffice.checkpoints.draft_heads import open_head
+
+        opened = open_head(folder, self._runner.decoder.config)
+        return self._installed("eagle3", opened, quantization, kv_cache_dtype)
+
+    def module(self, quantization: str | None, kv_cache_dtype: str) -> Head:
+        """Load the module of the model's files that predicts further tokens; see `head`.
+
+        Raises:
+            InputError: The files have none, or it cannot be used.
+        """
+        from suffice.checkpoints.draft_heads import OpenedHead
+
+        model = self._runner.config.model
+        opened = open_model(model)
+        predictor = None if isinstance(opened, Quantized) else opened.predictor
+        if predictor is None:
+            raise InputError(
+                f"speculator 'mtp': the files of {model} have no module that predicts further "
+                "tokens; 'suffix' drafts for any model"
+            )
+        config = self._runner.decoder.config
+        after_norm = len(config.layers) + 1
+        found = OpenedHead(predictor(), np.arange(config.vocab), (after_norm,))
+        return self._installed("mtp", found, quantization, kv_cache_dtype)
+
+    def _installed(
+        self, name: str, opened: OpenedHead, quantization: str | None, kv_cache_dtype: str
+    ) -> Head:
+        runner, own = self._runner, self._runner.decoder.weights
+        given = None if quantization is None else QUANTS.build(quantization)
+        found = "bfloat16" if opened.checkpoint.dtype == "bfloat16" else "float32"
+        dtype = found if kv_cache_dtype == "auto" else kv_cache_dtype
+        if not set(types_of(dtype)) <= set(JOINT_DTYPES):
+            raise InputError(
+                f"speculator '{name}': kv_cache_dtype='{dtype}': must be one of "
+                f"{', '.join(JOINT_DTYPES)}, or two of them"
+            )
+        config = opened.checkpoint.config.fitted(runner.context)
+        assert config.drafts is not None
+        check_rows(config.head_size, config.joint, *types_of(dtype))
+        quant = stored_weights(given, "auto", found)
+        weights = self._shelf.kept(
+            f"{name}: {opened.checkpoint.path} {quant!r}",
+            lambda allocate: DecoderWeights.from_checkpoint(
+                opened.checkpoint, quant, allocate=allocate
+            ),
+        ).weights
+        tied = {"head": "embed"} if runner.decoder.config.tied else {}
+        weights = weights | {each: own[tied.get(each, each)] for each in config.drafts.shared}
+        decoder = DecoderWeights(config, weights)
+        head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
+        runner.head = head
+        return head
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each sequence in a cheaper setting.

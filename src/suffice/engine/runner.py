@@ -12,12 +12,14 @@ import numpy as np
 
 from suffice.cache import LayerRows, machine, next_capacity, token_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
+from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.native_states import state_shapes
 from suffice.decoder.pooling import Pooling
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
+from suffice.engine.heads import Head, hand_over
 from suffice.engine.protocol import How, Rows
 from suffice.engine.whole_prompts import WholePrompts, shown_to
 from suffice.errors import OutOfMemory, SufficeWarning
@@ -75,7 +77,18 @@ class Runner(WholePrompts):
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
+        self._head: Head | None = None
         self.pooling = Pooling(0 if model.projected else model.width)
+
+    @property
+    def head(self) -> Head | None:
+        """The head that reads the hidden states of the model's steps, if there is one."""
+        return self._head
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self._head = head
+        self._native.hand_out(head.layers)
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -94,7 +107,11 @@ class Runner(WholePrompts):
         """Return a new, empty sequence that may grow to `limit` rows."""
         model = self.decoder.config
         keys, values = types_of(self.config.kv_cache_dtype)
-        cache = KVCache(
+        kind: Callable[..., KVCache] = KVCache
+        if self.head is not None:
+            own = self.head.cache(limit, self.growth, self.arena)
+            kind = partial(CacheWithHead, head=own)
+        cache = kind(
             model.rows,
             growth=self.growth,
             limit=limit,
@@ -165,6 +182,10 @@ class Runner(WholePrompts):
         """
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         steps = [self._step_rows(rows) for rows in batch]
+        streams = None
+        if self.head is not None:
+            self.head.follow([part.sequence.cache for part in batch])
+            streams = self.head.streams_of(steps)
         audit = audit and any(rows.counted for rows in steps)
         reads: list[Reads] = []
         asked = sum(part.count for part in batch if part.states)
@@ -173,12 +194,20 @@ class Runner(WholePrompts):
         self.maxima = np.empty((count, -(-self.vocabulary // LOGIT_BLOCK)), np.float32)
         try:
             logits = self._native.step(
-                steps, self.trace, audit=audit, reads=reads, maxima=self.maxima, states=states
+                steps,
+                self.trace,
+                audit=audit,
+                reads=reads,
+                maxima=self.maxima,
+                states=states,
+                streams=streams,
             )
         except BaseException:
             for rows in steps:
                 rows.cache.rollback()
             raise
+        if streams is not None:
+            hand_over(steps, streams)
         for part, own in zip(batch, reads, strict=True):
             part.sequence.reads.add(own)
             if part.prompt:
@@ -194,6 +223,7 @@ class Runner(WholePrompts):
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
         how: How = {"technique": rows.technique, "adapter": rows.adapter}
+        streams = len(tokens) + len(tree) if self.head is not None else 0
         if rows.prompt:
             return StepRows(
                 cache,
@@ -205,12 +235,14 @@ class Runner(WholePrompts):
                 counted=False,
                 watch=shown_to(rows.sequence.watch, cache.length + len(tokens)),
                 tiled=self.tiled,
+                streams=streams,
             )
         if not len(tree):
-            return StepRows(cache, tokens, outputs=rows.outputs, **how)
+            return StepRows(cache, tokens, outputs=rows.outputs, **how, streams=streams)
         known = len(tokens)
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
-        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, **how)
+        nodes = [*tokens, *tree.tokens]
+        return StepRows(cache, nodes, parents, rows.outputs, **how, streams=streams)
 
     @property
     def most_drafts(self) -> int:
@@ -335,7 +367,8 @@ class Runner(WholePrompts):
         model = self.decoder.config
         types = types_of(self.config.kv_cache_dtype)
         row = token_bytes(*types, model.rows, joint=model.joint > 0, based=self._based)
-        return capacity * row + 2 * sum(int(state.bytes) for state in self._states)
+        head = self.head.row_bytes if self.head is not None else 0
+        return capacity * (row + head) + 2 * sum(int(state.bytes) for state in self._states)
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

@@ -1,7 +1,8 @@
-"""Prompts that are run to measure something of them: queries, or the logits after each token."""
+"""Prompts that are run to read something off them: queries, hidden states, or all logits."""
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,27 @@ class WholePrompts(ModelWithTechniques):
             skipped -= len(chunk) - own
             yield self._run_chunk(sequence.cache, chunk, own, None)
 
+    def streams(
+        self,
+        sequence: Sequence,
+        tokens: list[int],
+        layers: abc.Sequence[int],
+        *,
+        logits: bool = True,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Run tokens as `prefill_all` does; yield, part by part, the logits [T, V] after each token
+        and the inputs [T, layers, W] of these layers. `logits=False`: no logits.
+
+        Raises:
+            OutOfMemory: After that, only `close` may be called for the sequence.
+        """
+        sequence.cache.reserve(len(tokens))
+        self._native.hand_out(layers)
+        for chunk in self._chunks(tokens):
+            found = np.empty((len(chunk), len(layers), self.decoder.config.width), np.float32)
+            outputs = None if logits else 0
+            yield self._run_chunk(sequence.cache, chunk, outputs, None, streams=found), found
+
     def _chunks(self, tokens: list[int]) -> list[list[int]]:
         """Return a prompt cut into the parts that run together."""
         size = self.tile_rows
@@ -59,6 +81,7 @@ class WholePrompts(ModelWithTechniques):
         watch: QueryObserver | None,
         *,
         exact: bool | None = None,
+        streams: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run tokens after the cached ones; attention is exact, unless the softmax is coded."""
         rows = StepRows(
@@ -70,8 +93,9 @@ class WholePrompts(ModelWithTechniques):
             watch=shown_to(watch, cache.length + len(tokens)),
             adapter=self.adapter,
             tiled=self.tiled and watch is None,
+            streams=0 if streams is None else len(tokens),
         )
-        logits = self._native.step([rows], self.trace)
+        logits = self._native.step([rows], self.trace, streams=streams)
         cache.commit(list(range(len(tokens))))
         return logits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from suffice.errors import InputError, check_text, unknown
 from suffice.eval.texts import Corpus, fetched, file_of, json_value, read
 
-FIELDS = ("prompt", "question")
+FIELDS = ("prompt", "question", "turns")
 PROMPTS = {
     "gsm8k": Corpus(
         hub=("openai/gsm8k", "main", "test"), column="question", files=("gsm8k-test.jsonl",)
@@ -19,8 +19,8 @@ PROMPTS = {
 def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
     """Return the prompts of a data set or of a file.
 
-    A file has one prompt per line: text, or JSON with a field "prompt" or "question". Empty lines
-    are skipped.
+    A file has one prompt per line: text, or JSON with a field "prompt" or "question", or with
+    "turns", whose first is the prompt. Empty lines are skipped.
 
     Raises:
         InputError: There is neither, the data set is not available, or a line has no prompt.
@@ -50,6 +50,8 @@ def _of_row(where: str, line: str) -> str:
     if not named:
         raise InputError(f"{where}: has no field {' or '.join(FIELDS)}")
     prompt = row[named[0]]
+    if named[0] == "turns" and isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
     if not isinstance(prompt, str) or not prompt.strip():
         raise InputError(f"{where}: the field '{named[0]}' must be non-empty text")
     check_text(f"{where}: the field '{named[0]}'", prompt)

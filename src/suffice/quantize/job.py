@@ -39,6 +39,28 @@ from suffice.text.tokenizer import Tokenizer
 LOCK = "lock"  # held by the run whose folder it is
 
 
+@contextmanager
+def alone(folder: Path, output: Path) -> Iterator[None]:
+    """Make the folder of a run that makes `output`, and lock it against other runs.
+
+    Raises:
+        InputError: It cannot be made, or another run is at work.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        held = (folder / LOCK).open("w")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}") from None
+    with held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"another run is making {output}: wait for it, or give another -o"
+            ) from None
+        yield
+
+
 class Quantizing:
     """Quantizes `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
 
@@ -89,7 +111,7 @@ class Quantizing:
         if not (self._method.fisher or self._method.weighs_inputs):
             return
         sensitivity: Sensitivity | None = None
-        with self._alone():
+        with alone(self._folder, self._output):
             for index in range(len(self._windows)):
                 path = self._tokens_path(index)
                 if not path.is_file():
@@ -109,7 +131,7 @@ class Quantizing:
         """
         weights = [self._tokens(window) for window in self.weigh()]
         layers = Layerwise(self._decoder, self._windows, weights)
-        with self._alone():
+        with alone(self._folder, self._output):
             for index in range(len(self._decoder.config.layers)):
                 path = self._layer_path(index)
                 matrices = self._kept(path)
@@ -152,23 +174,6 @@ class Quantizing:
         stored = np.frombuffer(text.encode(), np.uint8)
         write_part(self._output, weights, facts, tokenizer=stored)
         self._clear()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Make the folder and lock it against other runs."""
-        try:
-            self._folder.mkdir(exist_ok=True)
-            held = (self._folder / LOCK).open("w")
-        except OSError as error:
-            raise InputError(f"{self._folder}: cannot be made: {error.strerror}") from None
-        with held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(
-                    f"another run is making {self._output}: wait for it, or give another -o"
-                ) from None
-            yield
 
     def _clear(self) -> None:
         """Remove the folder, except for files of others."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_DRAFTS",
     "SPECULATORS",
+    "DraftHead",
     "DraftRunner",
     "DraftSetting",
     "DraftSource",
@@ -99,6 +100,26 @@ class DraftRunner(Protocol):
         ...
 
 
+class DraftHead(Protocol):
+    """A head that reads the hidden states of a model; caches are `CacheWithHead` of texts."""
+
+    def follow(self, caches: Sequence[Any]) -> None:
+        """Make the head's rows of texts with many tokens that wait."""
+        ...
+
+    def begin(self, caches: Sequence[Any], last: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Make the rows that texts lack; return logits [V] after the `last` token of each."""
+        ...
+
+    def go_on(self, caches: Sequence[Any], tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Run a drafted token of each text; return the logits [V] after it."""
+        ...
+
+    def end(self, caches: Sequence[Any]) -> None:
+        """Drop the rows of drafted tokens."""
+        ...
+
+
 @dataclass(frozen=True)
 class DraftSetting:
     """A cheaper setting of a model.
@@ -121,6 +142,20 @@ class DraftSource(Protocol):
         """Load another model, or the same a second time.
 
         Raises InputError if it cannot be used or has another vocabulary.
+        """
+        ...
+
+    def head(self, folder: str, quantization: str | None, kv_cache_dtype: str) -> DraftHead:
+        """Load a head that was trained for the model; from now on the model's steps serve it.
+
+        Raises InputError if it cannot be used or is of another model.
+        """
+        ...
+
+    def module(self, quantization: str | None, kv_cache_dtype: str) -> DraftHead:
+        """Load the module of the model's files that predicts further tokens, as a head.
+
+        Raises InputError if there is none, or it cannot be used.
         """
         ...
 
@@ -188,6 +223,8 @@ SPECULATORS = Table(
     "speculator",
     {
         "draft_model": "suffice.speculate.draft_model:DraftModel",
+        "eagle3": "suffice.speculate.eagle3:Eagle3",
+        "mtp": "suffice.speculate.mtp:Predictor",
         "none": "suffice.speculate.none:NoDrafts",
         "ngram": "suffice.speculate.ngram:NGram",
         "self": "suffice.speculate.self:SelfDraft",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from suffice.decoder.blocks import ACTIVATIONS
 from suffice.decoder.checks import check_number, check_size
-from suffice.decoder.config import ACTIVATIONS, PLACEMENTS, SCALES, DecoderConfig, LayerConfig
+from suffice.decoder.config import PLACEMENTS, SCALES, DecoderConfig, LayerConfig
 from suffice.decoder.latent import Latent
 from suffice.decoder.rotation import Rope
 from suffice.decoder.routing import Experts, is_rule
@@ -17,6 +18,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": PLACEMENTS,
     "activation": ACTIVATIONS,
+    "drafts": (None,),  # heads have files of their own
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm", "parallel"), (False, True)),
     **dict.fromkeys(
         ("rounds_embed_scale", "shared_norm", "spare_logits", "embed_norm"), (False, True)
@@ -27,6 +29,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 # fields that the first files of this schema lack: they have these values
 _LATER = {
     "adaptable": True,
+    "drafts": None,
     "embed_norm": False,
     "experts": None,
     "late_qk_norm": False,

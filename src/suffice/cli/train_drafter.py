@@ -1,0 +1,162 @@
+"""`suffice train-drafter`: trains a head that drafts for a model, on the model's own answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from suffice.cli.eval.options import DATA_DIR
+from suffice.cli.flags import REQUIRED, flag
+from suffice.cli.options import SourceFlags
+from suffice.errors import InputError
+from suffice.progress import counted
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+    from suffice.train.answers import Answers
+    from suffice.train.job import HeadTraining, Measured
+
+_EVERY = 100  # updates between measurements
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """The prompts, the recipe and the output folder of `train-drafter`."""
+
+    prompts: str = flag(
+        REQUIRED,
+        "--prompts",
+        "A file with a prompt per line (text, or JSON with a field prompt or question), or gsm8k.",
+    )
+    output: Path = flag(
+        REQUIRED, "-o --output", "The folder to write the head to.", environment=False
+    )
+    data_dir: str | None = DATA_DIR()
+    limit: int | None = flag(None, "--limit", "Maximum number of prompts; default: all.")
+    length: int = flag(512, "--length", "Tokens of a prompt and its answer, at most.")
+    temp: float = flag(0.0, "--temp", "Temperature of the answers; 0 takes the most likely token.")
+    draft_vocab: int = flag(
+        8192, "--draft-vocab", "How many tokens can be drafted: the most frequent of the answers."
+    )
+    steps: int = flag(4, "--steps", "Drafts in a row that the head is trained on.")
+    batch: int = flag(8, "--batch", "Answers in an update.")
+    rate: float = flag(1e-3, "--rate", "The largest rate of updates.")
+    epochs: int = flag(2, "--epochs", "How many times each answer is seen.")
+    seed: int = flag(0, "--seed", "Of first weights, orders and drawn answers.")
+    raw: bool = flag(
+        False, "--no-chat-template --raw", "Run prompts as they are, without a chat template."
+    )
+
+
+def run(*, flags: TrainFlags, model: SourceFlags) -> None:
+    """Train and write the folder. After Ctrl-C, the same command continues where it stopped.
+
+    Raises:
+        InputError: Prompts, flags or a model that cannot be used, or a folder that cannot be
+            written.
+    """
+    _check(flags)
+    try:
+        import torch
+    except ImportError:
+        raise InputError(
+            "`suffice train-drafter` needs PyTorch: pip install 'suffice[quantize]'"
+        ) from None
+
+    from suffice import native
+    from suffice.engine.config import Config
+    from suffice.engine.llm import LLM
+    from suffice.engine.runner import Runner
+    from suffice.eval.prompts import load_prompts
+    from suffice.quantize.job import alone
+    from suffice.train.answers import Answers
+    from suffice.train.job import ANSWERS, HeadTraining
+    from suffice.train.recipe import Recipe
+
+    recipe = Recipe(
+        flags.draft_vocab,
+        flags.steps,
+        batch=flags.batch,
+        rate=flags.rate,
+        epochs=flags.epochs,
+        seed=flags.seed,
+    )
+    prompts = load_prompts(flags.prompts, flags.data_dir)[: flags.limit]
+    llm = LLM.of(Config.built(model.options))
+    torch.set_num_threads(llm.config.threads or native.cores())
+    asked = _tokens(llm, prompts, raw=flags.raw)
+    folder = flags.output.with_name(flags.output.name + ".training")
+    answers = Answers(llm, asked, folder / ANSWERS, flags.length, flags.temp, flags.seed)
+    assert isinstance(llm.runner, Runner)
+    text = json.dumps([asked, flags.length, flags.temp])
+    facts = {
+        "model": PurePath(model.model).name,
+        "stamp": llm.runner.stamp,
+        "prompts": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    try:
+        with alone(folder, flags.output):
+            training = HeadTraining(llm.runner, answers, recipe, flags.output, facts)
+            _answer(answers)
+            _train(training)
+            dtype = "bfloat16" if llm.config.dtype == "bfloat16" else "float32"
+            training.write(dtype)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on with what is left", file=sys.stderr)
+        raise
+    training.clear()
+    print(flags.output)
+
+
+def _check(flags: TrainFlags) -> None:
+    if flags.output.exists() and (not flags.output.is_dir() or any(flags.output.iterdir())):
+        raise InputError(f"-o {flags.output}: must be a new folder, or an empty one")
+    if not flags.output.absolute().parent.is_dir():
+        raise InputError(f"-o {flags.output}: must be in a folder that is there")
+    if flags.limit is not None and flags.limit < 2:
+        raise InputError(f"--limit {flags.limit}: must be at least 2")
+    if flags.length < 16:
+        raise InputError(f"--length {flags.length}: must be at least 16")
+    if not 0 <= flags.temp < float("inf"):
+        raise InputError(f"--temp {flags.temp}: must be 0 or more")
+
+
+def _tokens(llm: LLM, prompts: list[str], *, raw: bool) -> list[list[int]]:
+    """Return prompts as tokens, by the model's chat template if it has one."""
+    if raw or not llm.tokenizer.has_chat_template:
+        return [llm.tokenizer.encode(prompt) for prompt in prompts]
+    return [llm.chat_tokens([{"role": "user", "content": prompt}]) for prompt in prompts]
+
+
+def _answer(answers: Answers) -> None:
+    steps = answers.run()
+    before, total = next(steps), len(answers.prompts)
+    for _ in counted("prompts answered", total, _singly(steps, before), before):
+        pass
+
+
+def _singly(steps: Iterator[int], before: int) -> Iterator[int]:
+    """Yield every number up to each of `steps`."""
+    for done in steps:
+        yield from range(before + 1, done + 1)
+        before = done
+
+
+def _train(training: HeadTraining) -> None:
+    total = training.begin()
+    before = training.done
+    for step in counted("updates", total, training.run(_EVERY), before):
+        if step.held_out is not None:
+            what = f"update {step.done}: loss {step.loss:.3f}; held out"
+            print(_line(what, step.held_out), file=sys.stderr)
+    print(_line("texts it was trained on", training.measure(training=True)), file=sys.stderr)
+
+
+def _line(what: str, found: Measured) -> str:
+    rates = ", ".join(f"{rate:.1%}" for rate in found.rates)
+    return f"{what}: drafts accepted by depth {rates}; {found.tokens_per_step:.2f} tokens a step"

@@ -1,0 +1,157 @@
+"""A head that drafts for a runner's model: it reads the hidden states that the model's steps leave.
+
+The head is a decoder of its own with a cache of its own for each text, see `CacheWithHead`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from suffice.cache import Growth, token_bytes, types_of
+from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.cache.with_head import CacheWithHead, HeadRows
+from suffice.decoder.native_model import NativeModel
+from suffice.decoder.step_rows import StepRows
+from suffice.decoder.weights import DecoderWeights
+from suffice.native import core
+
+
+def hand_over(batch: Sequence[StepRows], streams: np.ndarray) -> None:
+    """Give each text the hidden states [T, layers, W] of its rows in a step of the model."""
+    first = 0
+    for rows in batch:
+        own = streams[first : first + rows.streams]
+        first += rows.streams
+        if isinstance(rows.cache, CacheWithHead) and rows.streams:
+            rows.cache.hand_over([*rows.tokens], own.reshape(rows.streams, -1))
+
+
+class Head:
+    """A head of a model whose tokens it drafts: `tokens` [drafted] by its own ids, of `vocab`.
+
+    `layers` are those of the model whose inputs are its hidden states, and `positions` the longest
+    text. Its keys and values have the type `dtype`.
+    """
+
+    def __init__(
+        self,
+        decoder: DecoderWeights,
+        tokens: np.ndarray,
+        layers: tuple[int, ...],
+        positions: int,
+        dtype: str,
+    ) -> None:
+        self.decoder = decoder
+        self.layers = layers
+        self.dtype = dtype
+        config = decoder.config
+        assert config.drafts is not None
+        self._tokens, self._vocab = tokens, config.drafts.vocab
+        self._native = NativeModel(decoder, positions)
+        self._native.hand_out([len(config.layers) + config.drafts.normed_own])
+        self._begun: dict[int, np.ndarray] = {}  # by cache: what its last row left [W]
+
+    def cache(self, limit: int, growth: Growth, arena: core.Arena) -> KVCache:
+        """Return an empty cache for its rows of a text of at most `limit` tokens."""
+        config = self.decoder.config
+        keys, values = types_of(self.dtype)
+        return KVCache(
+            config.rows,
+            growth=growth,
+            limit=limit,
+            key_dtype=keys,
+            value_dtype=values,
+            arena=arena,
+            joint=config.joint,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the keys and values of a row."""
+        config = self.decoder.config
+        return token_bytes(*types_of(self.dtype), config.rows, joint=config.joint > 0)
+
+    def streams_of(self, batch: Sequence[StepRows]) -> np.ndarray:
+        """Return room for the hidden states [T, layers, W] of a step of the model."""
+        config = self.decoder.config
+        assert config.drafts is not None
+        count = len(self.layers)
+        rows = sum(each.streams for each in batch)
+        return np.empty((rows, count, config.drafts.hidden // count), np.float32)
+
+    def follow(self, caches: Sequence[CacheWithHead]) -> None:
+        """Make the rows of texts with many tokens that wait."""
+        rows = [(each, each.to_follow()) for each in caches if each.waiting > MAX_TENTATIVE]
+        going = [(cache, found) for cache, found in rows if found is not None]
+        if going:
+            self._follow([cache for cache, _ in going], [found for _, found in going], outputs=0)
+
+    def begin(self, caches: Sequence[CacheWithHead], last: Sequence[int]) -> list[np.ndarray]:
+        """Make the rows that texts lack; return logits float32 [V] after the `last` token of each.
+
+        Every text is followed, and at least its last token waits.
+        """
+        rows = [each.to_follow(token) for each, token in zip(caches, last, strict=True)]
+        found = [each for each in rows if each is not None]
+        assert len(found) == len(caches), "the head follows the texts"
+        logits, own = self._follow(caches, found, outputs=1)
+        self._begun = {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        return self._spread(logits)
+
+    def _follow(
+        self, caches: Sequence[CacheWithHead], rows: Sequence[HeadRows], outputs: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        heads = [cache.head for cache in caches]
+        hidden = np.concatenate([each.hidden for each in rows])
+        found = self._step(heads, [each.tokens for each in rows], hidden, outputs)
+        for cache, each in zip(caches, rows, strict=True):
+            cache.follow(each.tokens)
+        return found
+
+    def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> list[np.ndarray]:
+        """Run a drafted token of each text; return the logits float32 [V] after it."""
+        hidden = np.stack([self._begun[id(cache)] for cache in caches])
+        heads = [cache.head for cache in caches]
+        logits, own = self._step(heads, [[token] for token in tokens], hidden, 1)
+        self._begun |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        return self._spread(logits)
+
+    def end(self, caches: Sequence[CacheWithHead]) -> None:
+        """Drop the rows of drafted tokens."""
+        self._begun = {}
+        for cache in caches:
+            cache.head.truncate(min(cache.head.length, cache.length))
+
+    def _step(
+        self,
+        heads: Sequence[KVCache],
+        tokens: Sequence[list[int]],
+        hidden: np.ndarray,
+        outputs: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run and commit rows; return the last ones' logits [B, D] and what they leave [B, W]."""
+        options = {"outputs": outputs, "streams": outputs, "exact": True, "counted": False}
+        batch = [
+            StepRows(head, own, **options)  # type: ignore[arg-type]
+            for head, own in zip(heads, tokens, strict=True)
+        ]
+        left = np.empty((outputs * len(batch), 1, self.decoder.config.width), np.float32)
+        try:
+            logits = self._native.step(batch, streams=left, hidden=hidden)
+        except BaseException:
+            for head in heads:
+                head.rollback()
+            raise
+        for head, own in zip(heads, tokens, strict=True):
+            head.commit(list(range(len(own))))
+        return logits, left[:, 0]
+
+    def _spread(self, logits: np.ndarray) -> list[np.ndarray]:
+        """Return logits [B, D] of the tokens that it drafts as those [V] of all tokens."""
+        if len(self._tokens) == self._vocab:
+            return list(logits)
+        found = np.full((len(logits), self._vocab), -np.inf, np.float32)
+        found[:, self._tokens] = logits
+        return list(found)

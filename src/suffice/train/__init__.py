@@ -1,0 +1,1 @@
+"""Heads that draft for a model, trained on the model's own answers."""

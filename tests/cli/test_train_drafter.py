@@ -1,0 +1,91 @@
+"""`suffice train-drafter`: a run that is killed, what it writes, and what it refuses.
+
+Tests train_drafter.py.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny
+from commands import Cli, complaint
+from suffice import LLM, SamplingParams
+from suffice.checkpoints.draft_heads import open_head
+
+ARGUMENTS = [
+    *("--length", "40", "--draft-vocab", "64", "--threads", "1"),
+    *("--epochs", "20", "--batch", "2", "--steps", "2"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.shallow(tmp_path_factory.mktemp("model"))
+    (folder / "prompts.txt").write_text("".join(f"say {number}\n" for number in range(12)))
+    return folder
+
+
+def command(model: Path, output: Path) -> list[str]:
+    given = ["-m", str(model), "--prompts", str(model / "prompts.txt"), "-o", str(output)]
+    return [str(Path(sys.executable).with_name("suffice")), "train-drafter", *given, *ARGUMENTS]
+
+
+def test_a_killed_run_writes_the_same_files(model: Path, tmp_path: Path) -> None:
+    whole = subprocess.run(
+        command(model, tmp_path / "whole"), capture_output=True, text=True, check=True
+    )
+    assert whole.stdout == f"{tmp_path / 'whole'}\n"
+    assert "tokens a step" in whole.stderr and "held out" in whole.stderr
+    draw, kills = random.Random(1), 0
+    while kills < 3:
+        process = subprocess.Popen(
+            command(model, tmp_path / "killed"), stderr=subprocess.PIPE, text=True
+        )
+        work = tmp_path / "killed.training"
+        wanted = "answers.jsonl" if kills == 0 else "state.safetensors"
+        while process.poll() is None and not (work / wanted).exists():
+            time.sleep(0.01)
+        time.sleep(draw.random() * 0.5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+        if process.returncode == 0:
+            break
+    subprocess.run(command(model, tmp_path / "killed"), capture_output=True, check=False)
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not (tmp_path / "killed.training").exists()
+    llm = LLM(
+        model, threads=1, speculative_config={"method": "eagle3", "model": str(tmp_path / "whole")}
+    )
+    assert open_head(str(tmp_path / "whole"), llm.runner.decoder.config).layers  # type: ignore
+    plain, params = LLM(model, threads=1), SamplingParams(temperature=0, max_tokens=20)
+    texts = [each.generate(["say 3"], params)[0].outputs for each in (llm, plain)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--limit", "1"], "--limit 1: must be at least 2"),
+        (["--length", "3"], "--length 3: must be at least 16"),
+        (["--temp", "-1"], "--temp -1.0: must be 0 or more"),
+        (["--epochs", "0"], "epochs=0: must be at least 1"),
+        (["--draft-vocab", "0"], "draft_vocab=0: must be at least 1"),
+        (["-o", "missing/folder"], "-o missing/folder: must be in a folder that is there"),
+        (["-o", "."], "-o .: must be a new folder, or an empty one"),
+        (["--prompts", "nothing"], "unknown prompts (no such file either) 'nothing'. Known: gsm8k"),
+    ],
+)
+def test_what_is_refused(cli: Cli, model: Path, more: list[str], message: str) -> None:
+    given = {"-m": str(model), "--prompts": str(model / "prompts.txt"), "-o": "head"}
+    given |= dict(zip(more[::2], more[1::2], strict=True))
+    ran = cli("train-drafter", *(part for pair in given.items() for part in pair))
+    assert complaint(ran) == message

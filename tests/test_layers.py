@@ -56,6 +56,7 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
     "suffice.cache.with_head",
+    "suffice.decoder.native_blocks",
     "suffice.decoder.native_states",
     "suffice.engine.heads",
     "suffice.engine.runner",

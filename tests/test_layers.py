@@ -55,6 +55,7 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.rounding",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
+    "suffice.cache.stored_rows",
     "suffice.decoder.native_states",
     "suffice.engine.runner",
     "suffice.integrations.requests",

@@ -53,6 +53,10 @@ class Config(EngineOptions):
     adapters: tuple[tuple[str, str], ...]
     merge_adapter: str | None
     packed_bytes: int | None
+    prefix_dir: Path | None
+    prefix_disk_bytes: int | None
+    prefix_max_age: float | None
+    prefix_secret: Path | None
 
     @classmethod
     @takes_options(EngineOptions)

@@ -179,6 +179,7 @@ class RequestMaker:
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._adapters = [name for name, _ in config.adapters]
         self._usual_adapter = config.adapter
+        self._reuses = config.prefix_dir is not None  # unless a request says otherwise
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
@@ -231,6 +232,7 @@ class RequestMaker:
             limit, traits["reader"] = 0, self._reader(reading, len(tokens))
         elif self.pooling.headless:
             raise InputError("the model has no head: it embeds texts, and generates none")
+        traits.setdefault("reuse", self._reuses)
         with self._counting:
             number, self._count = self._count, self._count + 1
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from suffice.engine.config import Config
+from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.embedded import EmbeddingRequestOutput, embedded, prefixed, result_of
 from suffice.engine.inputs import (
     RequestMaker,
@@ -86,6 +87,7 @@ class LLM:
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
             step_seconds=None,
+            disk=_disk_prefixes(config, runner),
         )
 
     def generate(
@@ -340,6 +342,14 @@ class LLM:
                 yield piece
         finally:
             self.loop.abort(request)
+
+
+def _disk_prefixes(config: Config, runner: Runner) -> DiskPrefixes | None:
+    if config.prefix_dir is None:  # then nothing of it is imported
+        return None
+    from suffice.engine.rows_identity import disk_prefixes
+
+    return disk_prefixes(config, runner)
 
 
 def _warn_of_codes(config: Config) -> None:

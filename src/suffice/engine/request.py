@@ -138,6 +138,7 @@ class Sample:
         self.request = request
         self.state = state
         self.sequence: Any = None
+        self.chain: Any = None  # of names under which its rows are kept on disk; None: they are not
         self.drafter: Any = None
         self.rates: Rates | None = None
         self.drafts = DraftStats()
@@ -264,11 +265,11 @@ class Request:
         # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
         self.scores: list[dict[int, Logprob] | None] | None
         self.scores = None if params.prompt_logprobs is None else [None]
-        self.reads = Reads()
-        self.cached = 0
+        self.reads, self.metrics = Reads(), Metrics()
+        self.cached = self.from_disk = 0  # tokens of the prompt that need not run
+        self.loading: Any = None  # rows of it that are on their way from disk
         self.error: str | None = None
         self.error_code: str | None = None
-        self.metrics = Metrics()
         self._clock = clock
         self._counted = clock()  # until when `metrics` has counted
 
@@ -312,10 +313,11 @@ class Request:
     @property
     def marks(self) -> set[int]:
         """The lengths of its prompt to which others, or its next turn, may return."""
-        if self.source is None and self.kept is None:
+        others = [each for each in (self.source, self.leader.chain) if each is not None]
+        if not others and self.kept is None:
             return set()
         end = (len(self.tokens) - _TURN) // _UNIT * _UNIT
-        return {end, len(self.tokens)} | (self.source.marks if self.source else set())
+        return {end, len(self.tokens)}.union(*(each.marks for each in others))
 
     @property
     def settled(self) -> int:

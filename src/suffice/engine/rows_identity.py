@@ -56,13 +56,13 @@ def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
     files = _model_files(locate(config.model))
     if config.merge_adapter is not None:
         files += _adapter_files(config.merge_adapter)
-    model = contents(files)
+    model, code = contents(files), _code()
     adapters = [contents(_adapter_files(folder)) for _, folder in config.adapters]
 
     @functools.cache
     def depends_on(technique: int, adapter: int) -> bytes:
         own = "" if adapter < 0 else adapters[adapter]
-        parts = (_code(), model, own, runner.rows_depend_on(technique))
+        parts = (code, model, own, runner.rows_depend_on(technique))
         return repr(parts).encode()
 
     return depends_on

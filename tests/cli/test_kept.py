@@ -91,3 +91,40 @@ def test_a_folder_that_others_can_open_is_refused(
     folder = str(tmp_path / "work")
     found = cli("run", "-m", str(checkpoint), "--prefix-dir", folder, "hello")
     assert found.code == 2 and found.err.startswith(f"suffice: error: --prefix-dir {folder}")
+
+
+def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")
+    plain = cli(*arguments, PROMPT)
+    first = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    size = file.stat().st_size
+    again = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    assert plain.out == first.out == again.out
+    assert "cached)" not in first.err and " cached)" in again.err
+    longer = PROMPT + "And by opposing end them. " * 3
+    further = cli(*arguments, "--prompt-cache", str(file), longer)
+    assert further.out == cli(*arguments, longer).out and " cached)" in further.err
+    assert file.stat().st_size > size, "it has the longer prompt now"
+    other = cli(*arguments, "--prompt-cache", str(file), "-ctk", "int8", PROMPT)
+    assert other.code == 2 and "was saved by another model" in other.err
+    file.write_bytes(file.read_bytes()[:-7])
+    cut = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    assert cut.code == 2 and "is damaged" in cut.err
+
+
+def test_a_chat_goes_on_with_its_rows(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    arguments = ("chat", "-m", str(checkpoint), "-n", "8", "--temp", "0", "-t", "1")
+    first = cli(*arguments, stdin=f"{PROMPT}\n/save {file}\nAnd then?\n")
+    assert f"tokens of keys and values in {file.name}.rows" in first.err, first.err
+    second = cli(*arguments, stdin=f"/load {file}\nAnd then?\n")
+    assert "tokens of keys and values\n" in second.err
+    assert second.out and first.out.endswith(second.out)
+    assert " cached)" in second.err
+    other = cli(*arguments, "-ctk", "int8", stdin=f"/load {file}\nAnd then?\n")
+    assert "are computed again:" in other.err and other.code == 0
+    lossy = cli(
+        *arguments, "--policy", "h2o:rank_only=true", stdin=f"hello\n/save {tmp_path / 'b'}\n"
+    )
+    assert "are not saved: rows cannot be saved" in lossy.err and (tmp_path / "b").exists()

@@ -65,6 +65,12 @@ class Block:
         return HEAD + len(self.rows.data) + (0 if self.state is None else len(self.state.data))
 
     @property
+    def parts(self) -> tuple[memoryview, ...]:
+        """What its file has, in order."""
+        states = () if self.state is None else (self.state.data.data,)
+        return memoryview(self.head), self.rows.data.data, *states
+
+    @property
     def head(self) -> bytes:
         """The file's first bytes."""
         state = self.state
@@ -96,10 +102,8 @@ def write(path: Path, block: Block) -> None:
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     try:
         try:
-            states = () if block.state is None else (block.state.data,)
-            for each in (block.head, block.rows.data, *states):
-                left = memoryview(each).cast("B") if len(each) else memoryview(b"")
-                while left:
+            for left in block.parts:
+                while left.nbytes:
                     left = left[os.write(file, left) :]
         finally:
             os.close(file)
@@ -110,10 +114,13 @@ def write(path: Path, block: Block) -> None:
         raise
 
 
-def read(file: int, place: Place, cache: KVCache, *, stateful: bool = False) -> np.ndarray | None:
+def read(
+    file: int, place: Place, cache: KVCache, *, stateful: bool = False, at: int | None = None
+) -> np.ndarray | None:
     """Read a block from a file's descriptor into a cache that has memory for it.
 
-    Returns the states after its rows, uint8, if it is `stateful`. See `stored_rows.read`.
+    Returns the states after its rows, uint8, if it is `stateful`. See `stored_rows.read`. `at`:
+    where it begins in a file of several; None: the file has nothing else.
 
     Raises:
         Damaged: The file does not hold this block; its rows in the cache are zero.
@@ -121,19 +128,20 @@ def read(file: int, place: Place, cache: KVCache, *, stateful: bool = False) -> 
     """
     size = stored_rows.size_of(cache, place.first, place.rows)
     state_size = stored_rows.state_size(cache) if stateful else 0
-    head = os.pread(file, HEAD, 0)
+    begins = at or 0
+    head = os.pread(file, HEAD, begins)
     if len(head) != HEAD:
         raise Damaged
     *_, rows_sum, state_sum, _ = _FIELDS.unpack_from(head)
     wanted = _head(place, (size, state_size), (rows_sum, state_sum))
-    if head != wanted or os.fstat(file).st_size != HEAD + size + state_size:
+    if head != wanted or (at is None and os.fstat(file).st_size != HEAD + size + state_size):
         raise Damaged
-    if stored_rows.read(cache, place.first, place.rows, file, HEAD) != rows_sum:
+    if stored_rows.read(cache, place.first, place.rows, file, begins + HEAD) != rows_sum:
         stored_rows.clear(cache, place.first, place.rows)
         raise Damaged
     if not stateful:
         return None
-    state = _state(file, HEAD + size, state_size)
+    state = _state(file, begins + HEAD + size, state_size)
     if stored_rows.checksum(state) != state_sum:
         raise Damaged
     return state

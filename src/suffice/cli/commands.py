@@ -30,6 +30,7 @@ from suffice.cli.options import (
 )
 from suffice.cli.output import busy, one_prompt, wrapped
 from suffice.cli.prefixes import PrefixFlags
+from suffice.cli.prompt_cache import FILE, streaming
 from suffice.errors import InputError, OptionError, check_text
 from suffice.outside import blamed
 from suffice.warned import as_lines
@@ -157,6 +158,7 @@ def run(
     raw: bool = RAW,
     think: str = THINK,
     quiet: bool = QUIET,
+    prompt_cache: Path | None = FILE,
     *,
     model: ModelFlags,
     adapters: AdapterFlags,
@@ -184,12 +186,13 @@ def run(
         llm = prefixes.on(adapters.on(model)).load(sampling.seed)
     speaker = None if raw else Speaker(llm.tokenizer, think)
     text = None if speaker is None else wrapped(llm, given, system, speaker.facts)
-    if speaker is None or text is None:
-        Answer(llm, quiet).show(llm.stream(given, params, adapter=adapter))
-        return
-    tokens = llm.tokenizer.encode(text, special=False)
-    stream = llm.stream(tokens, speaker.params(params), adapter=adapter)
-    Answer(llm, quiet, speaker.answer(text)).show(stream)
+    with streaming(llm, prompt_cache, adapter) as stream:
+        if speaker is None or text is None:
+            Answer(llm, quiet).show(stream(given, params))
+            return
+        tokens = llm.tokenizer.encode(text, special=False)
+        answer = Answer(llm, quiet, speaker.answer(text))
+        answer.show(stream(tokens, speaker.params(params)))
 
 
 @app.program(more=foreign_flags)

@@ -14,7 +14,8 @@ from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import LoopRunner, Tokenizer
 from suffice.engine.reading import Reader, Reading
-from suffice.engine.request import CachedPrefix, Request, Sample
+from suffice.engine.request import Request, Sample
+from suffice.engine.retained import CachedPrefix
 from suffice.engine.thinking import Thinking, Thought
 from suffice.errors import InputError, OptionError, brief, check_text, unknown
 from suffice.sampling import SamplingState

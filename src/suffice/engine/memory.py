@@ -332,4 +332,9 @@ class Memory:
         sequence.cache.truncate(len(held))
         if request.kept.sequence is not None:
             self._runner.close(request.kept.sequence)
-        request.kept.sequence, request.kept.tokens = sequence, held
+        kept = request.kept
+        if self._runner.shares_answers(request.technique):
+            kept.clean = len(held)
+        elif request.cached <= kept.clean:  # its prompt follows rows of prompts alone
+            kept.clean = min(len(request.tokens), len(held))
+        kept.sequence, kept.tokens = sequence, held

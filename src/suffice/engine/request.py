@@ -10,7 +10,7 @@ from typing import Any
 
 from suffice.engine.protocol import Detokenizer, How
 from suffice.engine.reading import Reader
-from suffice.engine.retained import Entry
+from suffice.engine.retained import CachedPrefix, Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
@@ -111,24 +111,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-@dataclass
-class CachedPrefix:
-    """A cache that outlives its request, and the tokens whose keys and values it holds."""
-
-    sequence: Any = None
-    tokens: list[int] = field(default_factory=list)
-
-    def shared(self, prompt: list[int]) -> int:
-        """Return the length of the prompt's cached prefix; the last token is always run."""
-        if self.sequence is None:
-            return 0
-        pairs = zip(self.tokens, prompt[:-1], strict=False)
-        return next(
-            (index for index, (held, token) in enumerate(pairs) if held != token),
-            min(len(self.tokens), len(prompt) - 1),
-        )
 
 
 class Sample:

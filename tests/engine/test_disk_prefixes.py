@@ -156,8 +156,9 @@ def test_rows_of_another_setting_are_not_found(
     folder: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     answered(load(folder, tmp_path), tokens())
-    other = answered(load(folder, tmp_path, **changes), tokens())
-    assert other.num_cached_tokens == 0
+    llm = load(folder, tmp_path, **changes)
+    other = answered(llm, tokens())
+    assert other.num_cached_tokens == disk_of(llm).folder.counts.damaged == 0
     assert other.outputs == answered(load(folder, None, **changes), tokens()).outputs
     assert answered(load(folder, tmp_path, **changes), tokens()).num_cached_tokens == WHOLE
 
@@ -226,8 +227,11 @@ def test_adapters_are_told_apart_by_what_is_in_them(folder: Path, tmp_path: Path
         llm = load(folder, tmp_path / "kept", adapters=both)
         assert answered(llm, tokens(), adapter=name).num_cached_tokens == 0
     swapped = load(folder, tmp_path / "kept", adapters={"x": both["b"], "y": both["a"]})
+    plain = load(folder, None, adapters={"x": both["b"], "y": both["a"]})
     for name in ("x", "y", None):
-        assert answered(swapped, tokens(), adapter=name).num_cached_tokens == WHOLE
+        found = answered(swapped, tokens(), adapter=name)
+        assert found.num_cached_tokens == WHOLE
+        assert found.outputs == answered(plain, tokens(), adapter=name).outputs
 
 
 def test_a_damaged_block_is_removed_and_written_again(folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ constexpr uint64_t kFactor = 0x9E3779B185EBCA87;  // odd, so that a product lose
 constexpr int kLanes = 8;                         // words that are taken in at a time
 constexpr int kTurn = 29;
 constexpr size_t kTogether = size_t{64} << 10;  // bytes that a call reads: they stay in a cache
-constexpr size_t kMostPieces = 512;              // of a call; the system takes up to 1024
+constexpr size_t kMostPieces = 512;             // of a call; the system takes up to 1024
 
 uint64_t mixed(uint64_t sum, uint64_t word) { return std::rotl(sum ^ word, kTurn) * kFactor; }
 

@@ -1,6 +1,6 @@
 """`--prefix-dir` of commands, and `suffice cache`, which looks after such a folder.
 
-Also tests prefixes.py.
+Also tests prefixes.py, prompt_cache.py and chat_rows.py.
 """
 
 from __future__ import annotations

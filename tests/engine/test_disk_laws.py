@@ -134,7 +134,7 @@ def test_names_that_forget_the_text_before_would_show(
 
 
 def other_beginnings(make: Make, folder: Path) -> None:
-    """A text of which one has the first block, and another, after a different one, the rest."""
+    """A text whose first block one has, and another, after a different one, the rest."""
     one = started(make, "exact", "llama", "float32", folder / "kept")
     tokens = requests(one)[3].tokens
     first = [7, 8, *tokens[2:ROWS]]

@@ -1,11 +1,10 @@
 """What requests take from disk and leave there, and that nobody notices when the disk fails.
 
-Also tests requests_on_disk.py, write_behind.py and rows_identity.py.
+Also tests requests_on_disk.py and write_behind.py.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 import tiny
-from adapters import write as write_adapter
 from suffice import LLM, SamplingParams
 from suffice.cache.block_folder import BlockFolder, files
 from suffice.engine import disk_prefixes as module
@@ -139,99 +137,6 @@ def test_names_need_the_secret(folder: Path, tmp_path: Path) -> None:
         answered(load(folder, tmp_path / kept, prefix_secret=secret), tokens())
     three, four = ({each.path.name for each in files(tmp_path / kept)} for kept in "cd")
     assert three == four and not three & one
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kv_cache_dtype": "int8"},
-        {"kv_cache_dtype": "int8/bfloat16"},
-        {"dtype": "bfloat16"},
-        {"quantization": "int8"},
-        {"attention": "tiers:eps=0.1"},  # which keeps bases next to the rows
-    ],
-    ids=str,
-)
-def test_rows_of_another_setting_are_not_found(
-    folder: Path, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    answered(load(folder, tmp_path), tokens())
-    llm = load(folder, tmp_path, **changes)
-    other = answered(llm, tokens())
-    assert other.num_cached_tokens == disk_of(llm).folder.counts.damaged == 0
-    assert other.outputs == answered(load(folder, None, **changes), tokens()).outputs
-    assert answered(load(folder, tmp_path, **changes), tokens()).num_cached_tokens == WHOLE
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        {"attention": "aet:keys=0.7"},
-        {"max_model_len": 300},
-        {"prefill_chunk": 40},
-        {"growth": "upfront"},
-        {"threads": 2},
-        {"speculative_config": "ngram"},
-    ],
-    ids=str,
-)
-def test_what_changes_no_row_does_not_matter(
-    folder: Path, tmp_path: Path, same: dict[str, Any]
-) -> None:
-    if same.get("threads", 1) > len(os.sched_getaffinity(0)):
-        pytest.skip("one core")
-    answered(load(folder, tmp_path), tokens())
-    found = answered(load(folder, tmp_path, **same), tokens())
-    assert found.num_cached_tokens == WHOLE
-    assert found.outputs == answered(load(folder, None, **same), tokens()).outputs
-
-
-def test_a_fitted_rotation_is_another_model(tmp_path: Path) -> None:
-    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    model = tiny.make(
-        tmp_path / "model",
-        "llama",
-        tokenizer=True,
-        max_position_embeddings=256,
-        rope_parameters=rope,
-    )
-    answered(load(model, tmp_path / "kept"), tokens())
-    assert answered(load(model, tmp_path / "kept"), tokens()).num_cached_tokens == WHOLE
-    for context in (600, 900):
-        found = answered(load(model, tmp_path / "kept", max_model_len=context), tokens())
-        assert found.num_cached_tokens == 0
-
-
-def test_weights_that_differ_in_the_middle_are_another_model(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their files have the same size, and ends."""
-    monkeypatch.setattr("suffice.checkpoints.files._PART", 64)
-    answered(load(folder, tmp_path / "kept"), tokens())
-    other = Path(shutil.copytree(folder, tmp_path / "other"))
-    weights = other / "model.safetensors"
-    whole = bytearray(weights.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    weights.write_bytes(whole)
-    one, two = load(folder, tmp_path / "kept"), load(other, tmp_path / "kept")
-    assert one.runner.stamp == two.runner.stamp, "what tells models apart elsewhere"
-    assert answered(two, tokens()).num_cached_tokens == 0
-    assert answered(one, tokens()).num_cached_tokens == WHOLE
-
-
-def test_adapters_are_told_apart_by_what_is_in_them(folder: Path, tmp_path: Path) -> None:
-    for at in range(2):
-        write_adapter(tmp_path / f"adapter{at}", folder, ["q_proj", "v_proj"], seed=at)
-    both = {"a": tmp_path / "adapter0", "b": tmp_path / "adapter1"}
-    for name in ("a", "b", None):
-        llm = load(folder, tmp_path / "kept", adapters=both)
-        assert answered(llm, tokens(), adapter=name).num_cached_tokens == 0
-    swapped = load(folder, tmp_path / "kept", adapters={"x": both["b"], "y": both["a"]})
-    plain = load(folder, None, adapters={"x": both["b"], "y": both["a"]})
-    for name in ("x", "y", None):
-        found = answered(swapped, tokens(), adapter=name)
-        assert found.num_cached_tokens == WHOLE
-        assert found.outputs == answered(plain, tokens(), adapter=name).outputs
 
 
 def test_a_damaged_block_is_removed_and_written_again(folder: Path, tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from suffice.engine.write_behind import WriteBehind
 from suffice.errors import OutOfMemory
 
 ROWS = 64  # of a block: whole panels, and the keys of a sketch
-STATE_ROWS = 32  # states are kept after multiples of so many tokens
+STATE_ROWS = 32  # states are kept after multiples of this number of tokens
 READERS = 4  # threads
 _RATE = 0.3  # weight of a new measurement
-_AGAIN = 16  # every so many lookups reading is tried again, though it seemed slower than computing
+_AGAIN = 16  # every 16th lookup tries to read again, though it seemed slower than computing
 
 
 class Chain:

@@ -58,7 +58,7 @@ class RequestsOnDisk:
             request.loading = self._disk.load(request.leader.sequence.cache, found)
 
     def loaded(self, prompts: list[Request]) -> list[Request]:
-        """Return the prompts of which nothing is on its way any more."""
+        """Return the prompts that wait for nothing from disk."""
         for request in prompts:
             load = request.loading
             if load is not None and load.done:

@@ -67,7 +67,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _places(head: bytes, tokens: int, lengths: Sequence[int]) -> Iterator[Place]:
-    """Yield the blocks of a file; those without rows have the states after so many tokens."""
+    """Yield the blocks of a file; those without rows have states, and their place is the number of tokens before."""
     name = hashlib.blake2b(head, digest_size=NAME).digest()
     rows = -(-tokens // BLOCK) * BLOCK
     for first in range(0, rows, _ROWS):
@@ -89,7 +89,7 @@ def load(
 ) -> tuple[KVCache, list[int]]:
     """Return a cache with the rows of a file that `save` wrote, and their tokens.
 
-    `opened` returns a new cache with memory for so many tokens.
+    `opened` returns a new cache with memory for a number of tokens.
 
     Raises:
         InputError: The file cannot be read, is damaged, or is of another model or other options.

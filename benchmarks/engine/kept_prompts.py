@@ -7,7 +7,8 @@
 An engine computes a prompt into an empty folder; another, which has just started, reads it. Both
 give the first token of the same text. Files come from the page cache. Reading is compared with
 copying the same files into memory that is mapped already. Streams decode with a folder and without,
-in turn; their speeds are of the same tokens, and a gap is the time between two steps.
+in turn; their speeds are of the same tokens, and a gap is the time between two steps. Where others
+use the machine, the processor's time says more than the clock's.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _places(head: bytes, tokens: int, lengths: Sequence[int]) -> Iterator[Place]:
-    """Yield the blocks of a file; those without rows have states, and their place is the number of tokens before."""
+    """Yield the blocks of a file; those without rows have the states after `first` tokens."""
     name = hashlib.blake2b(head, digest_size=NAME).digest()
     rows = -(-tokens // BLOCK) * BLOCK
     for first in range(0, rows, _ROWS):

@@ -5,6 +5,7 @@ Also tests requests_on_disk.py and write_behind.py.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 import tiny
-from suffice import LLM, SamplingParams
+from suffice import LLM, AsyncLLM, SamplingParams
 from suffice.cache.block_folder import BlockFolder, files
 from suffice.engine import disk_prefixes as module
 from suffice.engine import write_behind
@@ -91,6 +92,31 @@ def test_an_answer_is_kept_too(folder: Path, tmp_path: Path) -> None:
     first = answered(load(folder, tmp_path), prompt)
     longer = [*prompt, *first.outputs[0].token_ids, 3, 4, 5]
     assert answered(load(folder, tmp_path), longer).num_cached_tokens == WHOLE
+
+
+def test_samples_of_one_prompt_go_on_from_it(folder: Path, tmp_path: Path) -> None:
+    """Each leaves rows of its own answer, under its own name."""
+    prompt = tokens(WHOLE - 10)
+    params = SamplingParams(n=3, max_tokens=20, seed=1, temperature=2.0, ignore_eos=True)
+    wanted = load(folder, None).generate([prompt], params, use_tqdm=False)[0].outputs
+    for cached, blocks in ((0, 2 + 3), (WHOLE - ROWS, 2 + 3)):
+        llm = load(folder, tmp_path)
+        (found,) = llm.generate([prompt], params, use_tqdm=False)
+        disk_of(llm).writer.flush(60)
+        assert found.outputs == wanted and found.num_cached_tokens == cached
+        assert sum(1 for _ in files(tmp_path)) == blocks
+    assert len({each.token_ids for each in wanted}) == 3
+
+
+def test_coroutines_keep_prompts_too(folder: Path, tmp_path: Path) -> None:
+    async def answers() -> int:
+        options = {"threads": 1, "dtype": "float32", "growth": "step:rows=16"}
+        async with AsyncLLM(folder, prefix_dir=tmp_path, **options) as llm:
+            found = await llm.generate(tokens(), PARAMS)
+            disk_of(llm.llm).writer.flush(60)
+            return int(found.num_cached_tokens)
+
+    assert [asyncio.run(answers()) for _ in range(2)] == [0, WHOLE]
 
 
 def test_nothing_is_kept_unless_asked_for(folder: Path, tmp_path: Path) -> None:

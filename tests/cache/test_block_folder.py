@@ -192,7 +192,7 @@ def test_a_folder_that_vanished_is_no_error(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path / "kept")
     folder.write(block(1))
     (tmp_path / "kept").rename(tmp_path / "gone")
-    assert not folder.has(block(1).place.name)
+    assert not folder.has(block(1).place.name, block(1).size)
     with folder.opened(block(1).place.name) as file:
         assert file is None
     folder.write(block(2))
@@ -205,6 +205,21 @@ def test_a_folder_that_vanished_is_no_error(tmp_path: Path) -> None:
     folder._paused_until = 0
     folder.write(block(2))
     assert set(used(folder)) == {1, 2}
+
+
+def test_a_file_that_was_cut_is_removed_and_written_again(tmp_path: Path) -> None:
+    """A machine that stops leaves such files; nobody has to read one to find that out."""
+    folder = BlockFolder(tmp_path / "kept")
+    folder.write(block(1))
+    place, size = folder.place(block(1).place.name), block(1).size
+    assert folder.has(block(1).place.name, size) and folder.counts.damaged == 0
+    os.truncate(place, 100)
+    assert not folder.has(block(1).place.name, size)
+    assert not place.exists() and folder.counts.damaged == 1
+    folder.write(block(1))
+    os.truncate(place, 0)
+    folder.write(block(1))
+    assert place.stat().st_size == size
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

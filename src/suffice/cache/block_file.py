@@ -114,6 +114,12 @@ def write(path: Path, block: Block) -> None:
         raise
 
 
+def size_of(cache: KVCache, rows: int, *, stateful: bool = False) -> int:
+    """Return the bytes of the file of a block for such a cache."""
+    states = stored_rows.state_size(cache) if stateful else 0
+    return HEAD + stored_rows.size_of(cache, rows) + states
+
+
 def read(
     file: int, place: Place, cache: KVCache, *, stateful: bool = False, at: int | None = None
 ) -> np.ndarray | None:
@@ -126,7 +132,7 @@ def read(
         Damaged: The file does not hold this block; its rows in the cache are zero.
         OSError: It cannot be read.
     """
-    size = stored_rows.size_of(cache, place.first, place.rows)
+    size = stored_rows.size_of(cache, place.rows)
     state_size = stored_rows.state_size(cache) if stateful else 0
     begins = at or 0
     head = os.pread(file, HEAD, begins)

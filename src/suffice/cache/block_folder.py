@@ -88,13 +88,15 @@ class BlockFolder:
         text = name.hex()
         return self.path / text[:2] / f"{text}{SUFFIX}"
 
-    def has(self, name: bytes) -> bool:
-        """Whether there is a file of a block."""
+    def has(self, name: bytes, size: int) -> bool:
+        """Whether there is a file of a block, of this size; one of another size is removed."""
         try:
-            os.stat(self.place(name))  # noqa: PTH116 (half the time, and there may be thousands)
+            about = os.stat(self.place(name))  # noqa: PTH116 (half the time, and they are many)
         except OSError:
             return False
-        return True
+        if about.st_size != size:
+            self.discard(name)
+        return about.st_size == size
 
     @contextlib.contextmanager
     def opened(self, name: bytes) -> Iterator[int | None]:
@@ -140,7 +142,7 @@ class BlockFolder:
     def write(self, block: Block) -> None:
         """Keep a block, unless it is kept already or there is no room for it."""
         path = self.place(block.place.name)
-        if self.has(block.place.name) or time.monotonic() < self._paused_until:
+        if self.has(block.place.name, block.size) or time.monotonic() < self._paused_until:
             return
         if self._limit is not None and block.size > self._limit:
             return

@@ -25,14 +25,14 @@ class Taken(NamedTuple):
     checksum: int
 
 
-def size_of(cache: KVCache, first: int, rows: int) -> int:
-    """Return the bytes of `rows` rows from `first` on, in all layers and heads."""
-    return int(cache.native.bytes_of_rows(first, rows)) if rows else 0
+def size_of(cache: KVCache, rows: int) -> int:
+    """Return the bytes of a number of rows, in all layers and heads."""
+    return int(cache.native.bytes_of_rows(rows))
 
 
-def taken(cache: KVCache, first: int, rows: int) -> Taken:
-    """Return a copy of rows."""
-    data = np.empty(size_of(cache, first, rows), np.uint8)
+def taken(cache: KVCache, first: int, rows: int, spare: Bytes | None = None) -> Taken:
+    """Return a copy of rows; in the memory of `spare`, which has their size, if it is given."""
+    data = np.empty(size_of(cache, rows), np.uint8) if spare is None else spare
     return Taken(data, cache.native.export_rows(first, rows, data) if rows else 0)
 
 

@@ -139,6 +139,7 @@ class DiskPrefixes:
         self._loading: set[Load] = set()
         self._byte_seconds: float | None = None  # that reading takes
         self.token_seconds: float | None = None  # that a token of a prompt takes to compute
+        self._sizes: dict[tuple[int, bool], int] = {}  # of files, by rows and whether with states
         self._left_out = 0  # lookups in which computing seemed faster
 
     def chain(self, technique: int, adapter: int, group: str) -> Chain:
@@ -150,13 +151,20 @@ class DiskPrefixes:
         name = _hash(self.folder.key, b"group", root, group.encode())
         return Chain(self.folder.key, [name], owner)
 
-    def find(self, chain: Chain, tokens: Sequence[int], most: int) -> Found:
-        """Return which blocks of a text are kept, for at most `most` rows of it."""
+    def _has(self, place: Place, cache: KVCache, *, stateful: bool = False) -> bool:
+        """Whether a block for such a cache is kept; a file that was cut is removed."""
+        kind = place.rows, stateful
+        if kind not in self._sizes:
+            self._sizes[kind] = block_file.size_of(cache, place.rows, stateful=stateful)
+        return self.folder.has(place.name, self._sizes[kind])
+
+    def find(self, chain: Chain, cache: KVCache, tokens: Sequence[int], most: int) -> Found:
+        """Return which blocks of a text are kept, for at most `most` rows of it in a cache."""
         self.counts.queries += len(tokens)
         places: list[Place] = []
         for block in range(len(tokens) // ROWS):
             place = chain.place(block, tokens)
-            if place.first >= most or not self.folder.has(place.name):
+            if place.first >= most or not self._has(place, cache):
                 break
             places.append(place)
         if not self._stateful:
@@ -166,7 +174,7 @@ class DiskPrefixes:
         longest = min(common + ROWS - 1, most)
         for length in range(longest // STATE_ROWS * STATE_ROWS, 0, -STATE_ROWS):
             last = chain.state_place(length, tokens)
-            if self.folder.has(last.name):
+            if self._has(last, cache, stateful=True):
                 return Found(length, (*places[: length // ROWS], last), common)
         return Found(0, (), common)
 
@@ -251,16 +259,24 @@ class DiskPrefixes:
         self.folder.counts.read += len(load.wanted)
         self.folder.counts.read_bytes += size
 
-    def offer(self, chain: Chain, cache: KVCache, tokens: Sequence[int], ready: int) -> None:
+    def offer(
+        self, chain: Chain, cache: KVCache, tokens: Sequence[int], ready: int, room: float
+    ) -> int:
         """Hand those of a text's first `ready` rows that are whole blocks to the writer.
 
-        What it has no room for is left for the next time.
+        Ends once they have `room` bytes, and returns how many they have. What the writer has no
+        room for is left for the next time.
         """
-        while (chain.done + 1) * ROWS <= ready and self.writer.has_room:
+        size = 0
+        while (chain.done + 1) * ROWS <= ready and size < room and self.writer.has_room:
             place = chain.place(chain.done, tokens)
-            if not self.folder.has(place.name):
-                self.writer.put(Block(place, stored_rows.taken(cache, place.first, ROWS)))
+            if not self._has(place, cache):
+                spare = self.writer.spare(stored_rows.size_of(cache, ROWS))
+                block = Block(place, stored_rows.taken(cache, place.first, ROWS, spare))
+                self.writer.put(block)
+                size += block.size
             chain.done += 1
+        return size
 
     def offer_state(self, chain: Chain, cache: KVCache, tokens: Sequence[int]) -> None:
         """Hand the states that were just kept of a text to the writer."""
@@ -268,8 +284,9 @@ class DiskPrefixes:
         if length % STATE_ROWS or not self.writer.has_room:
             return
         place = chain.state_place(length, tokens)
-        state = None if self.folder.has(place.name) else stored_rows.taken_state(cache, length)
-        if state is not None:
+        if self._has(place, cache, stateful=True):
+            return
+        if (state := stored_rows.taken_state(cache, length)) is not None:
             self.writer.put(Block(place, stored_rows.taken(cache, place.first, place.rows), state))
 
 
@@ -328,5 +345,5 @@ class Load:
         for future in self._futures:
             if not future.cancel():
                 future.exception()
-        size = sum(stored_rows.size_of(self.cache, each.first, each.rows) for each in good)
+        size = sum(stored_rows.size_of(self.cache, each.rows) for each in good)
         self._disk.ended(self, size)

@@ -100,8 +100,9 @@ class Loop:
             for parts in rest:
                 ran += self._run([], [], [part for part in parts if part[0].held])
             if ready or behind or prompts:
-                self.turns.times.learn(len(ready) + len(behind), ran, self._clock() - began)
-                self._memory.disk.write_behind(self.turns.times.token)
+                seconds = self._clock() - began
+                self.turns.times.learn(len(ready) + len(behind), ran, seconds)
+                self._memory.disk.write_behind(seconds, self.turns.times.token)
             else:
                 self._memory.disk.wait()
             self.scheduler.retire()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from suffice.engine.disk_prefixes import NOTHING, ROWS, Chain, DiskPrefixes, Found
 from suffice.engine.protocol import LoopRunner
 from suffice.engine.request import Request, Sample
 from suffice.engine.retained import Retained
 from suffice.engine.scheduler import Scheduler
 
+_COPIED = 100e6  # bytes that are copied for the writer after a step, for each second that it took
 _WAIT = 0.005  # seconds, for rows from disk while nothing else is to be done
 
 
@@ -42,7 +45,7 @@ class RequestsOnDisk:
         request.from_disk = 0
         if self._disk is None or chain is None:
             return NOTHING
-        found = self._disk.find(chain, request.tokens, request.settled)
+        found = self._disk.find(chain, cache, request.tokens, request.settled)
         have, least = cache.length, self._retained.least
         if cache.stateful and found.common >= max(have, found.rows) + least:
             chain.marks.add(found.common)  # where a third text may well part from these two
@@ -72,23 +75,32 @@ class RequestsOnDisk:
         if self._disk is not None and self._disk.loading:
             self._disk.wait(_WAIT)
 
-    def write_behind(self, token_seconds: float | None) -> None:
-        """Hand rows that have become whole blocks to the writer, which yields to all others."""
-        if self._disk is not None:
-            self._disk.token_seconds = token_seconds
-            for sample in self._scheduler.samples():
-                self._offer(sample)
+    def write_behind(self, seconds: float, token_seconds: float | None) -> None:
+        """Hand rows that have become whole blocks to the writer, which yields to all others.
 
-    def _offer(self, sample: Sample) -> None:
+        What is copied takes hundredths of the `seconds` of the step before, or is one block; the
+        rest comes after the next steps.
+        """
+        if self._disk is None:
+            return
+        self._disk.token_seconds = token_seconds
+        room = _COPIED * seconds
+        for sample in self._scheduler.samples():
+            if room > 0:
+                room -= self._offer(sample, room)
+
+    def _offer(self, sample: Sample, room: float = math.inf) -> int:
+        """Hand over blocks until they have `room` bytes; return how many they have."""
         chain, request = sample.chain, sample.request
         if self._disk is None or chain is None or sample.sequence is None:
-            return
+            return 0
         ready = sample.sequence.cache.length
         if not self._runner.shares_answers(request.technique):
             ready = min(ready, len(request.tokens))
-        if (chain.done + 1) * ROWS <= ready:
-            tokens = [*request.tokens, *sample.tokens]
-            self._disk.offer(chain, sample.sequence.cache, tokens, ready)
+        if (chain.done + 1) * ROWS > ready:
+            return 0
+        tokens = [*request.tokens, *sample.tokens]
+        return self._disk.offer(chain, sample.sequence.cache, tokens, ready, room)
 
     def keep_state(self, request: Request) -> None:
         """Keep the states of a prompt whose tokens so far end where others may begin."""

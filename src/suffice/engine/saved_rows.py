@@ -146,7 +146,7 @@ def _read(file: int, cache: KVCache, places: Iterator[Place], at: int) -> None:
         stateful = not place.rows
         state = block_file.read(file, place, cache, stateful=stateful, at=at)
         if state is None:
-            at += HEAD + stored_rows.size_of(cache, place.first, place.rows)
+            at += HEAD + stored_rows.size_of(cache, place.rows)
         else:
             at += HEAD + len(state)
             stored_rows.resume(cache, place.first, state)

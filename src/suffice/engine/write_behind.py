@@ -14,11 +14,15 @@ import time
 import weakref
 from collections import deque
 
+import numpy as np
+from numpy.typing import NDArray
+
 from suffice.cache.block_file import Block
 from suffice.cache.block_folder import BlockFolder
 
 MOST_BYTES = 64 << 20  # that wait; a block that is larger waits alone
 LOWEST = 19  # niceness of the thread
+_SPARE = 8  # blocks whose memory is kept
 _LOOK = 600.0  # seconds after which the folder is looked through again: others write there, too
 _END = 10.0  # seconds that the end of the process waits for what is left
 
@@ -38,6 +42,7 @@ class WriteBehind:
         self._folder = folder
         self._queue: deque[Block] = deque()
         self._bytes = 0
+        self._spare: list[NDArray[np.uint8]] = []
         self._wake = threading.Condition()
         self._writing = threading.Lock()  # one at a time, in order
         self._thread = threading.Thread(target=_run, args=(weakref.ref(self),), daemon=True)
@@ -49,6 +54,13 @@ class WriteBehind:
     def has_room(self) -> bool:
         """Whether it takes a block now."""
         return self._bytes < MOST_BYTES
+
+    def spare(self, size: int) -> NDArray[np.uint8] | None:
+        """Return memory of a block that has been written: to map new memory takes longer than to
+        copy rows into it. None if there is none.
+        """
+        with self._wake:
+            return self._spare.pop() if self._spare and len(self._spare[-1]) == size else None
 
     def put(self, block: Block) -> None:
         """Write a block later."""
@@ -75,6 +87,8 @@ class WriteBehind:
             finally:
                 with self._wake:
                     self._bytes -= block.size
+                    if block.state is None and len(self._spare) < _SPARE:
+                        self._spare.append(block.rows.data)
         return True
 
     def wait(self, seconds: float) -> None:

@@ -63,6 +63,8 @@ SETTINGS = [
     *((name, "llama", dtype) for name in STORED_WITH for dtype in STORED),
     *((name, "llama", dtype) for name, dtype in zip(cycle(STORED_IN_TURN), STORED, strict=False)),
     ("tiers", "gemma3", "planes"),
+    ("exact", "qwen3.5", "kmeans4"),
+    ("tiers", "qwen3.5", "planes"),
     *((name, variant, "float32") for variant in tiny.STATEFUL for name in ("exact", "drafts")),
     *((name, "qwen3.5", "float32") for name in ("certified", "streaming", "h2o", "coded")),
 ]

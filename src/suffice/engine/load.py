@@ -22,6 +22,7 @@ from suffice.decoder.pooling import Pooling
 from suffice.decoder.shelf import Shelf
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
+from suffice.engine.context_memory import check_context
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
@@ -107,7 +108,10 @@ def _resolved(
             f"{config.model} is quantized already, by {method}: leave out quantization"
         )
     config.check_model(model)
+    asked = config.max_model_len
     config = config.resolved(dtype, model.max_positions, model.most_positions)
+    if asked is not None:  # by its default a context may be longer than any text that comes
+        check_context(asked, model, config.kv_cache_dtype, config.kv_cache_bytes)
     return config if method is None else replace(config, quantization=QUANTS.build(method))
 
 

@@ -140,7 +140,7 @@ def streams(model: Path | str, tokens: int, **options: Any) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp())
     llm = LLM(model, prefix_dir=folder, max_num_seqs=STREAMS, **options)
     disk = llm.loop.disk
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
     try:
         for at in range(2 * AGAIN + 2):
             own = LLM.from_parts(llm.config, llm.runner, llm.tokenizer)
@@ -153,11 +153,16 @@ def streams(model: Path | str, tokens: int, **options: Any) -> dict[str, float]:
     assert disk is not None and disk.folder.counts.written > 0
     speeds = [without[0] / kept[0] for without, kept in zip(found[False], found[True], strict=True)]
     gaps = [kept[1] - without[1] for without, kept in zip(found[False], found[True], strict=True)]
-    return {"speed": statistics.median(speeds), "gap": statistics.median(gaps)}
+    busy = [kept[2] / without[2] for without, kept in zip(found[False], found[True], strict=True)]
+    return {
+        "speed": statistics.median(speeds),
+        "gap": statistics.median(gaps),
+        "processor": statistics.median(busy),
+    }
 
 
-def _streamed(llm: LLM, tokens: int, seed: int) -> tuple[float, float]:
-    """Return the seconds of streams, and the longest time between two steps of decoding."""
+def _streamed(llm: LLM, tokens: int, seed: int) -> tuple[float, float, float]:
+    """Return the seconds of streams, the longest between two steps, and those of processors."""
     params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
     made: list[Request] = [
         llm.maker.make(numbers(40, seed * STREAMS + at, llm.runner.vocabulary), params, reuse=True)
@@ -168,12 +173,14 @@ def _streamed(llm: LLM, tokens: int, seed: int) -> tuple[float, float]:
     while not all(request.samples[0].tokens for request in made):
         llm.loop.step()
     began = last = time.perf_counter()
-    longest = 0.0
+    busy, longest = time.process_time(), 0.0
     while not all(request.finished for request in made):
         llm.loop.step()
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
-    return last - began, longest
+    if llm.loop.disk is not None:
+        llm.loop.disk.writer.flush(60)
+    return last - began, longest, time.process_time() - busy
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -219,7 +226,8 @@ def table(data: dict[str, Any]) -> str:
         f"Blocks are read at {rates['read'] / 1e9:.2f} GB/s, {rates['read'] / rates['copied']:.2f} "
         f"of copying their files from the page cache. {STREAMS} streams decode at "
         f"{own['speed']:.3f} of their speed without a folder; the longest gap changes by "
-        f"{1e3 * own['gap']:.1f} ms."
+        f"{1e3 * own['gap']:.1f} ms. Processors work {own['processor']:.3f} times as long, the "
+        "writer included."
     )
     quick = [NOTE] * data["quick"]
     parts = ["## Prompts on disk", *quick, markdown(head, rows), about]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_disk_prefixes import WHOLE, answered, disk_of, load, tokens
+from test_disk_prefixes import PARAMS, WHOLE, answered, disk_of, load, tokens
 from test_disk_prefixes import always_pays as always_pays
 from test_disk_prefixes import folder as folder
 
 import tiny
 from adapters import write as write_adapter
+from suffice.engine.rows_identity import disk_prefixes
+from suffice.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -107,3 +110,40 @@ def test_adapters_are_told_apart_by_what_is_in_them(folder: Path, tmp_path: Path
         found = answered(swapped, tokens(), adapter=name)
         assert found.num_cached_tokens == WHOLE
         assert found.outputs == answered(plain, tokens(), adapter=name).outputs
+
+
+@pytest.mark.parametrize("what", ["suffice.native.isa", "suffice.engine.rows_identity._code"])
+def test_another_instruction_set_or_build_finds_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    answered(load(folder, tmp_path), tokens())
+    with monkeypatch.context() as patch:
+        patch.setattr(what, lambda: "other")
+        assert answered(load(folder, tmp_path), tokens()).num_cached_tokens == 0
+    assert answered(load(folder, tmp_path), tokens()).num_cached_tokens == WHOLE
+
+
+def test_a_session_goes_on_after_a_restart(folder: Path, tmp_path: Path) -> None:
+    """A conversation's later turns are kept as its first is; a new session finds them all."""
+    talk = tokens(150)
+    llm = load(folder, tmp_path)
+    with llm.session() as session:
+        for _ in range(3):
+            *_, (_, output) = session.stream(talk, PARAMS)
+            talk = [*talk, *output.outputs[0].token_ids, *tokens(30, seed=len(talk))]
+    disk_of(llm).writer.flush(60)
+    with load(folder, tmp_path).session() as session:
+        *_, (_, found) = session.stream(talk, PARAMS)
+    with load(folder, None).session() as session:
+        *_, (_, wanted) = session.stream(talk, PARAMS)
+    assert found.outputs == wanted.outputs
+    assert found.num_cached_tokens == (len(talk) - 30) // 64 * 64
+
+
+def test_a_name_from_outside_is_refused(tmp_path: Path, folder: Path) -> None:
+    """Nobody knows when what is not part of suffice changes the rows that it makes."""
+    llm = load(folder, None)
+    kind = type("Outside", (type(llm.config.experts),), {"__module__": "somewhere"})
+    config = dataclasses.replace(llm.config, experts=kind(), prefix_dir=tmp_path)
+    with pytest.raises(InputError, match="Outside is of another package"):
+        disk_prefixes(config, llm.runner)

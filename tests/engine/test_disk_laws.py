@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_step_laws import PARAMS, SETTINGS, TECHNIQUES, assert_same, outputs
+from test_step_laws import PARAMS, SETTINGS, assert_same, outputs
 from test_step_laws import make as make
 
 import tiny
 from suffice import LLM
 from suffice.cache import stored_rows
 from suffice.engine.disk_prefixes import ROWS, STATE_ROWS, Chain, DiskPrefixes
-from suffice.engine.rows_identity import disk_prefixes
 from suffice.engine.techniques import ModelWithTechniques
 
 Make = Any
@@ -53,10 +52,6 @@ def alone(make: Make, name: str, variant: str, dtype: str) -> list[Any]:
 def started(make: Make, name: str, variant: str, dtype: str, folder: Path) -> LLM:
     """An engine that has just started: all it can find is in the folder."""
     llm: LLM = make(name, variant, dtype, prefix_dir=folder)
-    if llm.loop.disk is None or TECHNIQUES[name].get("softmax") is not None:
-        # the technique has replaced the runner
-        disk = disk_prefixes(llm.config, llm.runner)
-        llm.loop.disk = llm.loop._memory.disk._disk = disk
     llm.loop.retained.least = 16
     vars(llm.loop.disk)["pays"] = lambda cache, rows: True  # tiny models compute as fast
     return llm

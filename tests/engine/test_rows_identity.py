@@ -147,3 +147,17 @@ def test_a_name_from_outside_is_refused(tmp_path: Path, folder: Path) -> None:
     config = dataclasses.replace(llm.config, experts=kind(), prefix_dir=tmp_path)
     with pytest.raises(InputError, match="Outside is of another package"):
         disk_prefixes(config, llm.runner)
+
+
+def test_files_that_changed_since_they_were_loaded_are_noticed(
+    folder: Path, tmp_path: Path
+) -> None:
+    """An engine may have weights in memory that are not those of the files any more."""
+    model = Path(shutil.copytree(folder, tmp_path / "model"))
+    llm = load(model, None)
+    weights = model / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.unlink()
+    weights.write_bytes(whole)
+    with pytest.raises(InputError, match="has changed since it was loaded"):
+        llm.save_prefix(tokens(), tmp_path / "rows")

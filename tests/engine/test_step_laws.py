@@ -111,7 +111,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         )
         if softmax is not None:
             config = dataclasses.replace(config, softmax=softmax, calibration=calibrated(runner))
-            runner = Runner(config, runner.decoder)
+            seen, runner = runner.seen, Runner(config, runner.decoder)
+            runner.seen = seen
         return LLM.from_parts(config, runner, tokenizer)
 
     return made

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from suffice.checkpoints.files import weight_files
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 from suffice.progress import status
@@ -24,6 +25,32 @@ _DIGITS = 64  # hexadecimal, of a hash
 def folder() -> Path:
     """Return the folder of hashes, which need not exist."""
     return cache_dir() / "contents"
+
+
+Seen = tuple[int, ...]
+
+
+def model_files(path: Path) -> list[Path]:
+    """Return the files of a model that its rows depend on."""
+    settings = [path / "config.json"] if path.is_dir() else []
+    return settings + weight_files(path)
+
+
+def seen(files: Iterable[Path]) -> tuple[Seen, ...]:
+    """Return what the system says of files; it differs once one of them has changed.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    try:
+        return tuple(_seen(file) for file in files)
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def _seen(file: Path) -> Seen:
+    about = file.stat()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def contents(files: Iterable[Path]) -> str:
@@ -42,14 +69,12 @@ def contents(files: Iterable[Path]) -> str:
 
 
 def _contents(file: Path) -> str:
-    about = file.stat()
-    stamp = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-    named = hashlib.blake2b(f"{file} {stamp}".encode(), digest_size=16).hexdigest()
+    named = hashlib.blake2b(f"{file} {_seen(file)}".encode(), digest_size=16).hexdigest()
     known = folder() / named
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if len(found := known.read_text(encoding="ascii")) == _DIGITS:
             return found
-    found = _hashed(file, about.st_size)
+    found = _hashed(file, file.stat().st_size)
     with contextlib.suppress(OSError):  # the next start hashes again
         known.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(known) as part:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from suffice import native
 from suffice.checkpoints.adapters import read_adapters
 from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.contents import Seen, model_files, seen
 from suffice.checkpoints.files import fingerprint
 from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.merged import merged
@@ -41,8 +42,8 @@ SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's
 class Packed:
     """A model whose weights are packed; none of its files is needed any more.
 
-    `dtype` is the checkpoint's, `method` that of a file of `suffice quantize`, and `stamp` the
-    fingerprint of its files.
+    `dtype` is the checkpoint's, `method` that of a file of `suffice quantize`, `stamp` the
+    fingerprint of its files, and `seen` what the system said of them when they were read.
     """
 
     decoder: DecoderWeights
@@ -52,6 +53,7 @@ class Packed:
     stored_as: str
     stamp: str
     pooling: Pooling
+    seen: tuple[Seen, ...]
 
 
 def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, Tokenizer]:
@@ -75,7 +77,7 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     assert config.max_model_len is not None
     decoder = DecoderWeights(model.fitted(config.max_model_len), packed.decoder.weights)
     runner = Runner(config, decoder, sample, adapters, packed.stamp)
-    runner.stored_as, runner.pooling = packed.stored_as, packed.pooling
+    runner.stored_as, runner.pooling, runner.seen = packed.stored_as, packed.pooling, packed.seen
     runner.proposer = _proposer(config.speculative_config, DraftModels(runner, load, shelf), model)
     return config, runner, tokenizer
 
@@ -123,6 +125,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
     """
     opened = open_model(config.model)
     model, stamp = opened.config, fingerprint(opened.path)
+    found = seen(model_files(opened.path))
     method = str(opened.facts["method"]) if isinstance(opened, Quantized) else None
     if config.merge_adapter is not None:
         if isinstance(opened, Quantized):
@@ -142,7 +145,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
             decoder = _decoder(config, opened, stamp, report, allocate)
         tokenizer = loading.result()
     told = opened.dtype, method, opened.stored_as, stamp
-    return Packed(decoder, tokenizer, *told, pooling_of(opened))
+    return Packed(decoder, tokenizer, *told, pooling_of(opened), found)
 
 
 def _decoder(

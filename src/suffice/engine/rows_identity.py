@@ -11,8 +11,8 @@ from typing import Any
 from suffice import __version__, native
 from suffice.cache.block_folder import BlockFolder
 from suffice.checkpoints.adapter_settings import CONFIG, WEIGHTS
-from suffice.checkpoints.contents import contents
-from suffice.checkpoints.files import locate, weight_files
+from suffice.checkpoints.contents import contents, model_files, seen
+from suffice.checkpoints.files import locate
 from suffice.engine.config import Config
 from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.errors import InputError
@@ -53,7 +53,9 @@ def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
                 f"prefix_dir: {type(technique).__name__} is of another package, and nobody knows "
                 "when it changes what is kept: leave one of them out"
             )
-    files = _model_files(locate(config.model))
+    files = model_files(locate(config.model))
+    if seen(files) != runner.seen:
+        raise InputError(f"{config.model} has changed since it was loaded: load it again")
     if config.merge_adapter is not None:
         files += _adapter_files(config.merge_adapter)
     model, code = contents(files), _code()
@@ -66,11 +68,6 @@ def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
         return repr(parts).encode()
 
     return depends_on
-
-
-def _model_files(path: Path) -> list[Path]:
-    settings = [path / "config.json"] if path.is_dir() else []
-    return settings + weight_files(path)
 
 
 def _adapter_files(folder: str) -> list[Path]:

@@ -25,7 +25,7 @@ LIMIT = 60 << 10  # bytes: less than all prompts have, so that blocks come and g
 
 
 def prompts() -> list[list[int]]:
-    """Texts of which many begin alike."""
+    """Texts, and many begin alike."""
     chance = random.Random(0)
     words = [3 + (11 * at) % 90 for at in range(400)]
     return [

@@ -37,7 +37,7 @@ def machine_bytes() -> int:
 
 
 def check_context(tokens: int, model: DecoderConfig, dtype: str, limit: int | None) -> None:
-    """Refuse a context of which no text could ever be whole in memory.
+    """Refuse a context that no text could ever fill: memory has no room for it.
 
     `tokens` are asked for; `limit` is that of all keys and values, None for the machine's memory.
 

@@ -15,6 +15,7 @@ from test_disk_prefixes import folder as folder
 
 import tiny
 from adapters import write as write_adapter
+from suffice import LLM
 from suffice.engine.rows_identity import disk_prefixes
 from suffice.errors import InputError
 
@@ -161,3 +162,30 @@ def test_files_that_changed_since_they_were_loaded_are_noticed(
     weights.write_bytes(whole)
     with pytest.raises(InputError, match="has changed since it was loaded"):
         llm.save_prefix(tokens(), tmp_path / "rows")
+
+
+@pytest.mark.parametrize("attention", ["exact", "aet:keys=0.5"])
+def test_a_session_leaves_and_takes_no_rows_that_a_prompt_would_not_have(
+    folder: Path, tmp_path: Path, attention: str
+) -> None:
+    """Turns after an answer that left something out follow rows of that answer."""
+
+    def turns(llm: LLM, count: int) -> list[Any]:
+        talk, found = tokens(150), []
+        with llm.session() as session:
+            for _ in range(count):
+                *_, (_, output) = session.stream(talk, PARAMS)
+                found.append(output.outputs)
+                talk = [*talk, *output.outputs[0].token_ids, *tokens(90, seed=len(talk))]
+        if llm.loop.disk is not None:
+            disk_of(llm).writer.flush(60)
+        return [*found, talk]
+
+    *wanted, talk = turns(load(folder, None, attention=attention), 3)
+    plain = answered(load(folder, None, attention=attention), talk).outputs
+    for _ in range(2):
+        *found, again = turns(load(folder, tmp_path / "a", attention=attention), 3)
+        assert (found, again) == (wanted, talk)
+        assert answered(load(folder, tmp_path / "a", attention=attention), talk).outputs == plain
+    # The whole text is on disk now, as a prompt has it; a session goes on with its own rows.
+    assert turns(load(folder, tmp_path / "a", attention=attention), 3) == [*wanted, talk]

@@ -147,6 +147,10 @@ class Memory:
             sequence, kept.sequence = kept.sequence, None
             request.cached = sequence.cache.reachable(shared)
             sequence.cache.truncate(request.cached)
+            exact = self._runner.shares_answers(request.technique)
+            request.clean = exact or request.cached <= kept.clean
+            if not request.clean:
+                request.leader.chain = None
             return sequence, branches
         if self._shares(request):
             tokens = tuple(request.tokens[: request.settled])
@@ -335,6 +339,6 @@ class Memory:
         kept = request.kept
         if self._runner.shares_answers(request.technique):
             kept.clean = len(held)
-        elif request.cached <= kept.clean:  # its prompt follows rows of prompts alone
+        elif request.clean:
             kept.clean = min(len(request.tokens), len(held))
         kept.sequence, kept.tokens = sequence, held

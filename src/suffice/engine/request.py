@@ -249,6 +249,7 @@ class Request:
         self.scores = None if params.prompt_logprobs is None else [None]
         self.reads, self.metrics = Reads(), Metrics()
         self.cached = self.from_disk = 0  # tokens of the prompt that need not run
+        self.clean = True  # its prompt follows only rows that a prompt would have, bit for bit
         self.loading: Any = None  # rows of it that are on their way from disk
         self.error: str | None = None
         self.error_code: str | None = None

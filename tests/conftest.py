@@ -45,10 +45,11 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def roundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the roundings and packed weights of tests' models among themselves."""
+    """Keep the roundings, packed weights and hashes of tests' models among themselves."""
     folder = tmp_path_factory.getbasetemp()
     monkeypatch.setattr("suffice.decoder.stored_rounding.folder", lambda: folder / "key-roundings")
     monkeypatch.setattr("suffice.checkpoints.packed_store.folder", lambda: folder / "packed")
+    monkeypatch.setattr("suffice.checkpoints.contents.folder", lambda: folder / "contents")
 
 
 @pytest.fixture

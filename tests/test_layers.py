@@ -55,6 +55,7 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.rounding",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
+    "suffice.cache.stored_rows",
     "suffice.cache.with_head",
     "suffice.decoder.native_blocks",
     "suffice.decoder.native_states",

@@ -106,5 +106,6 @@ void bind_sampling(nb::module_& module);
 void bind_states(nb::module_& m, nb::class_<KVCache>& cache);
 void bind_policy(nb::class_<KVCache>& cache);
 void bind_attention(nb::module_& module, nb::class_<KVCache>& cache);
+void bind_row_bytes(nb::module_& module, nb::class_<KVCache>& cache);
 
 }  // namespace suffice::bind

@@ -211,6 +211,14 @@ void bind_rows(nb::module_& m, nb::class_<KVCache>& cache) {
         "counts"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert());
 }
 
+// What files of their own bind.
+void bind_others(nb::module_& m, nb::class_<KVCache>& cache) {
+  bind_policy(cache);
+  bind_attention(m, cache);
+  bind_states(m, cache);
+  bind_row_bytes(m, cache);
+}
+
 }  // namespace
 
 void bind_cache(nb::module_& m) {
@@ -218,9 +226,7 @@ void bind_cache(nb::module_& m) {
   bind_rounding(m);
 
   nb::class_<KVCache> cache(m, "KVCache");
-  bind_policy(cache);
-  bind_attention(m, cache);
-  bind_states(m, cache);
+  bind_others(m, cache);
   cache
       .def("__init__", &make_cache, "heads"_a, "sizes"_a, "shares"_a, "key_type"_a, "value_type"_a,
            "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false, "bases"_a = false,

@@ -170,6 +170,13 @@ class KVCache {
   LayerStates* layer_states() const { return layer_states_.get(); }
   // A copy of the rows of `keep` tokens, with memory for `capacity` tokens.
   std::unique_ptr<KVCache> copy(int keep, int capacity) const;
+  // Where `count` rows from `first` on lie, both whole panels, layer by layer: all that is stored
+  // of them, without what is made of it again (sketches, boxes) or is a request's own (masses).
+  struct Piece {
+    std::byte* data;
+    size_t bytes;
+  };
+  std::vector<Piece> pieces(int first, int count) const;
 
  private:
   // A kind of data in a layer's memory: where it begins, and the bytes of a head; 0: it has none.

@@ -184,6 +184,19 @@ void LayerStates::take(const Copy& copy) {
   std::copy_n(from + total_, past_total_, logs_[0].memory.data());
 }
 
+const float* LayerStates::kept_after(int length) const {
+  for (const auto& copy : copies_)
+    if (copy->length == length) return copy->memory.data();
+  return nullptr;
+}
+
+void LayerStates::resume(int length, const float* from) {
+  auto copy = std::make_shared<Copy>(Copy{length, StateMemory(arena_, floats() + 1, true)});
+  std::memcpy(copy->memory.data(), from, floats() * sizeof(float));
+  take(*copy);
+  copies_.push_back(std::move(copy));
+}
+
 void LayerStates::rewind(int rows) {
   while (!copies_.empty() && copies_.back()->length > rows) copies_.pop_back();
   if (rows >= length_) return;

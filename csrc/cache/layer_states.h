@@ -102,6 +102,11 @@ class LayerStates {
   bool drop_copies();
   // The greatest length of at most `rows` tokens to which it can return.
   int reachable(int rows) const;
+  // The copy that is kept after `length` tokens: matrices of all layers, then inputs; null if none.
+  const float* kept_after(int length) const;
+  // Takes such floats as the state after `length` tokens, more than it has taken, and keeps them as
+  // a copy.
+  void resume(int length, const float* from);
   // Returns to such a length, and forgets longer copies.
   void rewind(int rows);
   // A state as after the first `rows` tokens, to which this one could return.

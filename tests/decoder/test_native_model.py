@@ -1,3 +1,5 @@
+"""Tests of native_model.py and native_blocks.py."""
+
 from __future__ import annotations
 
 import dataclasses

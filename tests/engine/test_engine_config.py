@@ -20,7 +20,8 @@ from suffice.speculate.none import NoDrafts
 KNOWN = (
     "adapter, adapters, attention, audit, calibration, dtype, experts, growth, kv_cache_bytes, "
     "kv_cache_dtype, max_model_len, max_num_seqs, merge_adapter, model, packed, packed_bytes, "
-    "policy, prefill_chunk, quantization, seed, softmax, speculative_config, threads, tokenizer"
+    "policy, prefill_chunk, prefix_dir, prefix_disk_bytes, prefix_max_age, prefix_secret, "
+    "quantization, seed, softmax, speculative_config, threads, tokenizer"
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fake_engine import fake_llm, runner_of
 from suffice import RequestOutput, SamplingParams
-from suffice.engine.request import CachedPrefix
+from suffice.engine.retained import CachedPrefix
 
 LONG = SamplingParams(max_tokens=6, seed=2, ignore_eos=True)
 

@@ -70,6 +70,8 @@ SETTINGS = [
     *((name, "gemma4", "float32") for name in SHARED),
     *((name, variant, "int8") for name in ("exact", "h2o") for variant in ("gemma4", "gemma4-moe")),
     *((name, "gemma4-keys", "float32") for name in ("exact", "drafts", "snapkv")),
+    ("exact", "qwen3.5", "kmeans4"),
+    ("tiers", "qwen3.5", "planes"),
     *((name, variant, "float32") for variant in tiny.STATEFUL for name in ("exact", "drafts")),
     *((name, "qwen3.5", "float32") for name in ("certified", "streaming", "h2o", "coded")),
 ]
@@ -116,7 +118,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         )
         if softmax is not None:
             config = dataclasses.replace(config, softmax=softmax, calibration=calibrated(runner))
-            runner = Runner(config, runner.decoder)
+            seen, runner = runner.seen, Runner(config, runner.decoder)
+            runner.seen = seen
         return LLM.from_parts(config, runner, tokenizer)
 
     return made

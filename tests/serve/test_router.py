@@ -67,6 +67,25 @@ def test_what_an_engine_lost_is_forgotten() -> None:
     assert chooses.choose(work(LONG), [IDLE] * 2) == 1
 
 
+def test_what_is_on_disk_anybody_can_read() -> None:
+    """Who has it in memory comes first, then any, also when who ran it has died."""
+    chooses = Router(2, on_disk=True)
+    assert chooses.choose(work(LONG), [IDLE] * 2) == 0
+    assert chooses.choose(work([*LONG, 1]), [IDLE] * 2) == 0, "in memory"
+    busy = [Load(prompts=2 * BLOCK), IDLE]
+    assert chooses.choose(work([*LONG, 2]), busy) == 1, "reading is faster than waiting"
+    plain = Router(2)
+    assert plain.choose(work(LONG), [IDLE] * 2) == 0
+    assert plain.choose(work([*LONG, 2]), busy) == 0
+    chooses.forget(0)
+    chooses.forget(1)
+    other = list(range(500, 500 + 4 * BLOCK))
+    assert chooses.choose(work(LONG), [Load(prompts=20), IDLE]) == 1
+    cost = 10 * BLOCK * router.READ_COST
+    assert chooses._kept(0, list(router._blocks(work(LONG), LONG))) == 10 * BLOCK - cost
+    assert chooses._kept(0, list(router._blocks(work(other), other))) == 0
+
+
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "MOST_BLOCKS", 4)
     chooses = Router(2)

@@ -17,6 +17,7 @@ from suffice.cli.answer import prompts_read
 from suffice.cli.flags import flag
 from suffice.cli.interrupt import terminates_as_interrupt
 from suffice.cli.options import ModelFlags
+from suffice.cli.prefixes import PrefixFlags
 from suffice.cli.serve import engine_options
 from suffice.errors import InputError
 from suffice.flags import again
@@ -70,7 +71,9 @@ class BatchFlags:
     allow_unknown_fields: bool = again(Settings, "allow_unknown_fields")
 
 
-def run(*, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags) -> None:
+def run(
+    *, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags, prefixes: PrefixFlags
+) -> None:
     """Answer a file of requests. After an interruption, the same command goes on.
 
     Raises:
@@ -86,7 +89,7 @@ def run(*, flags: BatchFlags, model: ModelFlags, adapters: AdapterFlags) -> None
     for name, path in (("-i", flags.requests), ("-o", flags.results)):
         if str(path) == "-":
             raise InputError(f"{name} -: must be a file, since an interrupted run goes on with it")
-    model = adapters.on(model)
+    model = prefixes.on(adapters.on(model))
     settings = _settings(flags, model)
     answer, setting = _answer(flags, model, settings), _setting(flags, settings)
     requests = Requests(flags.requests)

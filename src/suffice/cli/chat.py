@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from suffice.cli.answer import Answer
 from suffice.cli.chat_file import Talk, load, save
 from suffice.cli.chat_input import Reader
+from suffice.cli.chat_rows import loaded, rows_of, saved
 from suffice.cli.chat_settings import changed, settings
 from suffice.cli.speaking import Speaker, check
 from suffice.errors import InputError, check_text, unknown
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 START = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the answer"
 COMMANDS = {
-    "/save FILE": "write the conversation to a file (JSON)",
+    "/save FILE": "write the conversation to a file (JSON), and its keys and values next to it",
     "/load FILE": "go on with a conversation from a file",
     "/set [OPTION VALUE]": "change a sampling option (temp, top_k, ...); alone: show them",
     "/system [TEXT]": 'change the system prompt; "" removes it; alone: show it',
@@ -124,12 +125,18 @@ class Chat:
         messages.append({"role": "assistant", "content": answer.text, **thought})
 
     def _save(self, file: str) -> None:
-        save(_path("/save", file), self._talk)
+        path = _path("/save", file)
+        save(path, self._talk)
         _say(f"saved: {file}")
+        if self._session.tokens:
+            _say(saved(self._session, path))
 
     def _load(self, file: str) -> None:
-        self._talk = load(_path("/load", file))
+        path = _path("/load", file)
+        self._talk = load(path)
         _say(f"loaded: {self._turns()}")
+        if rows_of(path).exists():
+            _say(loaded(self._session, path))
 
     def _set(self, given: str) -> None:
         if given:

@@ -29,6 +29,8 @@ from suffice.cli.options import (
     SamplingFlags,
 )
 from suffice.cli.output import busy, one_prompt, wrapped
+from suffice.cli.prefixes import PrefixFlags
+from suffice.cli.prompt_cache import FILE, streaming
 from suffice.errors import InputError, OptionError, check_text
 from suffice.outside import blamed
 from suffice.warned import as_lines
@@ -156,9 +158,11 @@ def run(
     raw: bool = RAW,
     think: str = THINK,
     quiet: bool = QUIET,
+    prompt_cache: Path | None = FILE,
     *,
     model: ModelFlags,
     adapters: AdapterFlags,
+    prefixes: PrefixFlags,
     sampling: SamplingFlags,
 ) -> None:
     """Answer one prompt."""
@@ -179,15 +183,16 @@ def run(
     params = sampling.params()
     adapter = adapters.only("run")
     with busy(f"loading {model.model}"):
-        llm = adapters.on(model).load(sampling.seed)
+        llm = prefixes.on(adapters.on(model)).load(sampling.seed)
     speaker = None if raw else Speaker(llm.tokenizer, think)
     text = None if speaker is None else wrapped(llm, given, system, speaker.facts)
-    if speaker is None or text is None:
-        Answer(llm, quiet).show(llm.stream(given, params, adapter=adapter))
-        return
-    tokens = llm.tokenizer.encode(text, special=False)
-    stream = llm.stream(tokens, speaker.params(params), adapter=adapter)
-    Answer(llm, quiet, speaker.answer(text)).show(stream)
+    with streaming(llm, prompt_cache, adapter) as stream:
+        if speaker is None or text is None:
+            Answer(llm, quiet).show(stream(given, params))
+            return
+        tokens = llm.tokenizer.encode(text, special=False)
+        answer = Answer(llm, quiet, speaker.answer(text))
+        answer.show(stream(tokens, speaker.params(params)))
 
 
 @app.program(more=foreign_flags)
@@ -198,6 +203,7 @@ def chat(
     *,
     model: ModelFlags,
     adapters: AdapterFlags,
+    prefixes: PrefixFlags,
     sampling: SamplingFlags,
 ) -> None:
     """Talk with the model; /help lists the commands."""
@@ -210,7 +216,7 @@ def chat(
     sampling.params()  # refuses bad values before the model is loaded
     adapter = adapters.only("chat")
     with busy(f"loading {model.model}"):
-        llm = adapters.on(model).load(sampling.seed)
+        llm = prefixes.on(adapters.on(model)).load(sampling.seed)
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
@@ -342,6 +348,13 @@ def info(
         showing.show()
 
 
+app.add_command(
+    Commands(
+        "cache",
+        help="Look through what --prefix-dir keeps of prompts, and remove from it.",
+        declared_in="suffice.cli.kept:kept",
+    )
+)
 app.add_command(
     Commands(
         "eval",

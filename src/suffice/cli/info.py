@@ -7,6 +7,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
@@ -37,6 +38,7 @@ ISA_NAMES = {
 }
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
+_LENGTHS = (8192, 32_768, 131_072)  # of texts
 
 
 def show() -> None:
@@ -179,6 +181,7 @@ def show_model(name: str) -> None:
             if not config.joint or dtype in JOINT_DTYPES
         ),
         **({"states": _states(config)} if config.states else {}),
+        **_lengths(config, _file_bytes(opened.path) or 2 * parameters),
     }
     if isinstance(opened, Quantized):
         lines |= _quantized(opened)
@@ -197,6 +200,30 @@ def _layers(config: DecoderConfig) -> str:
         *([f"{bare} have an MLP alone"] if bare else []),
     ]
     return f"{len(config.layers)} ({', '.join(found)})"
+
+
+def _file_bytes(path: Path) -> int:
+    """Return the bytes of a file; 0 for a folder."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _lengths(config: DecoderConfig, weights: int) -> dict[str, str]:
+    """Return the memory of keys and values of long texts, and the type in which they fit."""
+    from suffice.engine.context_memory import fitting, machine_bytes, row_bytes, types_for
+
+    found = {}
+    for tokens in _LENGTHS:
+        if tokens > config.most_positions:
+            break
+        sizes = ", ".join(
+            f"{tokens * row_bytes(config, each) / 2**30:.3g} GiB {each}"
+            for each in types_for(config)
+        )
+        chosen = fitting(tokens, config, weights)
+        fits = "none fits" if chosen is None else f"--kv-cache-dtype {chosen} fits"
+        room = f"{machine_bytes() / 2**30:.3g} GiB, weights included"
+        found[f"{tokens} tokens"] = f"{sizes}: {fits} into {room}"
+    return found
 
 
 def _states(config: DecoderConfig) -> str:

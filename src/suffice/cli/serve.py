@@ -13,6 +13,7 @@ from suffice.cli.adapters import AdapterFlags
 from suffice.cli.flags import argument, flag, flags_of
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags, speculation
+from suffice.cli.prefixes import PrefixFlags
 from suffice.cli.served_models import EachModelFlags, ServedModels
 from suffice.errors import InputError
 from suffice.serve.settings import Limits, Settings, sampling_defaults
@@ -161,6 +162,7 @@ def run(
     server: ServerFlags,
     model: EachModelFlags,
     adapters: AdapterFlags,
+    prefixes: PrefixFlags,
 ) -> None:
     """Serve models by OpenAI's API."""
     import click
@@ -170,7 +172,7 @@ def run(
     except ImportError as error:
         raise InputError(f"`suffice serve` needs {error.name}: {_EXTRA}") from None
     found = models.found(given or ())
-    common = adapters.on(model)
+    common = prefixes.on(adapters.on(model))
     if len(found) > 1:
         check_common(server, common)
     several = [settings(server, model_of(common, path), names) for path, names in found]

@@ -215,6 +215,11 @@ class DecoderConfig:
         )
 
     @property
+    def alike(self) -> bool:
+        """Whether all layers with attention have the same heads."""
+        return len({(rows.heads, rows.size) for rows in self.rows}) == 1
+
+    @property
     def states(self) -> tuple[StateBlock, ...]:
         """The blocks that keep states, layer by layer."""
         count = sum(layer.keeps_state for layer in self.layers)

@@ -48,6 +48,7 @@ from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.decoder.config import DecoderConfig
 from suffice.decoder.native_model import NativeModel
+from suffice.decoder.native_states import state_shapes
 from suffice.decoder.rope import rope_table
 from suffice.decoder.rotation import Rope
 from suffice.decoder.step_rows import StepRows
@@ -228,6 +229,7 @@ class _Seen:
             limit=count,
             key_dtype="float32",
             value_dtype="float32",
+            states=state_shapes(config.states),
         )
         self.cache.reserve(count)
         self.moments = np.zeros((layers, groups, size, size))

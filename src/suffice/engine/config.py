@@ -53,6 +53,10 @@ class Config(EngineOptions):
     adapters: tuple[tuple[str, str], ...]
     merge_adapter: str | None
     packed_bytes: int | None
+    prefix_dir: Path | None
+    prefix_disk_bytes: int | None
+    prefix_max_age: float | None
+    prefix_secret: Path | None
 
     @classmethod
     @takes_options(EngineOptions)
@@ -252,7 +256,7 @@ class Config(EngineOptions):
         """
         if model.joint:
             self._check_joint(model)
-        if len({(rows.heads, rows.size) for rows in model.rows}) > 1:
+        if not model.alike:
             self._check_alike()
         if self.experts.left_out and model.experts is None:
             name = EXPERTS.name_of(self.experts)

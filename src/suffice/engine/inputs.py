@@ -14,7 +14,8 @@ from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import LoopRunner, Tokenizer
 from suffice.engine.reading import Reader, Reading
-from suffice.engine.request import CachedPrefix, Request, Sample
+from suffice.engine.request import Request, Sample
+from suffice.engine.retained import CachedPrefix
 from suffice.engine.thinking import Thinking, Thought
 from suffice.errors import InputError, OptionError, brief, check_text, unknown
 from suffice.sampling import SamplingState
@@ -179,6 +180,7 @@ class RequestMaker:
         self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._adapters = [name for name, _ in config.adapters]
         self._usual_adapter = config.adapter
+        self._reuses = config.prefix_dir is not None  # unless a request says otherwise
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
@@ -231,6 +233,7 @@ class RequestMaker:
             limit, traits["reader"] = 0, self._reader(reading, len(tokens))
         elif self.pooling.headless:
             raise InputError("the model has no head: it embeds texts, and generates none")
+        traits.setdefault("reuse", self._reuses)
         with self._counting:
             number, self._count = self._count, self._count + 1
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)

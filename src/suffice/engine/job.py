@@ -108,6 +108,7 @@ def final(request: Request, attention: str, guarantee: Guarantee) -> Final:
     return Final(
         prompt_tokens=len(request.tokens),
         cached_tokens=request.cached,
+        cached_from_disk=request.from_disk,
         generated_tokens=sum(len(sample.tokens) for sample in request.samples),
         queue_seconds=metrics.queue_seconds,
         prefill_seconds=metrics.prefill_seconds,

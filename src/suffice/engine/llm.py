@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from suffice.engine.config import Config
@@ -21,7 +22,8 @@ from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.ranking import ranker
 from suffice.engine.reading import Reading
-from suffice.engine.request import CachedPrefix, Request, RequestOutput
+from suffice.engine.request import Request, RequestOutput
+from suffice.engine.retained import CachedPrefix
 from suffice.engine.session import Session
 from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
@@ -79,6 +81,12 @@ class LLM:
         self.tokenizer = tokenizer
         self.budget = Budget(config.speculative_config)
         self.maker = RequestMaker(config, tokenizer, runner)
+        self._rows_identity: Callable[[int, int], bytes] | None = None
+        disk = None
+        if config.prefix_dir is not None:  # else none of it is imported
+            from suffice.engine.rows_identity import disk_prefixes
+
+            disk = disk_prefixes(config, runner)
         self.loop = Loop(
             runner,
             tokenizer,
@@ -86,6 +94,7 @@ class LLM:
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
             step_seconds=None,
+            disk=disk,
         )
 
     def generate(
@@ -267,6 +276,41 @@ class LLM:
         self.config.check_session()
         self.maker.adapter(adapter)
         return Session(self, adapter)
+
+    def save_prefix(
+        self, prompt: Any, path: str | os.PathLike[str], *, adapter: str | None = None
+    ) -> int:
+        """Run a prompt and write its keys and values to a file; return how many tokens it has.
+
+        Raises:
+            InputError: A bad prompt, or see `Session.save`.
+        """
+        with self.session(adapter) as session:
+            for _ in session.stream(prompt, SamplingParams(max_tokens=1)):
+                pass  # the token is not run
+            return session.save(path)
+
+    def load_prefix(self, path: str | os.PathLike[str], *, adapter: str | None = None) -> Session:
+        """Return a session that goes on with what `save_prefix` or `Session.save` wrote.
+
+        Raises:
+            InputError: See `Session.load`.
+        """
+        session = self.session(adapter)
+        session.load(path)
+        return session
+
+    def rows_depend_on(self, adapter: str | None) -> bytes:
+        """Return all that the bits of rows of keys and values depend on, besides the tokens.
+
+        Raises:
+            InputError: There is no such adapter, or a file cannot be read.
+        """
+        from suffice.engine.rows_identity import rows_identity
+
+        if self._rows_identity is None:
+            self._rows_identity = rows_identity(self.config, self.runner)
+        return self._rows_identity(0, self.maker.adapter(adapter))
 
     def _one(
         self,

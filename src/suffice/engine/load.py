@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from suffice import native
 from suffice.checkpoints.adapters import read_adapters
 from suffice.checkpoints.checkpoint import Checkpoint
+from suffice.checkpoints.contents import Seen, model_files, seen
 from suffice.checkpoints.files import fingerprint
 from suffice.checkpoints.formats.quantized_file import Quantized
 from suffice.checkpoints.merged import merged
@@ -22,6 +23,7 @@ from suffice.decoder.pooling import Pooling
 from suffice.decoder.shelf import Shelf
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.config import Config
+from suffice.engine.context_memory import check_context
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
@@ -40,8 +42,8 @@ SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's
 class Packed:
     """A model whose weights are packed; none of its files is needed any more.
 
-    `dtype` is the checkpoint's, `method` that of a file of `suffice quantize`, and `stamp` the
-    fingerprint of its files.
+    `dtype` is the checkpoint's, `method` that of a file of `suffice quantize`, `stamp` the
+    fingerprint of its files, and `seen` what the system said of them when they were read.
     """
 
     decoder: DecoderWeights
@@ -51,6 +53,7 @@ class Packed:
     stored_as: str
     stamp: str
     pooling: Pooling
+    seen: tuple[Seen, ...]
 
 
 def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, Tokenizer]:
@@ -74,7 +77,7 @@ def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, To
     assert config.max_model_len is not None
     decoder = DecoderWeights(model.fitted(config.max_model_len), packed.decoder.weights)
     runner = Runner(config, decoder, sample, adapters, packed.stamp)
-    runner.stored_as, runner.pooling = packed.stored_as, packed.pooling
+    runner.stored_as, runner.pooling, runner.seen = packed.stored_as, packed.pooling, packed.seen
     runner.proposer = _proposer(config.speculative_config, DraftModels(runner, load, shelf), model)
     return config, runner, tokenizer
 
@@ -107,7 +110,10 @@ def _resolved(
             f"{config.model} is quantized already, by {method}: leave out quantization"
         )
     config.check_model(model)
+    asked = config.max_model_len
     config = config.resolved(dtype, model.max_positions, model.most_positions)
+    if asked is not None:  # by its default a context may be longer than any text that comes
+        check_context(asked, model, config.kv_cache_dtype, config.kv_cache_bytes)
     return config if method is None else replace(config, quantization=QUANTS.build(method))
 
 
@@ -119,6 +125,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
     """
     opened = open_model(config.model)
     model, stamp = opened.config, fingerprint(opened.path)
+    found = seen(model_files(opened.path))
     method = str(opened.facts["method"]) if isinstance(opened, Quantized) else None
     if config.merge_adapter is not None:
         if isinstance(opened, Quantized):
@@ -138,7 +145,7 @@ def _packed(config: Config, allocate: Allocate | None) -> Packed:
             decoder = _decoder(config, opened, stamp, report, allocate)
         tokenizer = loading.result()
     told = opened.dtype, method, opened.stored_as, stamp
-    return Packed(decoder, tokenizer, *told, pooling_of(opened))
+    return Packed(decoder, tokenizer, *told, pooling_of(opened), found)
 
 
 def _decoder(

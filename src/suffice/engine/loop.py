@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from suffice import sampling
 from suffice.attention.rule import weakest
 from suffice.engine.accepting import Accepting
+from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import deferred
 from suffice.engine.memory import Memory, Parked
@@ -43,7 +44,7 @@ class Loop:
     `lock` is held while requests, the runner or the tokenizer are used. While anybody decodes,
     prompts take what is left of `step_seconds` (None: see `Turns`). `prefix_bytes` limits the
     caches that are kept for later requests (None: by the runner's limit alone), `least_prefix` is
-    the shortest kept.
+    the shortest kept. `disk`: where more of them are kept.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Loop:
         step_seconds: float | None = STEP_SECONDS,
         prefix_bytes: int | None = 0,
         least_prefix: int = LEAST_ROWS,
+        disk: DiskPrefixes | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
@@ -65,7 +67,8 @@ class Loop:
         self.budget = budget
         self.retained = Retained(runner.close, prefix_bytes, least_prefix)
         self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds, runner.tile_unit)
-        self._memory = Memory(runner, self.scheduler, self.retained, max_model_len)
+        self.disk = disk
+        self._memory = Memory(runner, self.scheduler, self.retained, max_model_len, disk)
         self._accepting = Accepting(self.abort)
         self._tokenizer = tokenizer
         self._clock = clock
@@ -97,11 +100,16 @@ class Loop:
             for parts in rest:
                 ran += self._run([], [], [part for part in parts if part[0].held])
             if ready or behind or prompts:
-                self.turns.times.learn(len(ready) + len(behind), ran, self._clock() - began)
+                seconds = self._clock() - began
+                self.turns.times.learn(len(ready) + len(behind), ran, seconds)
+                self._memory.disk.write_behind(seconds, self.turns.times.token)
+            else:
+                self._memory.disk.wait()
             self.scheduler.retire()
 
     def _populated(self, prompts: list[Request]) -> list[Request]:
         """Map a part of the memory that prompts lack, the shortest first; return who lacks none."""
+        prompts = self._memory.disk.loaded(prompts)
         lacking = {
             id(each): each for each in prompts if not self.runner.populate(each.leader.sequence, 0)
         }
@@ -164,6 +172,7 @@ class Loop:
                 token_seconds=self.turns.times.token or 0.0,
                 step_seconds=step_seconds,
                 row_seconds=row_seconds,
+                **(self.disk.stats() if self.disk else {}),
             )
 
     def look(self) -> Look:
@@ -263,7 +272,7 @@ class Loop:
         self._score(parts, logits[going:])
         for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
-            _keep_state(request)
+            self._memory.disk.keep_state(request)
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
                 self._end_prompt(request, found[-1:])
@@ -376,15 +385,6 @@ def _cut(request: Request, count: int) -> int:
     if not cache.stateful:
         return count
     return min([count, *(mark - cache.length for mark in request.marks if mark > cache.length)])
-
-
-def _keep_state(request: Request) -> None:
-    """Keep the state of a prompt whose tokens so far end where others may begin."""
-    if not request.held:
-        return
-    cache: Cache = request.leader.sequence.cache
-    if cache.stateful and cache.length in request.marks:
-        cache.keep_state()
 
 
 def _held(going: list[Going]) -> list[Going]:

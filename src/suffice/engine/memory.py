@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.protocol import LoopRunner
 from suffice.engine.protocol import Sequence as RunnerSequence
 from suffice.engine.request import Request, Sample
+from suffice.engine.requests_on_disk import RequestsOnDisk
 from suffice.engine.retained import Entry, Retained
 from suffice.engine.scheduler import Answer, Scheduler
 from suffice.errors import OutOfMemory
@@ -30,9 +32,15 @@ class Memory:
     """The sequences of all requests of a scheduler; a sequence may grow to `rows` tokens."""
 
     def __init__(
-        self, runner: LoopRunner, scheduler: Scheduler, retained: Retained, rows: int
+        self,
+        runner: LoopRunner,
+        scheduler: Scheduler,
+        retained: Retained,
+        rows: int,
+        disk: DiskPrefixes | None = None,
     ) -> None:
         self.retained = retained
+        self.disk = RequestsOnDisk(disk, runner, scheduler, retained)
         self.preemptions = 0
         self.rows_copied = 0  # of the beginnings of prompts
         self._runner = runner
@@ -100,8 +108,10 @@ class Memory:
             return
         leader = request.leader
         leader.sequence, branches = self._first(request)
+        found = self.disk.found(request)
         left = len(request.tokens) - leader.sequence.cache.length
         self._get(lambda: self._runner.begin(leader.sequence, left), request)
+        self.disk.load(request, found)
         if self._shares(request):
             tokens = tuple(request.tokens)
             request.source = self.retained.add_running(
@@ -118,6 +128,7 @@ class Memory:
             for sample, entry in zip(request.running, entries.values(), strict=True):
                 assert entry is not None
                 sample.sequence = self.retained.take(entry)
+                sample.chain = self.disk.chain(request)
             return True
         for entry in parked:
             entry.wanted = False
@@ -129,12 +140,17 @@ class Memory:
         The second are the lengths after which its prompt leaves others.
         """
         branches: set[int] = set()
+        request.leader.chain = self.disk.chain(request)
         kept = request.kept
         if kept is not None and kept.sequence is not None:
             shared = min(kept.shared(request.tokens), request.settled)
             sequence, kept.sequence = kept.sequence, None
             request.cached = sequence.cache.reachable(shared)
             sequence.cache.truncate(request.cached)
+            exact = self._runner.shares_answers(request.technique)
+            request.clean = exact or request.cached <= kept.clean
+            if not request.clean:
+                request.leader.chain = None
             return sequence, branches
         if self._shares(request):
             tokens = tuple(request.tokens[: request.settled])
@@ -196,6 +212,7 @@ class Memory:
         leader, *others = request.running
         for sample in others:
             sample.sequence = self._get(lambda: self._runner.fork(leader.sequence), request)
+            sample.chain = leader.chain and leader.chain.copy()
 
     def reserve(self, sample: Sample, drafts: int) -> int:
         """Reserve a row for a sample; return how many of `drafts` drafts fit as well.
@@ -286,6 +303,7 @@ class Memory:
         """Take a sample's sequence from it, and count what was read of it."""
         request = sample.request
         sequence: RunnerSequence | None = sample.sequence
+        self.disk.leave(sample)
         self._runner.forget(sample)
         sample.sequence = None
         if sequence is None:
@@ -318,4 +336,9 @@ class Memory:
         sequence.cache.truncate(len(held))
         if request.kept.sequence is not None:
             self._runner.close(request.kept.sequence)
-        request.kept.sequence, request.kept.tokens = sequence, held
+        kept = request.kept
+        if self._runner.shares_answers(request.technique):
+            kept.clean = len(held)
+        elif request.clean:
+            kept.clean = min(len(request.tokens), len(held))
+        kept.sequence, kept.tokens = sequence, held

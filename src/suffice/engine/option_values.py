@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice.cache import KV_DTYPES, types_of
@@ -25,8 +26,8 @@ DTYPES = ("auto", "float32", "bfloat16")
 _LLAMA_CPP = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # its names of types
 _MOST = 2**63 - 1  # of whole numbers
 _UNITS = ("", "K", "M", "G", "T")
-_PART_OF_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART_OF_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _CENTURY = 100 * 366 * 86_400.0  # seconds
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 
@@ -141,6 +142,23 @@ def seconds(name: str, value: Any) -> float:
     parts = _PART_OF_TIME.findall(text)
     found = sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
     return found if found < _CENTURY else -1.0
+
+
+def age(name: str, value: Any) -> float | None:
+    """Return a time in seconds after which something goes; None, and less than 0, is never."""
+    if value is None:
+        return None
+    found = seconds(name, value)
+    return found if found >= 0 else None
+
+
+def path(name: str, value: Any) -> Path | None:
+    """Return a path; None stays None."""
+    if value is None:
+        return None
+    if not str(value):
+        raise OptionError(name, value, "must be a path")
+    return Path(value).expanduser()
 
 
 def yes_or_no(name: str, value: Any) -> bool:

@@ -98,6 +98,11 @@ class EngineOptions:
         max_num_seqs: Most samples that decode together.
         seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
+        prefix_dir: Folder in which rows of prompts are kept for later processes; None keeps none.
+        prefix_disk_bytes: Most bytes of that folder; None for no limit.
+        prefix_max_age: Seconds, or a time such as "30d", after which rows that nobody used go; None
+            for never.
+        prefix_secret: File with the secret that names what is kept; None for one in the folder.
     """
 
     model: str | os.PathLike[str] = field(
@@ -234,6 +239,10 @@ class EngineOptions:
     max_num_seqs: int = _option(16, values.whole(1))
     seed: int | None = _option(0, values.whole(0, none=True))
     prefill_chunk: int = _option(512, values.whole(1))
+    prefix_dir: str | os.PathLike[str] | None = _option(None, values.path)
+    prefix_disk_bytes: int | str | None = _option("20GiB", values.size)
+    prefix_max_age: float | str | None = _option(None, values.age)
+    prefix_secret: str | os.PathLike[str] | None = _option(None, values.path)
 
 
 def options() -> dict[str, tuple[Field[Any], Option]]:

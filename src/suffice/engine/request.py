@@ -10,7 +10,7 @@ from typing import Any
 
 from suffice.engine.protocol import Detokenizer, How
 from suffice.engine.reading import Reader
-from suffice.engine.retained import Entry
+from suffice.engine.retained import CachedPrefix, Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
@@ -113,24 +113,6 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-@dataclass
-class CachedPrefix:
-    """A cache that outlives its request, and the tokens whose keys and values it holds."""
-
-    sequence: Any = None
-    tokens: list[int] = field(default_factory=list)
-
-    def shared(self, prompt: list[int]) -> int:
-        """Return the length of the prompt's cached prefix; the last token is always run."""
-        if self.sequence is None:
-            return 0
-        pairs = zip(self.tokens, prompt[:-1], strict=False)
-        return next(
-            (index for index, (held, token) in enumerate(pairs) if held != token),
-            min(len(self.tokens), len(prompt) - 1),
-        )
-
-
 class Sample:
     """One of a request's `n` continuations."""
 
@@ -138,6 +120,7 @@ class Sample:
         self.request = request
         self.state = state
         self.sequence: Any = None
+        self.chain: Any = None  # of names under which its rows are kept on disk; None: they are not
         self.drafter: Any = None
         self.rates: Rates | None = None
         self.drafts = DraftStats()
@@ -264,11 +247,12 @@ class Request:
         # Of the prompt's tokens so far; None: nobody asks, or they were handed out elsewhere.
         self.scores: list[dict[int, Logprob] | None] | None
         self.scores = None if params.prompt_logprobs is None else [None]
-        self.reads = Reads()
-        self.cached = 0
+        self.reads, self.metrics = Reads(), Metrics()
+        self.cached = self.from_disk = 0  # tokens of the prompt that need not run
+        self.clean = True  # its prompt follows only rows that a prompt would have, bit for bit
+        self.loading: Any = None  # rows of it that are on their way from disk
         self.error: str | None = None
         self.error_code: str | None = None
-        self.metrics = Metrics()
         self._clock = clock
         self._counted = clock()  # until when `metrics` has counted
 
@@ -312,10 +296,11 @@ class Request:
     @property
     def marks(self) -> set[int]:
         """The lengths of its prompt to which others, or its next turn, may return."""
-        if self.source is None and self.kept is None:
+        others = [each for each in (self.source, self.leader.chain) if each is not None]
+        if not others and self.kept is None:
             return set()
         end = (len(self.tokens) - _TURN) // _UNIT * _UNIT
-        return {end, len(self.tokens)} | (self.source.marks if self.source else set())
+        return {end, len(self.tokens)}.union(*(each.marks for each in others))
 
     @property
     def settled(self) -> int:

@@ -44,6 +44,28 @@ class Entry:
         return int(self.sequence.cache.reachable(min(tokens, self.ready)))
 
 
+@dataclass
+class CachedPrefix:
+    """A cache that outlives its request, and the tokens whose keys and values it holds.
+
+    The rows of the first `clean` of them are those that a prompt would have, bit for bit.
+    """
+
+    sequence: Any = None
+    tokens: list[int] = field(default_factory=list)
+    clean: int = 0
+
+    def shared(self, prompt: list[int]) -> int:
+        """Return the length of the prompt's cached prefix; the last token is always run."""
+        if self.sequence is None:
+            return 0
+        pairs = zip(self.tokens, prompt[:-1], strict=False)
+        return next(
+            (index for index, (held, token) in enumerate(pairs) if held != token),
+            min(len(self.tokens), len(prompt) - 1),
+        )
+
+
 class Retained:
     """The store. `close` frees a sequence; `limit` is in bytes, None for no limit of its own.
 

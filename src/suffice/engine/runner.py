@@ -46,8 +46,9 @@ class Runner(WholePrompts):
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
     need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, "" if there is
-    no file. `proposer` makes no drafts until `engine.load`, which can load draft models, replaces
-    it; likewise `pooling`, how the model embeds.
+    no file; `seen` is what the system said of its files when they were read. `proposer` makes no
+    drafts until `engine.load`, which can load draft models, replaces it; likewise `pooling`, how
+    the model embeds.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Runner(WholePrompts):
         self.trace.estimates = config.technique.estimates
         self.trace.confidence = config.technique.confidence
         self.stored_as = ""
+        self.seen: tuple[tuple[int, ...], ...] = ()
         self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)

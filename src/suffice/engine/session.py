@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from suffice.cache.kv import KVCache
+from suffice.engine import saved_rows
+from suffice.engine.config import Config
 from suffice.engine.loop import Loop
 from suffice.engine.protocol import Runner
-from suffice.engine.request import CachedPrefix, Request, RequestOutput
+from suffice.engine.request import Request, RequestOutput
+from suffice.engine.retained import CachedPrefix
+from suffice.errors import InputError
 from suffice.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -22,6 +29,10 @@ class Model(Protocol):
 
     loop: Loop
     runner: Runner
+    config: Config
+
+    def rows_depend_on(self, adapter: str | None) -> bytes:
+        """Return all that the bits of rows depend on, besides the tokens."""
 
     def chat_tokens(self, messages: Any) -> list[int]:
         """Return a conversation's tokens."""
@@ -64,6 +75,65 @@ class Session:
     ) -> Stream:
         """Generate the next message of a conversation; see `LLM.stream`."""
         return self.stream(self._llm.chat_tokens(messages), sampling_params)
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the cache to a file, with which `load` goes on; return the number of its tokens.
+
+        Left out are rows of answers that are not those that a prompt would have, and of models
+        with states what follows the last that was kept.
+
+        Raises:
+            InputError: There is nothing to save, the policy keeps no rows that others can use, or
+                the file cannot be written.
+        """
+        depends_on = self._depends_on()
+        with self._llm.loop.lock.turn():
+            kept = self._kept
+            if kept.sequence is None:
+                raise InputError("nothing is in the cache yet: there is nothing to save")
+            cache = kept.sequence.cache
+            cache.keep_state()
+            count = int(cache.reachable(kept.clean))
+            if not count:
+                raise InputError("the cache has no rows that others can go on with")
+            saved_rows.save(Path(path), cache, kept.tokens[:count], depends_on)
+        return count
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Go on with a cache that `save` wrote; return the number of its tokens.
+
+        Raises:
+            InputError: The file cannot be read, is damaged, or of another model or other options.
+        """
+        depends_on = self._depends_on()
+        context = self._llm.config.max_model_len
+        assert context is not None, "the config is resolved"
+        with self._llm.loop.lock.turn():
+            sequence = self._llm.runner.open("", context)
+
+            def opened(tokens: int) -> KVCache:
+                if tokens > context:
+                    raise InputError(f"{path} has {tokens} tokens: the context has {context}")
+                sequence.cache.reserve(tokens)
+                cache: KVCache = sequence.cache
+                return cache
+
+            _, tokens = saved_rows.load(Path(path), depends_on, opened)
+            self.close()
+            self._kept = CachedPrefix(sequence, tokens, len(tokens))
+        return len(tokens)
+
+    def _depends_on(self) -> bytes:
+        """Return what rows depend on.
+
+        Raises:
+            InputError: Rows of a prompt depend on how it goes on.
+        """
+        if not self._llm.runner.shares_prompts:
+            raise InputError(
+                "rows cannot be saved: the policy, or tiles of a prompt, choose by the whole prompt"
+            )
+        return self._llm.rows_depend_on(self._adapter)
 
     def close(self) -> None:
         """Free the cache; the session can go on with an empty one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,6 +60,7 @@ class ModelWithTechniques(ModelFacts):
         names = [name for name, _ in config.adapters]
         self.adapter = -1 if config.adapter is None else names.index(config.adapter)
         self._guarantees = [self._guarantee(rules)]
+        self._rules_of = [rules]  # of each technique, by its number
         self._sketched = config.technique.sketched or config.speculative_config.sketched
         self._based = config.technique.based or config.speculative_config.based
         self.sample = sample
@@ -93,6 +95,7 @@ class ModelWithTechniques(ModelFacts):
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
         self._guarantees[0] = self._guarantee(rules)
+        self._rules_of[0] = rules
 
     def allow(self, config: Config) -> int:
         """Let rows name the attention of a config, which differs in nothing else; its number.
@@ -114,6 +117,7 @@ class ModelWithTechniques(ModelFacts):
         _check_python(config.technique)
         rules = self._rules(config)
         self._guarantees.append(self._guarantee(rules))
+        self._rules_of.append(rules)
         self._sketched = self._sketched or config.technique.sketched
         self._based = self._based or config.technique.based
         if self.rounding is None:
@@ -146,6 +150,24 @@ class ModelWithTechniques(ModelFacts):
     def prompts_by_technique(self) -> bool:
         """Whether a prompt's rows depend on the request's technique."""
         return self.config.softmax.prefill
+
+    def rows_depend_on(self, technique: int = 0) -> str:
+        """Return all that the bits of a prompt's rows depend on, but for files and the code.
+
+        They are the same in every process with the same text here.
+        """
+        config, model = self.config, self.decoder.config
+        found: list[Any] = [
+            *(config.quantization, config.experts, config.dtype, config.kv_cache_dtype),
+            *(self._based, self.runs_as, native.isa()),
+            *(rope.text for rope in model.ropes),
+        ]
+        if self.rounding is not None:
+            fitted = b"".join(each.tobytes() for each in self.rounding)
+            found.append(hashlib.blake2b(fitted, digest_size=16).hexdigest())
+        if self.prompts_by_technique:
+            found += [config.softmax, config.levels(), self._rules_of[technique]]
+        return repr(found)
 
     def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""

@@ -102,6 +102,7 @@ class Final:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    cached_from_disk: int = 0
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -192,6 +193,12 @@ class EngineStats:
         tokens_per_second: Generated tokens a second, of the last five seconds.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
         token_seconds: What a token of a prompt adds to a step, measured; 0 if nothing has been.
+        disk_prefix_queries: Prompt tokens that were looked up on disk; `disk_prefix_hits` are those
+            of them whose rows were read there.
+        disk_blocks_damaged: Files that did not hold what their names say, which were removed.
+        disk_blocks_failed: Blocks that could not be read or written.
+        disk_blocks_removed: For their age, or for room.
+        disk_bytes: Bytes in the folder, as far as this engine knows.
         step_seconds: A step without prompts takes about this and `row_seconds` for each sample.
     """
 
@@ -228,6 +235,16 @@ class EngineStats:
     token_seconds: float = 0.0
     step_seconds: float = 0.0
     row_seconds: float = 0.0
+    disk_prefix_queries: int = 0
+    disk_prefix_hits: int = 0
+    disk_blocks_read: int = 0
+    disk_bytes_read: int = 0
+    disk_blocks_written: int = 0
+    disk_bytes_written: int = 0
+    disk_blocks_damaged: int = 0
+    disk_blocks_failed: int = 0
+    disk_blocks_removed: int = 0
+    disk_bytes: int = 0
 
     @property
     def tokens_run(self) -> int:

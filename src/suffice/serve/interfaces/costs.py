@@ -16,11 +16,14 @@ def usage(job: Job) -> dict[str, Any]:
     prompt = sum(len(ticket.work.prompt) for ticket in job.tickets)
     generated = job.copies * sum(ticket.generated for ticket in job.tickets)
     finals = [ticket.final for ticket in job.tickets if ticket.final is not None]
+    details = {"cached_tokens": sum(each.cached_tokens for each in finals)}
+    if disk := sum(each.cached_from_disk for each in finals):  # of those
+        details["cached_tokens_from_disk"] = disk
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in finals)},
+        "prompt_tokens_details": details,
     }
 
 

@@ -93,7 +93,8 @@ class Fleet:
         self.members = self._hired()
         self.seen: Callable[[Look], None] = lambda look: None
         step_seconds = settings.limits.get("step_ms", 1000 * STEP_SECONDS) / 1000
-        self._router = Router(len(self.members), settings.max_num_seqs, step_seconds)
+        on_disk = settings.options.get("prefix_dir") is not None
+        self._router = Router(len(self.members), settings.max_num_seqs, step_seconds, on_disk)
         self._looks: dict[int, Look] = {}
         self._rates: list[tuple[Any, Rates | None]] = [(None, None)] * len(self.members)
         for at, member in enumerate(self.members):

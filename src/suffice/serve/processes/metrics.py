@@ -71,10 +71,20 @@ _GAUGES = (
     ("num_requests_waiting", "waiting", "Requests that wait."),
     ("retained_bytes", "prefix_bytes", "Bytes of kept prefixes."),
     ("retained_entries", "prefix_entries", "Kept prefixes."),
+    ("disk_prefix_bytes", "disk_bytes", "Bytes of kept prefixes on disk, as an engine knows."),
 )
 _SUMS = (
     ("prefix_cache_queries", "prefix_queries", "Prompt tokens looked up in kept prefixes."),
     ("prefix_cache_hits", "prefix_hits", "Prompt tokens found in kept prefixes."),
+    ("disk_prefix_queries", "disk_prefix_queries", "Prompt tokens looked up on disk."),
+    ("disk_prefix_hits", "disk_prefix_hits", "Prompt tokens read from disk."),
+    ("disk_blocks_read", "disk_blocks_read", "Blocks of prompts read from disk."),
+    ("disk_bytes_read", "disk_bytes_read", "Their bytes."),
+    ("disk_blocks_written", "disk_blocks_written", "Blocks of prompts written to disk."),
+    ("disk_bytes_written", "disk_bytes_written", "Their bytes."),
+    ("disk_blocks_damaged", "disk_blocks_damaged", "Damaged blocks found and removed."),
+    ("disk_blocks_failed", "disk_blocks_failed", "Blocks that could not be read or written."),
+    ("disk_blocks_removed", "disk_blocks_removed", "Blocks removed for age or room."),
     ("num_preemptions", "preemptions", "Requests parked for lack of memory."),
     ("engine_steps", "steps", "Steps of the engine."),
     ("prompt_rows_copied", "prompt_rows_copied", "Prompt tokens copied from other caches."),
@@ -259,7 +269,9 @@ class _Requests:
         seen["request_num_preemptions"].observe(final.preemptions)
         self._count("prompt_tokens_cached", final.cached_tokens)
         self._count("prompt_tokens_by_source", computed, "local_compute")
-        self._count("prompt_tokens_by_source", final.cached_tokens, "local_cache_hit")
+        disk = final.cached_from_disk
+        self._count("prompt_tokens_by_source", final.cached_tokens - disk, "local_cache_hit")
+        self._count("prompt_tokens_by_source", disk, "disk")
         self._count("spec_decode_num_drafts", final.draft_steps)
         for position, accepted in enumerate(final.accepted_at):
             self._count("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))

@@ -19,7 +19,10 @@ from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Opened
 
 # Options that change no text: the fingerprint is the same whatever they are.
-SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes")
+SAME_TEXT = (
+    *("threads", "max_num_seqs", "kv_cache_bytes", "prefix_dir"),
+    *("prefix_disk_bytes", "prefix_max_age", "prefix_secret"),
+)
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 

@@ -3,13 +3,14 @@
 The time is that of the prompts that come before its first token, of its own without the beginning
 that the engine has kept, and of the steps of its answer, which others share. Engines measure how
 long tokens of prompts and steps take; until they have, costs are fixed numbers of tokens. Where
-kept beginnings are is remembered here by what was sent.
+kept beginnings are is remembered here by what was sent. Where engines keep prompts in a folder that
+all of them read, one that has a beginning in memory comes first, and then any.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
@@ -18,6 +19,7 @@ from suffice.serve.processes import wire
 BLOCK = 64  # tokens; beginnings are compared by blocks
 MOST_BLOCKS = 1 << 16  # remembered for an engine: beginnings of 4 million tokens
 SAMPLE_COST = 32  # tokens of a prompt: a sample that decodes slows it as much, if nothing is known
+READ_COST = 0.1  # tokens of a prompt, for a token whose rows are read from disk: rather too much
 ALIKE = 1.05  # times that are no further apart are equal: what is measured is no more exact
 LEAST_SHARE = 0.1  # of a step, that prompts get however long the others' part takes
 _NEW_ANSWER = 0.1  # weight of a new answer's length in the mean
@@ -54,11 +56,14 @@ class Router:
     """Chooses among engines by their numbers.
 
     An engine decodes `places` samples together, and its steps take about `step_seconds` while
-    prompts are run.
+    prompts are run. `on_disk`: what any of them has run, all can read.
     """
 
-    def __init__(self, count: int, places: int = 16, step_seconds: float = 0.04) -> None:
+    def __init__(
+        self, count: int, places: int = 16, step_seconds: float = 0.04, on_disk: bool = False
+    ) -> None:
         self._known: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(count)]
+        self._written: OrderedDict[int, None] | None = OrderedDict() if on_disk else None
         self._chosen = [0] * count
         self._places, self._step_seconds = places, step_seconds
         self._answer: float | None = None  # tokens of one, in the mean
@@ -74,7 +79,7 @@ class Router:
         usual = measured[0] if len(measured) == len(open_) else _mean(measured)
         costs, prompt = {}, len(work.prompt)
         for at, load in open_:
-            left = prompt - self._kept(at, blocks) if blocks else prompt
+            left = prompt - self._kept(at, blocks) if blocks else float(prompt)
             rates = load.rates or usual
             if rates is None or self._answer is None:
                 costs[at] = float(load.prompts + left + SAMPLE_COST * load.samples)
@@ -88,7 +93,7 @@ class Router:
         self._note(found, blocks)
         return found
 
-    def _seconds(self, load: Load, left: int, rates: Rates, answer: float) -> float:
+    def _seconds(self, load: Load, left: float, rates: Rates, answer: float) -> float:
         """Return the expected seconds until a request is answered that has `left` tokens to run."""
         decoding = min(load.samples, self._places)
         others = rates.step + rates.row * decoding if decoding else 0.0
@@ -110,18 +115,29 @@ class Router:
         """Note that an engine has lost all it kept."""
         self._known[at].clear()
 
-    def _kept(self, at: int, blocks: Sequence[int]) -> int:
-        known = self._known[at]
-        missing = (count for count, block in enumerate(blocks) if block not in known)
-        return BLOCK * next(missing, len(blocks))
+    def _kept(self, at: int, blocks: Sequence[int]) -> float:
+        """Return how many tokens an engine need not run, less what reading others costs it."""
+        known = _first(blocks, self._known[at])
+        if self._written is None:
+            return known
+        read = max(_first(blocks, self._written), known)
+        return read - READ_COST * (read - known)
 
     def _note(self, at: int, blocks: Sequence[int] | Iterator[int]) -> None:
-        known = self._known[at]
+        both = (self._known[at],) if self._written is None else (self._known[at], self._written)
         for block in blocks:
-            known[block] = None
-            known.move_to_end(block)
-        while len(known) > MOST_BLOCKS:
-            known.popitem(last=False)
+            for known in both:
+                known[block] = None
+                known.move_to_end(block)
+        for known in both:
+            while len(known) > MOST_BLOCKS:
+                known.popitem(last=False)
+
+
+def _first(blocks: Sequence[int], known: Container[int]) -> int:
+    """Return the tokens of the first blocks that are known."""
+    missing = (count for count, block in enumerate(blocks) if block not in known)
+    return BLOCK * next(missing, len(blocks))
 
 
 def _mean(rates: Sequence[Rates]) -> Rates | None:

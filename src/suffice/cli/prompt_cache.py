@@ -1,0 +1,47 @@
+"""`suffice run --prompt-cache`: a file with the rows of a prompt, from one run to the next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from suffice.cli.flags import flag
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+    from suffice.engine.request import RequestOutput
+
+    Stream = Generator[tuple[str, RequestOutput], None, None]
+
+FILE = flag(
+    None,
+    "--prompt-cache",
+    "A file with keys and values of the prompt: what it begins with is not computed again, and at "
+    "the end, or after Ctrl-C, it has those of this prompt.",
+    panel="Kept prompts",
+    metavar="FILE",
+)
+
+
+@contextlib.contextmanager
+def streaming(
+    llm: LLM, file: Path | None, adapter: str | None
+) -> Iterator[Callable[[Any, Any], Stream]]:
+    """Yield a function that streams the answer to a prompt, and keep the prompt in a file.
+
+    Raises:
+        InputError: The file is damaged, of another model, or cannot be written.
+    """
+    if file is None:
+        yield lambda prompt, params: llm.stream(prompt, params, adapter=adapter)
+        return
+    there = file.exists()
+    session = llm.load_prefix(file, adapter=adapter) if there else llm.session(adapter)
+    with session:
+        try:
+            yield session.stream
+        finally:
+            if session.tokens:
+                session.save(file)

@@ -1,0 +1,154 @@
+"""A file with the rows of one text, which a later process goes on with.
+
+    | head | tokens | rows, block by block | states after some lengths, if layers keep any |
+
+Rows are there as the cache stores them, for the model and the options that made them alone. What
+does not fit is refused with a reason: a text must never begin with the rows of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from suffice.cache import BLOCK, block_file, stored_rows
+from suffice.cache.block_file import HEAD, NAME, Block, Damaged, Place
+from suffice.cache.kv import KVCache
+from suffice.cache.stored_rows import Taken
+from suffice.errors import InputError
+from suffice.paths import write_whole
+
+_MAGIC = b"sufficeP"
+_VERSION = 1
+_DIGEST = 16
+_FIELDS = struct.Struct(f"<8sIII{_DIGEST}s")  # version, tokens, lengths with states, whose rows
+_ROWS = 256  # of a block: what is copied at a time
+
+
+def save(path: Path, cache: KVCache, tokens: Sequence[int], depends_on: bytes) -> None:
+    """Write the rows of a cache's first tokens, either completely or not at all.
+
+    `depends_on` is all that their bits depend on.
+
+    Raises:
+        InputError: The file cannot be written, or exists and holds something else.
+    """
+    if path.exists() and not _is_ours(path):
+        raise InputError(f"{path} is no file of saved rows: give another name")
+    lengths = [each for each in _kept(cache) if each <= len(tokens)]
+    plain = np.asarray([*tokens, *lengths], "<i4").tobytes()
+    owner = hashlib.blake2b(depends_on, digest_size=_DIGEST).digest()
+    head = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), owner) + plain
+    try:
+        with write_whole(path) as part, part.open("wb") as stream:
+            stream.write(head + hashlib.blake2b(head, digest_size=_DIGEST).digest())
+            for place in _places(head, len(tokens), lengths):
+                for each in _block(cache, place).parts:
+                    stream.write(each)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _kept(cache: KVCache) -> list[int]:
+    return list(cache.native.kept_states) if cache.stateful else []
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def _places(head: bytes, tokens: int, lengths: Sequence[int]) -> Iterator[Place]:
+    """Yield the blocks of a file; those without rows have the states after `first` tokens."""
+    name = hashlib.blake2b(head, digest_size=NAME).digest()
+    rows = -(-tokens // BLOCK) * BLOCK
+    for first in range(0, rows, _ROWS):
+        yield Place(name, first, min(_ROWS, rows - first))
+    for length in lengths:
+        yield Place(name, length, 0)
+
+
+def _block(cache: KVCache, place: Place) -> Block:
+    if place.rows:
+        return Block(place, stored_rows.taken(cache, place.first, place.rows))
+    return Block(
+        place, Taken(np.empty(0, np.uint8), 0), stored_rows.taken_state(cache, place.first)
+    )
+
+
+def load(
+    path: Path, depends_on: bytes, opened: Callable[[int], KVCache]
+) -> tuple[KVCache, list[int]]:
+    """Return a cache with the rows of a file that `save` wrote, and their tokens.
+
+    `opened` returns a new cache with memory for a number of tokens.
+
+    Raises:
+        InputError: The file cannot be read, is damaged, or is of another model or other options.
+        OutOfMemory: There is no memory for the rows.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        head, tokens, lengths = _head(path, file, depends_on)
+        cache = opened(len(tokens))
+        try:
+            _read(file, cache, _places(head, len(tokens), lengths), len(head) + _DIGEST)
+        except BaseException:
+            cache.close()
+            raise
+        if not cache.stateful:
+            stored_rows.resume(cache, len(tokens))
+        return cache, tokens
+    except Damaged:
+        raise InputError(f"{path} is damaged: its rows have to be computed again") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(file)
+
+
+def _head(path: Path, file: int, depends_on: bytes) -> tuple[bytes, list[int], list[int]]:
+    fields = os.pread(file, _FIELDS.size, 0)
+    if len(fields) < _FIELDS.size or not fields.startswith(_MAGIC):
+        raise InputError(f"{path} is no file of saved rows")
+    _, version, count, states, owner = _FIELDS.unpack(fields)
+    if version != _VERSION:
+        raise InputError(f"{path} has version {version}; {_VERSION} is known")
+    size = _FIELDS.size + 4 * (count + states)
+    if size > os.fstat(file).st_size:
+        raise Damaged
+    both = os.pread(file, size + _DIGEST, 0)
+    head, digest = both[:size], both[size:]
+    if digest != hashlib.blake2b(head, digest_size=_DIGEST).digest():
+        raise Damaged
+    if owner != hashlib.blake2b(depends_on, digest_size=_DIGEST).digest():
+        raise InputError(
+            f"{path} was saved by another model, version, instruction set or other options: "
+            "give these, or another file"
+        )
+    numbers = np.frombuffer(head, "<i4", count + states, _FIELDS.size).tolist()
+    return head, numbers[:count], numbers[count:]
+
+
+def _read(file: int, cache: KVCache, places: Iterator[Place], at: int) -> None:
+    for place in places:
+        stateful = not place.rows
+        state = block_file.read(file, place, cache, stateful=stateful, at=at)
+        if state is None:
+            at += HEAD + stored_rows.size_of(cache, place.rows)
+        else:
+            at += HEAD + len(state)
+            stored_rows.resume(cache, place.first, state)
+    if at != os.fstat(file).st_size:
+        raise Damaged

@@ -1,0 +1,130 @@
+"""`--prefix-dir` of commands, and `suffice cache`, which looks after such a folder.
+
+Also tests prefixes.py, prompt_cache.py and chat_rows.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from commands import Cli
+from suffice.cache.block_folder import files
+from suffice.engine.disk_prefixes import DiskPrefixes
+
+PROMPT = "To be, or not to be, that is the question. " * 8
+
+
+@pytest.fixture(autouse=True)
+def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DiskPrefixes, "pays", lambda self, cache, rows: True)
+
+
+def run(cli: Cli, model: Path, kept: Path, *more: str) -> str:
+    found = cli(
+        *("run", "-m", str(model), "--raw", "-n", "4", "--temp", "0", "-t", "1"),
+        *("--prefix-dir", str(kept), *more, PROMPT),
+    )
+    assert found.code == 0, found.err
+    return found.err
+
+
+@pytest.fixture
+def kept(cli: Cli, checkpoint: Path, tmp_path: Path) -> Path:
+    """A folder in which a run has left something."""
+    from suffice.engine.write_behind import _open
+
+    assert "cached)" not in run(cli, checkpoint, tmp_path / "kept")
+    for each in list(_open):
+        each.flush(60)
+    return tmp_path / "kept"
+
+
+def test_a_second_run_reads_what_the_first_left(cli: Cli, checkpoint: Path, kept: Path) -> None:
+    assert " cached)" in run(cli, checkpoint, kept)
+    assert "cached)" not in run(cli, checkpoint, kept, "-ctk", "int8")
+
+
+def test_list_rm_and_prune(cli: Cli, checkpoint: Path, kept: Path) -> None:
+    listed = cli("cache", "list", "--prefix-dir", str(kept))
+    (line,) = [line for line in listed.out.splitlines() if str(checkpoint) in line]
+    _, name, label, tokens, *_ = (part.strip() for part in line.split("|"))
+    assert label == f"{checkpoint}, float32" and int(tokens) == 64 * len(list(files(kept))) > 0
+    wrong = cli("cache", "rm", "nobody", "--prefix-dir", str(kept))
+    assert wrong.code == 2 and "unknown name 'nobody'" in wrong.err
+    first = next(files(kept)).path
+    first.write_bytes(b"damaged")
+    assert "| damaged" in cli("cache", "list", "--prefix-dir", str(kept)).out
+    os.utime(first, (1, 1))
+    pruned = cli("cache", "prune", "--prefix-dir", str(kept), "--prefix-max-age", "1d")
+    assert pruned.code == 0 and "removed 1," in pruned.err and not first.exists()
+    assert cli("cache", "rm", name, "--prefix-dir", str(kept)).code == 0
+    assert not list(files(kept))
+    assert "nothing is kept" in cli("cache", "list", "--prefix-dir", str(kept)).err
+    assert cli("cache", "rm", "all", "--prefix-dir", str(kept)).code == 0
+
+
+def test_prune_keeps_to_the_limit(cli: Cli, kept: Path) -> None:
+    before = sum(each.size for each in files(kept))
+    cli("cache", "prune", "--prefix-dir", str(kept), "--prefix-disk-bytes", str(before - 1))
+    assert 0 < sum(each.size for each in files(kept)) < before
+
+
+@pytest.mark.parametrize("action", ["list", "prune", ("rm", "all")])
+def test_a_folder_of_something_else_is_left_alone(
+    cli: Cli, tmp_path: Path, action: str | tuple[str, ...]
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "notes").touch()
+    words = (action,) if isinstance(action, str) else action
+    found = cli("cache", *words, "--prefix-dir", str(tmp_path / "work"))
+    assert found.code == 2 and "nothing has been kept there" in found.err
+
+
+def test_a_folder_that_others_can_open_is_refused(
+    cli: Cli, checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir(0o755)
+    (tmp_path / "work" / "notes").touch()
+    folder = str(tmp_path / "work")
+    found = cli("run", "-m", str(checkpoint), "--prefix-dir", folder, "hello")
+    assert found.code == 2 and found.err.startswith(f"suffice: error: --prefix-dir {folder}")
+
+
+def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")
+    plain = cli(*arguments, PROMPT)
+    first = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    size = file.stat().st_size
+    again = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    assert plain.out == first.out == again.out
+    assert "cached)" not in first.err and " cached)" in again.err
+    longer = PROMPT + "And by opposing end them. " * 3
+    further = cli(*arguments, "--prompt-cache", str(file), longer)
+    assert further.out == cli(*arguments, longer).out and " cached)" in further.err
+    assert file.stat().st_size > size, "it has the longer prompt now"
+    other = cli(*arguments, "--prompt-cache", str(file), "-ctk", "int8", PROMPT)
+    assert other.code == 2 and "was saved by another model" in other.err
+    file.write_bytes(file.read_bytes()[:-7])
+    cut = cli(*arguments, "--prompt-cache", str(file), PROMPT)
+    assert cut.code == 2 and "is damaged" in cut.err
+
+
+def test_a_chat_goes_on_with_its_rows(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    arguments = ("chat", "-m", str(checkpoint), "-n", "8", "--temp", "0", "-t", "1")
+    first = cli(*arguments, stdin=f"{PROMPT}\n/save {file}\nAnd then?\n")
+    assert f"tokens of keys and values in {file.name}.rows" in first.err, first.err
+    second = cli(*arguments, stdin=f"/load {file}\nAnd then?\n")
+    assert "tokens of keys and values\n" in second.err
+    assert second.out and first.out.endswith(second.out)
+    assert " cached)" in second.err
+    other = cli(*arguments, "-ctk", "int8", stdin=f"/load {file}\nAnd then?\n")
+    assert "are computed again:" in other.err and other.code == 0
+    lossy = cli(
+        *arguments, "--policy", "h2o:rank_only=true", stdin=f"hello\n/save {tmp_path / 'b'}\n"
+    )
+    assert "are not saved: rows cannot be saved" in lossy.err and (tmp_path / "b").exists()

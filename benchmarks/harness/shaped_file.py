@@ -39,6 +39,7 @@ CONTEXT = 4096
 PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
 Tensors = dict[str, tuple[int, ...]]  # sizes by name, in the order of the file
+_WIDE = 256  # values of a block of a K format
 EMBEDDING, HEAD, ROUTER = "token_embd.weight", "output.weight", "ffn_gate_inp"
 FLOATS = (ROUTER, "_norm.", "ssm_conv1d", "shortconv.conv.", "ssm_dt", ".ssm_a.", ".ssm_d.")
 _BETTER = ("attn_v", "ffn_down", "ffn_down_exps")  # in a part of a mixed file's layers
@@ -78,7 +79,7 @@ def types(sizes: Tensors, layers: int, kind: str) -> dict[str, str]:
 
     Q4_K_M is Q4_K, with Q6_K for the head (the embedding, if there is no other) and, in a half of
     the layers (the first and the last eighth, and of those between every third), for the values and
-    the way down.
+    the way down. Matrices of narrower rows than its blocks are Q8_0.
     """
     found = {name: kind if coded(name, size) else "F32" for name, size in sizes.items()}
     if kind != MIXED:
@@ -89,7 +90,8 @@ def types(sizes: Tensors, layers: int, kind: str) -> dict[str, str]:
         layer = int(part[1]) if part[0] == "blk" else -1
         better = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
         mixed = name == head or (better and part[-2] in _BETTER)
-        found[name] = "Q6_K" if mixed else "Q4_K"
+        whole = sizes[name][-1] % _WIDE == 0
+        found[name] = ("Q6_K" if mixed else "Q4_K") if whole else "Q8_0"
     return found
 
 

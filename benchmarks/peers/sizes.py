@@ -29,7 +29,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.harness import record, script, shaped_file, shaped_models, shaped_states
+from benchmarks.harness import (
+    record,
+    script,
+    shaped_file,
+    shaped_latent,
+    shaped_models,
+    shaped_states,
+)
 from benchmarks.harness.shaped_models import Model
 from benchmarks.harness.tables import CellStore
 from benchmarks.peers import install
@@ -42,7 +49,7 @@ from suffice import native
 from suffice.errors import InputError
 
 NAME = "sizes"
-MODELS = {**shaped_models.MODELS, **shaped_states.MODELS}
+MODELS = {**shaped_models.MODELS, **shaped_states.MODELS, **shaped_latent.MODELS}
 FILES = record.BUILD / "shaped"
 SETTINGS = {
     "default": {"quantization": "file", "kv": "bfloat16"},

@@ -1,5 +1,3 @@
-"""Tests of native_model.py and native_blocks.py."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Layers of other sizes, and layers that read what an earlier one stores."""
+"""Layers of other sizes, and layers that read what an earlier one stores.
+
+Tests of blocks.py and native_blocks.py.
+"""
 
 from __future__ import annotations
 

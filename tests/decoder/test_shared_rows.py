@@ -5,6 +5,7 @@ Tests of blocks.py and native_blocks.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 import tiny
 from caches import cache_with
 from native_steps import new_cache, run
-from suffice import LLM
+from suffice import LLM, SamplingParams
 from suffice.cache import LayerRows, token_bytes
 from suffice.checkpoints.open import open_checkpoint
 from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
+from suffice.engine.protocol import Rows
 from suffice.errors import InputError
 from suffice.quant import QUANTS
 
@@ -108,6 +110,24 @@ def test_nothing_is_stored_in_a_layer_without_rows(layer: int, message: str) -> 
 def test_rows_are_shared_with_an_earlier_layer_of_the_shape(rows: tuple[LayerRows, ...]) -> None:
     with pytest.raises(ValueError, match="shares rows with an earlier one"):
         cache_with(rows, "float32")
+
+
+@pytest.mark.parametrize(("variant", "sizes"), [("gemma4", [59, 1]), ("gemma4-keys", [60])])
+def test_the_last_token_of_a_prompt_runs_alone_where_that_spares_most(
+    variant: str, sizes: list[int], tmp_path: Path
+) -> None:
+    """Half of the layers of one model store nothing, none of the other's."""
+    llm = LLM(str(tiny.make(tmp_path / "tiny", variant, tokenizer=True)), dtype="float32")
+    ran: list[int] = []
+    run = llm.runner.run
+
+    def watched(batch: Sequence[Rows]) -> list[np.ndarray]:
+        ran.extend(len(rows.tokens) for rows in batch if rows.prompt)
+        return run(batch)
+
+    llm.runner.run = watched  # type: ignore[method-assign]
+    llm.generate([list(range(5, 65))], SamplingParams(max_tokens=1, temperature=0))
+    assert ran == sizes
 
 
 def test_what_others_read_is_not_left_out(checkpoints: Any) -> None:

@@ -66,7 +66,7 @@ class FakeCache:
     def __init__(self, *, stateful: bool) -> None:
         self.tokens: list[int] = []
         self.bytes = 0  # one for each row
-        self.stateful = stateful
+        self.stateful, self.tail = stateful, 0.0
         self.states = {0}  # lengths to which it can be cut back if it is stateful
 
     @property

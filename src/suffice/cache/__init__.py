@@ -27,6 +27,7 @@ __all__ = [
     "fits_keys",
     "next_capacity",
     "row_bytes",
+    "tail_of",
     "token_bytes",
     "types_of",
     "with_defaults",
@@ -58,6 +59,12 @@ class LayerRows:
 def alike(layers: int, heads: int, size: int) -> tuple[LayerRows, ...]:
     """Return layers that each have `heads` heads of `size` entries."""
     return (LayerRows(heads, size),) * layers
+
+
+def tail_of(rows: Sequence[LayerRows]) -> float:
+    """Return the share of layers, the last ones, that store nothing."""
+    last = max((at for at, own in enumerate(rows) if own.shares is None), default=0)
+    return 1 - (last + 1) / len(rows)
 
 
 def row_bytes(dtype: str, size: int, *, based: bool = False) -> int:

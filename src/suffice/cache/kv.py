@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from suffice.cache import BLOCK, Growth, LayerRows, check_rows, next_capacity
+from suffice.cache import BLOCK, Growth, LayerRows, check_rows, next_capacity, tail_of
 from suffice.cache.tentative import Tentative
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
@@ -27,7 +27,6 @@ class KVCache:
     """One request's cache, whose layers have these `rows`.
 
     A layer that shares another's rows holds as many, takes no memory, and cannot be written.
-
     `limit` is the context length in rows. `arena` counts the memory of several caches together and
     may limit it. Optional data of the keys: `sketch`, a 4-bit copy; `boxes`, the smallest and
     largest value of each channel over blocks of 16; `masses`, each key's attention mass so far.
@@ -76,6 +75,7 @@ class KVCache:
             joint,
         )
         self.stateful = bool(states)
+        self.tail = 0.0 if states else tail_of(rows)
         self.growth = growth
         self.limit = limit
         self.tight = False  # grows by whole blocks that are needed, whatever the policy says

@@ -36,6 +36,7 @@ from suffice.speculate.budget import Budget
 Part = tuple[Request, int]  # of a prompt: how many tokens
 Going = tuple[Sample, int]  # with how many rows more than one
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
+LEAST_SPARED = 16  # tokens of a prompt: reading all weights once more takes as long as 8 or so
 
 
 class Loop:
@@ -380,8 +381,14 @@ class Loop:
 
 
 def _cut(request: Request, count: int) -> int:
-    """Return how many of `count` tokens of a prompt run before a state is kept."""
+    """Return how many of `count` tokens of a prompt run together.
+
+    They end where a state is kept. Where many layers store nothing, the last token, which has
+    logits, runs alone: the others end before these layers.
+    """
     cache: Cache = request.leader.sequence.cache
+    if cache.tail * count >= LEAST_SPARED and count == request.left:
+        return max(count - 1, 1) if request.settled == len(request.tokens) - 1 else count
     if not cache.stateful:
         return count
     return min([count, *(mark - cache.length for mark in request.marks if mark > cache.length)])

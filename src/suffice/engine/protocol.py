@@ -68,6 +68,8 @@ class Cache(Protocol):
         """Whether layers keep states, which cannot be cut back to any length."""
         ...
 
+    tail: float  # the share of layers, the last ones, that store nothing
+
     def reachable(self, rows: int) -> int:
         """Return the greatest length of at most `rows` tokens to which it can be cut back."""
         ...

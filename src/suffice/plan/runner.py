@@ -64,6 +64,7 @@ class Cache:
     """The length and the memory of a request's keys and values."""
 
     stateful = False
+    tail = 0.0
 
     def __init__(self, model: Model, row_bytes: int, growth: Growth, limit: int, arena: Arena):
         self.length = self.capacity = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suffice.cache import GROWTHS, KV_DTYPES, block_file, stored_rows
+from suffice.cache import GROWTHS, KV_DTYPES, alike, block_file, stored_rows
 from suffice.cache.block_file import HEAD, NAME, Block, Damaged, Place
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
@@ -29,9 +29,7 @@ def cache_of(dtype: str, rows: int = 2 * ROWS, states: bool = False) -> KVCache:
     joint = 16 if dtype == "joint" else 0
     keys = "bfloat16" if joint else keys
     cache = KVCache(
-        LAYERS,
-        HEADS,
-        SIZE,
+        alike(LAYERS, HEADS, SIZE),
         growth=GROWTHS.build("step:rows=16"),
         limit=512,
         key_dtype=keys,

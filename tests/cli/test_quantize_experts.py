@@ -25,7 +25,7 @@ from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.packed_codes import PackedCodes
-from suffice.quantize import experts, layerwise, torch_decoder
+from suffice.quantize import experts, layerwise, torch_mlps
 from suffice.quantize.calibrated import Calibrated
 from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.quantize.torch_layers import route
@@ -122,7 +122,7 @@ def test_experts_that_the_text_does_not_reach_are_named(
         reached.append((weights != 0).any(0))
         return weights
 
-    monkeypatch.setattr(torch_decoder, "route", noted)
+    monkeypatch.setattr(torch_mlps, "route", noted)
     output = tmp_path / "out.safetensors"
     flags = (*text_flags(tmp_path, 6), "-o", str(output), "--method", "4bit")
     ran = cli("quantize", "-m", str(model), *flags)

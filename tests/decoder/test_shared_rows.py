@@ -15,10 +15,12 @@ import torch
 
 import tiny
 from caches import cache_with
+from commands import Cli
 from native_steps import new_cache, run
 from suffice import LLM, SamplingParams
 from suffice.cache import LayerRows, token_bytes
 from suffice.checkpoints.open import open_checkpoint
+from suffice.decoder.families import family_of
 from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
@@ -138,6 +140,48 @@ def test_what_others_read_is_not_left_out(checkpoints: Any) -> None:
     last = len(decoder.config.layers) - 1
     model = NativeModel(decoder, 64, omitted=Omitted(layers=(last,)))
     assert np.isfinite(run(model, new_cache(decoder), TOKENS[:8].tolist())).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"per_layer_config": {"1": {"head_dim": None}}}, "'per_layer_config.head_dim' = None"),
+        ({"per_layer_config": {"1": {"head_dim": "32"}}}, "'per_layer_config.head_dim' = '32'"),
+        ({"per_layer_config": {"1": {"head_dim": 32.0}}}, "'per_layer_config.head_dim' = 32.0"),
+        (
+            {"per_layer_config": {"1": {"num_key_value_heads": 0}}},
+            "'per_layer_config.num_key_value_heads' = 0",
+        ),
+        ({"per_layer_config": {"9" * 5000: {"head_dim": 32}}}, "'per_layer_config' ="),
+        ({"per_layer_config": {"0": {"head_dim": 32}}}, "'per_layer_config' ="),
+        ({"num_kv_shared_layers": -1}, "'num_kv_shared_layers' = -1 must be from 0 to 1"),
+        ({"num_kv_shared_layers": 2}, "'num_kv_shared_layers' = 2 must be from 0 to 1"),
+        ({"num_kv_shared_layers": 1}, "no layer before has keys and values for layer 1"),
+        ({"vocab_size_per_layer_input": 7}, "'vocab_size_per_layer_input' = 7"),
+        ({"enable_moe_block": True}, "'num_experts' = None"),
+    ],
+)
+def test_impossible_fields_are_named(fields: dict[str, Any], message: str) -> None:
+    raw = {"architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 2}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"]}
+    with pytest.raises(InputError) as error:
+        family_of(raw).read({**raw, **kinds, **fields})
+    assert message in str(error.value)
+
+
+def test_a_calibration_looks_at_layers_that_read_another_s(cli: Cli, tmp_path: Path) -> None:
+    """Its levels are of as many heads as each layer's groups have."""
+    for variant in ("gemma4", "gemma4-keys"):
+        folder = tiny.make(tmp_path / variant, variant, tokenizer=True)
+        text = tmp_path / "text"
+        text.write_text("To be, or not to be, that is the question. " * 30)
+        given = ("-m", str(folder), "--text", str(text), "--window", "64", "--limit", "2")
+        ran = cli("calibrate", *given, "-o", str(tmp_path / f"{variant}.cal"))
+        assert ran.code == 0, ran.err
+        options = {"calibration": str(tmp_path / f"{variant}.cal"), "softmax": "exaq"}
+        llm = LLM(str(folder), dtype="float32", **options)
+        found = llm.generate([TOKENS.tolist()], SamplingParams(max_tokens=4, temperature=0))
+        assert len(found[0].outputs[0].token_ids) == 4
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from suffice.errors import InputError
 load = sharing(threads=1, dtype="float32")
 
 
-@pytest.fixture(scope="module", params=["llama", "deepseek-v2", "qwen3.5"])
+@pytest.fixture(scope="module", params=["llama", "deepseek-v2", "qwen3.5", "gemma4"])
 def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     made = tmp_path_factory.mktemp(request.param)
     return tiny.make(made, request.param, tokenizer=True, max_position_embeddings=40_000)
@@ -29,7 +29,8 @@ def test_a_row_has_the_bytes_that_the_engine_takes(folder: Path) -> None:
     for dtype in ("float32", *types_for(model), *(() if model.joint else ("int8/kmeans4",))):
         runner = load(folder, kv_cache_dtype=dtype).runner
         cache = runner.open("", 64).cache
-        errors = 2 * cache.layers * cache.kv_heads if dtype == "planes" else 0
+        heads = sum(rows.heads for rows in model.rows if rows.shares is None)
+        errors = 2 * heads if dtype == "planes" else 0
         assert row_bytes(model, dtype) + errors == cache.row_bytes
 
 
@@ -62,7 +63,7 @@ def test_the_type_that_fits_is_the_nearest_to_exact(
 ) -> None:
     model = open_model(str(folder)).config
     types = types_for(model)
-    assert types == (("bfloat16", "int8") if model.joint else TYPES)
+    assert types == (("bfloat16", "int8") if model.joint or not model.alike else TYPES)
     rooms = [(32_000 * row_bytes(model, each) + 999, each) for each in types]
     for room, dtype in rooms:
         monkeypatch.setattr(context_memory, "machine_bytes", lambda room=room: room)

@@ -69,7 +69,7 @@ SETTINGS = [
     ("tiers", "gemma3", "planes"),
     *((name, "gemma4", "float32") for name in SHARED),
     *((name, variant, "int8") for name in ("exact", "h2o") for variant in ("gemma4", "gemma4-moe")),
-    *((name, "gemma4-keys", "float32") for name in ("exact", "drafts", "snapkv")),
+    *((name, "gemma4-keys", "float32") for name in ("exact", "drafts", "snapkv", "coded")),
     ("exact", "qwen3.5", "kmeans4"),
     ("tiers", "qwen3.5", "planes"),
     *((name, variant, "float32") for variant in tiny.STATEFUL for name in ("exact", "drafts")),

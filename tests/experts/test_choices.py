@@ -21,7 +21,7 @@ from suffice.experts import EXPERTS
 from suffice.experts.all import All
 from suffice.experts.mass import Mass
 from suffice.quant import QUANTS
-from suffice.quantize import torch_decoder
+from suffice.quantize import torch_mlps
 from suffice.quantize.torch_decoder import TorchDecoder
 from suffice.trace import Trace
 
@@ -70,7 +70,7 @@ def test_native_choices_are_those_of_the_reference(
 ) -> None:
     decoder, choice = decoder_of(variant, tmp_path), Mass(keep)
     left_out, shares = [0], [0.0]
-    plain = torch_decoder.route
+    plain = torch_mlps.route
 
     def route(logits: torch.Tensor, experts: Any, bias: Any) -> torch.Tensor:
         weights = plain(logits, experts)
@@ -80,7 +80,7 @@ def test_native_choices_are_those_of_the_reference(
         shares.append(float((dropped.sum(-1) / weights.sum(-1)).max()))
         return weights.where(kept, 0.0)
 
-    monkeypatch.setattr(torch_decoder, "route", route)
+    monkeypatch.setattr(torch_mlps, "route", route)
     cache = cache_for(decoder, "float32", growth="upfront", limit=64)
     expected = decoder.forward(TOKENS, cache, logits="all")
     assert expected is not None
@@ -113,7 +113,7 @@ def test_the_change_of_a_layer_is_within_its_bound(tmp_path: Any) -> None:
     config, experts = decoder.config, decoder.config.experts
     assert experts is not None
     x = torch.randn((40, config.width), generator=torch.Generator().manual_seed(5))
-    weights = torch_decoder.route(decoder._linear("layers.0.router", x), experts)
+    weights = torch_mlps.route(decoder._linear("layers.0.router", x), experts)
     (block,) = [each for each in config.blocks(0) if each.name == "mlp"]
     outputs = []
     for expert in range(experts.count):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
-from suffice.cache import JOINT_DTYPES, KV_DTYPES, machine, token_bytes
+from suffice.cache import JOINT_DTYPES, KV_DTYPES, fits_keys, machine, token_bytes
 from suffice.cli.output import busy, markdown
 from suffice.cli.techniques import SEAMS, Seam
 from suffice.eval.record import versions
@@ -178,7 +178,8 @@ def show_model(name: str) -> None:
         "KV per token": ", ".join(
             f"{bytes_of(dtype) / 2**10:.1f} KiB {dtype}"
             for dtype in _KV_TYPES
-            if not config.joint or dtype in JOINT_DTYPES
+            if (dtype in JOINT_DTYPES or not config.joint)
+            and (config.alike or not fits_keys(dtype))
         ),
         **({"states": _states(config)} if config.states else {}),
         **_lengths(config, _file_bytes(opened.path) or 2 * parameters),

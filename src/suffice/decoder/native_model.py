@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from suffice.attention.levels import Levels
-from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.attention.rule import READ_ALL, AttentionRule, coded_rules
 from suffice.backends.cpu.rules import native_rule
 from suffice.decoder import step_rows
 from suffice.decoder.adapter import Adapter
@@ -178,8 +178,12 @@ class NativeModel:
     def _native_rules(
         self, rules: Sequence[Sequence[AttentionRule | None]]
     ) -> list[core.AttentionRule]:
-        coded = coded_rules(rules, self._levels)
-        return [native_rule(rule) for layer in coded for rule in layer]
+        """Return the rules of all layers; those of heads that a layer lacks read everything."""
+        shapes, most = self._config.rows, self._config.kv_heads
+        own = [layer[: rows.heads] for layer, rows in zip(rules, shapes, strict=True)]
+        coded = coded_rules(own, self._levels)
+        padded = [[*layer, *[READ_ALL] * (most - len(layer))] for layer in coded]
+        return [native_rule(rule) for layer in padded for rule in layer]
 
     def _python_attention(
         self, rules: Sequence[Sequence[AttentionRule | None]]

@@ -117,7 +117,7 @@ class Calibrator:
         first = k.shape[1] - rows
         distance = np.arange(first, first + rows)[:, None] - np.arange(k.shape[1])
         seen = distance >= 0
-        window = self._runner.windows[layer]
+        window = self._runner.decoder.config.cached[layer].window
         if window is not None:
             seen &= distance < window
         moments, least = np.array([heads * seen.sum(), 0.0, 0.0]), 0.0

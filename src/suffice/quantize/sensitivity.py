@@ -84,6 +84,7 @@ class Sensitivity(Layerwise):
                 of_rows[owner] = found if before is None else list(map(torch.add, before, found))
             if index % TRIMMED == 0:
                 trim_heap()
+        self._stored.clear()  # their graphs hold this object, by the hooks
 
     def _read_apart(self, owner: int) -> list[torch.Tensor]:
         """Have the keys and values of a layer read as inputs that get gradients; return them."""

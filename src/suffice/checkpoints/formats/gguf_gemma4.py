@@ -20,6 +20,10 @@ from suffice.checkpoints.formats.gguf_architecture import (
 from suffice.errors import InputError, brief
 
 _STILL = 1e10  # divisors from here on stop a rotation
+_AS_LONG = {  # as the keys of local layers
+    "local_values": "attention.value_length_swa",
+    "local_rotated": "rope.dimension_count_swa",
+}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -64,7 +68,12 @@ def _finished(given: dict[str, Any]) -> dict[str, Any]:
     count, kinds = fields["num_hidden_layers"], fields["layer_types"]
     size, values = fields["head_dim"], fields.pop("values")
     owners = zip(kinds, values[: count - fields["num_kv_shared_layers"]], strict=False)
-    heads = _heads(fields, kinds)
+    heads, local = _heads(fields, kinds), fields.pop("local_head_dim")
+    for field, key in _AS_LONG.items():
+        if (given_size := fields.pop(field, local)) != local:
+            raise InputError(
+                f"GGUF key 'gemma4.{key}' = {given_size} is not supported; supported: {local}"
+            )
     width, wide = _widths(fields, count, count - fields["num_kv_shared_layers"])
     rotations = {
         _LOCAL: {"rope_type": "default", "rope_theta": fields.pop("local_theta")},
@@ -76,7 +85,7 @@ def _finished(given: dict[str, Any]) -> dict[str, Any]:
     }
     one = {"head_dim": size, "num_key_value_heads": heads.get(_GLOBAL, 1)}
     return fields | {
-        "head_dim": fields.pop("local_head_dim"),
+        "head_dim": local,
         "num_key_value_heads": heads.get(_LOCAL, heads.get(_GLOBAL)),
         "per_layer_config": {str(at): one for at, kind in enumerate(kinds) if kind == _GLOBAL},
         "intermediate_size": width,
@@ -94,6 +103,8 @@ GEMMA4 = Architecture(
         **RMS,
         **INNER,
         "attention.key_length_swa": ("local_head_dim", int),
+        "attention.value_length_swa": ("local_values", int),
+        "rope.dimension_count_swa": ("local_rotated", int),
         "attention.shared_kv_layers": ("num_kv_shared_layers", int),
         "attention.sliding_window": ("sliding_window", int),
         "attention.sliding_window_pattern": ("layer_types", list),
@@ -132,7 +143,6 @@ GEMMA4 = Architecture(
     ),
     listed=("attention.head_count_kv", "feed_forward_length"),
     divisors="divisors",
-    unread=("attention.value_length_swa", "rope.dimension_count"),  # as long as keys, whole
     stored={"values": LAYER + "attn_v.weight"},
     instead=GATES_AND_VALUES,
     finished=_finished,

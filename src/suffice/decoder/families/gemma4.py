@@ -6,6 +6,7 @@ experts next to their MLP.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -93,27 +94,32 @@ def _global_heads(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) ->
     wanted = {index for index, layer in enumerate(layers) if layer.window is None}
     values = list(own.values()) if isinstance(own, Mapping) else []
     known = values and all(each == values[0] and isinstance(each, Mapping) for each in values)
-    given = {int(name) for name in own if str(name).isdecimal()} if known else set()
+    given = {int(name) for name in own if re.fullmatch(r"\d{1,4}", str(name))} if known else set()
     if not known or given != wanted or set(values[0]) - {"head_dim", "num_key_value_heads"}:
         raise InputError(
             f"config field 'per_layer_config' = {brief(own)} must give all global layers, and "
             "no other, the same 'head_dim' and 'num_key_value_heads'"
         )
-    return (
-        values[0].get("num_key_value_heads", plain),
-        values[0].get("head_dim", fields["head_dim"]),
-    )
+    found = {"num_key_value_heads": plain, "head_dim": fields["head_dim"], **values[0]}
+    for name, value in found.items():
+        check_size(f"per_layer_config.{name}", value)
+    return found["num_key_value_heads"], found["head_dim"]
 
 
 def _shared(fields: Mapping[str, Any], layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
     """Return the layers; the last read what the nearest earlier layer of their kind stores."""
-    first = len(layers) - fields["num_kv_shared_layers"]
+    shared = fields["num_kv_shared_layers"]
+    if not 0 <= shared < len(layers):
+        raise InputError(
+            f"config field 'num_kv_shared_layers' = {shared} must be from 0 to {len(layers) - 1}"
+        )
+    first = len(layers) - shared
     found = list(layers)
-    for index in range(max(first, 0), len(layers)):
+    for index in range(first, len(layers)):
         owners = [at for at in range(first) if layers[at] == layers[index]]
         if not owners:
             raise InputError(
-                f"config field 'num_kv_shared_layers' = {fields['num_kv_shared_layers']}: no layer "
+                f"config field 'num_kv_shared_layers' = {shared}: no layer "
                 f"before has keys and values for layer {index}"
             )
         wide = 2 * fields["intermediate_size"] if fields["use_double_wide_mlp"] else None

@@ -268,7 +268,7 @@ def test_a_head_with_an_embedding_of_its_own(model: Path, tmp_path: Path) -> Non
         ({}, {"d2t": None}, "but there is no weight d2t"),
         ({}, {"d2t": torch.zeros(3, dtype=torch.int64)}, "d2t must be"),
         ({}, {"d2t": "repeated"}, "d2t must give each draft id a token of its own"),
-        ({}, {"fc.weight": None}, "missing: fc.weight"),
+        ({}, {"fc.weight": None}, "it has no weight 'fc.weight'"),
         (
             {},
             {"midlayer.self_attn.q_norm.weight": torch.ones(16)},

@@ -97,8 +97,10 @@ def open_head(folder: str, target: DecoderConfig) -> OpenedHead:
         raise InputError(f"{path}: a head that drafts is a folder with config.json and safetensors")
     raw = read_json(path / "config.json")
     where = str(path / "config.json")
-    fields = read_fields(_flat(raw, where), _FIELDS, silent=_SILENT)
     tensors = FolderTensors(path, _CALLED)
+    if "fc.weight" not in tensors.types:
+        raise InputError(f"{path} is no head of EAGLE-3: it has no weight 'fc.weight'")
+    fields = read_fields(_flat(raw, where), _FIELDS, silent=_SILENT)
     source = Safetensors(tensors)
     stored = source.shapes()
     check_layers(f"{where}: 'num_hidden_layers'", fields["num_hidden_layers"], len(stored))

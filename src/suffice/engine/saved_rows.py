@@ -111,7 +111,7 @@ def load(
             stored_rows.resume(cache, len(tokens))
         return cache, tokens
     except Damaged:
-        raise InputError(f"{path} is damaged: its rows have to be computed again") from None
+        raise InputError(f"{path} is damaged; remove it, and its rows are computed again") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     finally:

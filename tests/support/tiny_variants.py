@@ -66,7 +66,7 @@ _GEMMA4: dict[str, Any] = {
     "vocab_size_per_layer_input": VOCABULARY,
     "hidden_size_per_layer_input": 0,
     "final_logit_softcapping": 4.0,
-    "tie_word_embeddings": False,  # else the last token is the likeliest again
+    "tie_word_embeddings": False,  # else the last token comes again and again
 }
 _GEMMA2: dict[str, Any] = {
     **_SIZES,

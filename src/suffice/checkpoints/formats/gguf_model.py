@@ -132,8 +132,9 @@ def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
 def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
     """Return the metadata as the fields of a `config.json`."""
     prefix, fields = name + ".", own.fields
+    layers = file.metadata.get(f"{prefix}block_count")
     keys = {
-        key.removeprefix(prefix): _one(value)
+        key.removeprefix(prefix): _one(value, layers)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
         and key.removeprefix(prefix) not in _EMBEDS
@@ -174,9 +175,9 @@ def _configuration(file: GGUF, name: str, own: Architecture) -> dict[str, Any]:
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw, _GEMMA_27B_LAYERS[name])
     if own.bias:
         raw[own.bias] = any(_has(file, f"blk.*.attn_{part}.bias") for part in ("q", "qkv"))
-    layers = range(raw["num_hidden_layers"])
+    places = range(raw["num_hidden_layers"])
     for field, tensor in own.stored.items():
-        each = [_has(file, tensor.format(i=at)) for at in layers] if "{i}" in tensor else None
+        each = [_has(file, tensor.format(i=at)) for at in places] if "{i}" in tensor else None
         raw[field] = _has(file, tensor) if each is None else each
     raw["num_hidden_layers"] -= raw.get("num_nextn_predict_layers", 0)  # which draft
     if own.partial and "rope.dimension_count" in checked:
@@ -307,10 +308,10 @@ def _gemma_scalar(raw: Mapping[str, Any], layers_of_27b: int) -> int:
     return int(raw["head_dim"])
 
 
-def _one(value: Any) -> Any:
-    """Return the number of all layers, where a list has the same for each."""
+def _one(value: Any, layers: Any) -> Any:
+    """Return the number of all `layers`, where a list has the same for each."""
     same = isinstance(value, list) and {type(each) for each in value} == {int}
-    return value[0] if same and len(set(value)) == 1 else value
+    return value[0] if same and len(set(value)) == 1 and len(value) == layers else value
 
 
 def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:

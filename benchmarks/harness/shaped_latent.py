@@ -1,7 +1,7 @@
 """The shape of a model with latent attention, for files of random codes.
 
-Sizes are those of the model's own configuration; layers are fewer where a file of all would not fit
-next to its packed weights.
+Sizes are those of the model's own configuration, except that there are fewer experts, so that the
+file fits into memory next to its packed weights. A token goes to as many of them.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ MODELS = {
     model.name: model
     for model in (
         Latent(
-            *("deepseek-v2-lite-9", 9, 2048, 10_944, 16, 16, 102_400),
-            title="DeepSeek-V2-Lite, 9 of 27 layers",
+            *("deepseek-v2-lite-16", 27, 2048, 10_944, 16, 16, 102_400),
+            title="DeepSeek-V2-Lite, 16 of 64 experts",
             context=163_840,
             architecture="deepseek2",
             norm_eps=1e-6,
             rank=512,
             plain=128,
             rotated=64,
-            experts=64,
+            experts=16,
             chosen=6,
             inner=1408,
             shared=2816,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.harness import shaped_states
+from benchmarks.harness import shaped_latent, shaped_states
 from benchmarks.harness.shaped_file import TYPES
 from benchmarks.harness.shaped_models import MODELS, TINY
 from benchmarks.harness.tables import Cell, Cells, CellStore, markdown
@@ -65,7 +65,12 @@ def table(store: CellStore) -> str:
     cells = store.cells
     lines = [
         [model.title, kind, shown, *_line(cells[row][case])]
-        for model in (*MODELS.values(), *shaped_states.MODELS.values(), TINY)
+        for model in (
+            *MODELS.values(),
+            *shaped_states.MODELS.values(),
+            *shaped_latent.MODELS.values(),
+            TINY,
+        )
         for kind in TYPES
         if (row := row_of(model.name, kind)) in cells
         for case, shown in CASES.items()

@@ -11,7 +11,7 @@ from benchmarks.harness import shaped_latent, shaped_models
 from suffice.checkpoints.open import open_checkpoint
 
 SMALL = replace(
-    shaped_latent.MODELS["deepseek-v2-lite-9"],
+    shaped_latent.MODELS["deepseek-v2-lite-16"],
     layers=2, width=256, hidden=256, vocabulary=512, experts=4, chosen=2, inner=256, shared=512,
 )  # fmt: skip
 

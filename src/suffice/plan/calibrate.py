@@ -8,6 +8,7 @@ kept in a file at once, so that a measurement that was interrupted goes on.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import threading
@@ -30,7 +31,7 @@ from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
 from suffice.engine.work import Delta, Work
-from suffice.errors import InputError, one_line
+from suffice.errors import Closed, InputError, one_line
 from suffice.plan import stored
 from suffice.plan.costs import Call, Hardware, Residual, StepCosts, fitted, nonnegative
 from suffice.plan.stored import Calibration, Model
@@ -267,12 +268,14 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
         params = SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True)
         return Work(name, tokens, params, reuse=bool(group), group=group)
 
-    left, begun = threading.Semaphore(0), threading.Event()
-
+    left = threading.Semaphore(0)
     errors: list[str | None] = []
 
     def take(delta: Delta) -> None:
-        begun.set()
+        # The others come before the next step, so that all of them decode together.
+        with contextlib.suppress(Closed):  # after Ctrl-C
+            while waiting:
+                engine.submit(waiting.pop(0), take)
         if delta.final is not None:
             errors.append(delta.final.error)
             left.release()
@@ -287,12 +290,10 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
     works = [work(str(at), shared, scene.steps, group) for at in range(scene.samples)]
     if scene.also:
         works.append(work("also", prompt(scene.also), 1, ""))
-    for each in works:
-        engine.submit(each, take)
-        while not begun.wait(0.1):  # in slices, so that Ctrl-C is heard
-            check()
+    waiting = works[1:]
+    engine.submit(works[0], take)
     for _ in works:
-        while not left.acquire(timeout=0.1):
+        while not left.acquire(timeout=0.1):  # in slices, so that Ctrl-C is heard
             check()
     check()
 

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from suffice import LLM, SamplingParams
 from suffice.engine.protocol import Rows
-from suffice.engine.service import Delta, Engine, Work
+from suffice.engine.service import Delta, Engine, EngineStats, Work
 
 REQUESTS = 26
 
@@ -87,6 +87,27 @@ def works(llm: LLM, seed: int) -> list[Work]:
     return found
 
 
+def answered(llm: LLM, asked: list[Work]) -> tuple[list[Receiver], EngineStats]:
+    """Ask an engine for everything, end some requests early, and return what came."""
+    llm.loop.retained.least = 16
+    engine = Engine(llm, max_queue=REQUESTS, step_ms=3)
+    chance = random.Random(3)
+    receivers: list[Receiver] = []
+    for work in asked:
+        receivers.append(Receiver(chance.randint(1, 9) if chance.random() < 0.2 else None))
+        engine.submit(work, receivers[-1])
+        time.sleep(chance.choice((0.0, 0.0, 0.002)))
+        for receiver, other in zip(receivers, asked, strict=False):
+            if receiver.ends_after is not None and len(receiver.tokens) >= receiver.ends_after:
+                engine.cancel(other.id)
+    for receiver in receivers:
+        assert receiver.done.wait(60)
+    stats = engine.stats()
+    engine.close()
+    assert llm.runner.memory_bytes[0] == 0, "all memory came back"
+    return receivers, stats
+
+
 @pytest.mark.parametrize(
     ("variant", "options"),
     [
@@ -109,23 +130,11 @@ def test_every_text_is_that_of_a_request_alone(
     memory = probe.cache.bytes * 2
     alone.runner.close(probe)
 
-    llm = load(folder, kv_cache_bytes=memory, max_num_seqs=6, **options)
-    llm.loop.retained.least = 16
-    engine = Engine(llm, max_queue=REQUESTS, step_ms=3)
-    chance = random.Random(3)
-    receivers = []
-    for work in asked:
-        receivers.append(Receiver(chance.randint(1, 9) if chance.random() < 0.2 else None))
-        engine.submit(work, receivers[-1])
-        time.sleep(chance.choice((0.0, 0.0, 0.002)))
-        for receiver, other in zip(receivers, asked, strict=False):
-            if receiver.ends_after is not None and len(receiver.tokens) >= receiver.ends_after:
-                engine.cancel(other.id)
-    for receiver in receivers:
-        assert receiver.done.wait(60)
-    stats = engine.stats()
-    engine.close()
-    assert llm.runner.memory_bytes[0] == 0, "all memory came back"
+    for _ in range(5):  # which requests meet depends on the machine: until one had to give way
+        llm = load(folder, kv_cache_bytes=memory, max_num_seqs=6, **options)
+        receivers, stats = answered(llm, asked)
+        if stats.preemptions:
+            break
 
     for work, receiver in zip(asked, receivers, strict=True):
         last = receiver.last

@@ -6,6 +6,7 @@ Also tests requests_on_disk.py and write_behind.py.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import shutil
 import subprocess
@@ -25,7 +26,6 @@ from suffice.engine import write_behind
 from suffice.engine.disk_prefixes import ROWS, DiskPrefixes
 from suffice.engine.service import Engine, Work
 from suffice.engine.write_behind import WriteBehind
-from suffice.errors import InputError
 
 PARAMS = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=1)
 LENGTH = 200  # tokens of a prompt: three blocks and some more
@@ -308,6 +308,24 @@ def test_memory_and_disk_add_up(folder: Path, tmp_path: Path) -> None:
     assert (request.cached, request.from_disk) == (WHOLE, WHOLE - ROWS)
 
 
+def test_the_beginning_of_a_text_goes_last(folder: Path, tmp_path: Path) -> None:
+    """Blocks are used when their text is, also where its rows are found in memory."""
+    llm = load(folder, tmp_path)
+    llm.loop.retained.limit, llm.loop.retained.least = None, 16
+    for cached in (0, LENGTH - 1):
+        request = llm.maker.make(tokens(), PARAMS)
+        llm._run([request], False)
+        disk_of(llm).writer.flush(60)
+        assert (request.cached, request.from_disk) == (cached, 0)
+        chain = disk_of(llm).chain(0, -1, "")
+        kept = sorted(files(tmp_path), key=lambda each: -each.used)
+        assert [bytes.fromhex(each.path.stem) for each in kept] == [
+            chain.name(block, tokens()) for block in range(WHOLE // ROWS)
+        ]
+        for each in kept[::-1]:
+            os.utime(each.path, (1, 1))
+
+
 def test_reading_that_is_slower_than_computing_no_longer_pays(folder: Path, tmp_path: Path) -> None:
     llm = load(folder, tmp_path)
     cache, disk = llm.runner.open("a", 512).cache, disk_of(llm)
@@ -375,20 +393,3 @@ def test_an_engine_says_what_came_from_disk(folder: Path, tmp_path: Path) -> Non
         disk_of(llm).writer.flush(60)
     found = [(each.cached_tokens, each.cached_from_disk) for each in finals]
     assert found == [(0, 0), (LENGTH - 1, 0), (WHOLE, WHOLE), (LENGTH - 1, 0)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefix_dir": ""}, "prefix_dir='': must be a path"),
-        (
-            {"prefix_max_age": "soon"},
-            "prefix_max_age='soon': must be seconds, or a time such as 5m",
-        ),
-        ({"prefix_disk_bytes": "much"}, "prefix_disk_bytes='much': must be a number of bytes"),
-    ],
-)
-def test_bad_options_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        LLM(folder, **options)
-    assert str(error.value).startswith(message)

@@ -3,9 +3,13 @@
 import inspect
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 from suffice import LLM, Config
 from suffice.engine.options import options
+from suffice.errors import InputError
 
 # Declares one more option in the source of `suffice.engine.options`, and nowhere else.
 WITH_ONE_MORE = '''
@@ -77,3 +81,20 @@ def test_every_option_of_llm_is_one_of_config() -> None:
     assert [*inspect.signature(LLM).parameters] == names
     assert [*inspect.signature(Config.create).parameters] == names
     assert [*inspect.signature(Config).parameters] == names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix_dir": ""}, "prefix_dir='': must be a path"),
+        (
+            {"prefix_max_age": "soon"},
+            "prefix_max_age='soon': must be seconds, or a time such as 5m",
+        ),
+        ({"prefix_disk_bytes": "much"}, "prefix_disk_bytes='much': must be a number of bytes"),
+    ],
+)
+def test_bad_options_of_prompts_on_disk_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Config.create("any", **options)
+    assert str(error.value).startswith(message)

@@ -38,7 +38,8 @@ _AGAIN = 16  # every 16th lookup tries to read again, though it seemed slower th
 class Chain:
     """The names of a text's blocks, as it grows. `done` of them need not be written any more.
 
-    `marks` are lengths after which states shall be kept.
+    `marks` are lengths after which states shall be kept; `states` has the names of kept states, by
+    their lengths.
     """
 
     def __init__(self, key: bytes, names: Sequence[bytes], owner: bytes, done: int = 0) -> None:
@@ -47,10 +48,18 @@ class Chain:
         self._names = list(names)  # the root's, then those of blocks
         self.done = done
         self.marks: set[int] = set()
+        self.states: dict[int, bytes] = {}
 
     def copy(self) -> Chain:
         """Return the names for a text that begins alike."""
         return Chain(self._key, self._names, self._owner, self.done)
+
+    @property
+    def kept(self) -> list[bytes]:
+        """The names of the blocks that are kept, from the text's beginning to its end."""
+        ends = {ROWS * at: name for at, name in enumerate(self._names[1 : self.done + 1], 1)}
+        both = [*ends.items(), *self.states.items()]
+        return [name for _, name in sorted(both, key=lambda each: each[0])]
 
     def place(self, block: int, tokens: Sequence[int]) -> Place:
         """Return a block of a text."""
@@ -284,6 +293,7 @@ class DiskPrefixes:
         if length % STATE_ROWS or not self.writer.has_room:
             return
         place = chain.state_place(length, tokens)
+        chain.states[length] = place.name
         if self._has(place, cache, stateful=True):
             return
         if (state := stored_rows.taken_state(cache, length)) is not None:
@@ -338,7 +348,6 @@ class Load:
         except OutOfMemory:
             return 0
         self._disk.counts.hits += rows - self._before
-        self._disk.folder.used([place.name for place in self.found.places])
         return rows - self._before
 
     def _end(self, good: Sequence[Place]) -> None:

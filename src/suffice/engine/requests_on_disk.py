@@ -51,6 +51,8 @@ class RequestsOnDisk:
             chain.marks.add(found.common)  # where a third text may well part from these two
         if found.rows < have + least or not self._disk.pays(cache, found.rows - have):
             return NOTHING
+        if cache.stateful:
+            chain.states[found.rows] = found.places[-1].name
         cache.truncate(0 if cache.stateful else have // ROWS * ROWS)
         request.cached = cache.length
         return found
@@ -113,9 +115,14 @@ class RequestsOnDisk:
                 self._disk.offer_state(chain, cache, request.tokens)
 
     def leave(self, sample: Sample) -> None:
-        """Hand over what a sample leaves, whose sequence others get: nothing reads into it then."""
+        """Hand over what a sample leaves, whose sequence others get: nothing reads into it then.
+
+        All blocks of its text were used, also those whose rows came from memory.
+        """
         if sample.request.loading is not None:
             sample.request.loading.cancel()
             sample.request.loading = None
         self._offer(sample)
+        if self._disk is not None and sample.chain is not None and (kept := sample.chain.kept):
+            self._disk.writer.used(kept)
         sample.chain = None

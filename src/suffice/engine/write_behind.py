@@ -1,4 +1,4 @@
-"""One thread that writes blocks to their folder, in order, in the time that is left over.
+"""One thread that writes blocks to their folder, and when they were used, in order, in spare time.
 
 Who computes copies rows into its queue, which takes thousandths of computing them, and goes on. A
 queue that is full takes no more: then rows are offered again later, or are not kept.
@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class WriteBehind:
 
     def __init__(self, folder: BlockFolder) -> None:
         self._folder = folder
-        self._queue: deque[Block] = deque()
+        self._queue: deque[Block | Sequence[bytes]] = deque()
         self._bytes = 0
         self._spare: list[NDArray[np.uint8]] = []
         self._wake = threading.Condition()
@@ -69,6 +70,12 @@ class WriteBehind:
             self._bytes += block.size
             self._wake.notify_all()
 
+    def used(self, names: Sequence[bytes]) -> None:
+        """Note later, when what waits is written, that blocks were used; see `BlockFolder.used`."""
+        with self._wake:
+            self._queue.append(names)
+            self._wake.notify_all()
+
     def flush(self, seconds: float) -> None:
         """Write what waits, in the caller's thread, for at most so long."""
         ends = time.monotonic() + seconds
@@ -81,15 +88,21 @@ class WriteBehind:
             with self._wake:
                 if not self._queue:
                     return False
-                block = self._queue.popleft()
-            try:
-                self._folder.write(block)
-            finally:
-                with self._wake:
-                    self._bytes -= block.size
-                    if block.state is None and len(self._spare) < _SPARE:
-                        self._spare.append(block.rows.data)
+                first = self._queue.popleft()
+            if isinstance(first, Block):
+                self._write(first)
+            else:
+                self._folder.used(first)
         return True
+
+    def _write(self, block: Block) -> None:
+        try:
+            self._folder.write(block)
+        finally:
+            with self._wake:
+                self._bytes -= block.size
+                if block.state is None and len(self._spare) < _SPARE:
+                    self._spare.append(block.rows.data)
 
     def wait(self, seconds: float) -> None:
         """Wait until there is something to write, for at most so long."""

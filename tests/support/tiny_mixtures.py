@@ -19,6 +19,15 @@ _GRANITE4: dict[str, Any] = {
     "position_embedding_type": "rope",
     "mamba_n_heads": 4,
 }
+_NEMOTRON: dict[str, Any] = {
+    **_SIZES,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 32,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+}
 _LLAMA4: dict[str, Any] = {
     **_SIZES,
     "num_hidden_layers": 4,
@@ -101,14 +110,8 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron-h-moe": (
         "NemotronH",
         {
-            **_SIZES,
+            **_NEMOTRON,
             "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 16,
-            "n_groups": 2,
-            "ssm_state_size": 32,
-            "n_routed_experts": 6,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 32,
             "moe_shared_expert_intermediate_size": 48,
             "routed_scaling_factor": 1.5,
@@ -117,14 +120,8 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron-h-latent": (
         "NemotronH",
         {
-            **_SIZES,
+            **_NEMOTRON,
             "layers_block_type": ["moe", "full_attention", "linear_attention", "moe"],
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 16,
-            "n_groups": 2,
-            "ssm_state_size": 32,
-            "n_routed_experts": 6,
-            "num_experts_per_tok": 2,
             "moe_intermediate_size": 48,
             "moe_latent_size": 32,
             "moe_shared_expert_intermediate_size": 48,

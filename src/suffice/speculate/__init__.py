@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from suffice.registry import Table
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
@@ -32,6 +32,7 @@ __all__ = [
     "DraftSource",
     "DraftingSample",
     "Proposer",
+    "ReadsNoKeys",
     "Speculator",
     "Tree",
     "Widths",
@@ -217,6 +218,15 @@ class Speculator(Protocol):
     def proposer(self, models: DraftSource) -> Proposer:
         """Return the proposer. Raises InputError if it needs a model that cannot be used."""
         ...
+
+
+class ReadsNoKeys:
+    """A speculator whose drafts read none of the keys that the model stores for its requests."""
+
+    sketched: ClassVar[bool] = False
+    based: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
+    from_text: ClassVar[bool] = False
 
 
 SPECULATORS = Table(

@@ -23,11 +23,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError, OutOfMemory
 from suffice.registry import spelling
-from suffice.speculate import DraftingSample, DraftRunner, DraftSource
+from suffice.speculate import DraftingSample, DraftRunner, DraftSource, ReadsNoKeys
 from suffice.speculate.tree import MOST_DRAFTS, Tree, Widths, check_drafts
 
 if TYPE_CHECKING:
@@ -35,18 +35,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DraftModel:
+class DraftModel(ReadsNoKeys):
     """Drafts of `model`, which is a known name, a folder, a hub id or a file.
 
     Its weights are stored by `quantization` (None: as in the checkpoint), its keys and values in
     `kv_cache_dtype`. With the request's own model and `kmeans4`, the second cache is little more
     than a quarter of a bfloat16 one.
     """
-
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
-    from_text: ClassVar[bool] = False
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4

@@ -24,27 +24,21 @@ Options
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from suffice.errors import InputError
 from suffice.registry import spelling
-from suffice.speculate import DraftSource
+from suffice.speculate import DraftSource, ReadsNoKeys
 from suffice.speculate.by_head import ByHead
 from suffice.speculate.tree import check_drafts
 
 
 @dataclass(frozen=True)
-class Eagle3:
+class Eagle3(ReadsNoKeys):
     """Drafts of the head `model`, a folder or a hub id, that was trained for the model.
 
     Its weights are stored by `quantization` (None: as in its files), its keys and values in
     `kv_cache_dtype`.
     """
-
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
-    from_text: ClassVar[bool] = False
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4

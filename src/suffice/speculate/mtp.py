@@ -21,26 +21,20 @@ Options
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from suffice.registry import spelling
-from suffice.speculate import DraftSource
+from suffice.speculate import DraftSource, ReadsNoKeys
 from suffice.speculate.by_head import ByHead
 from suffice.speculate.tree import check_drafts
 
 
 @dataclass(frozen=True)
-class Predictor:
+class Predictor(ReadsNoKeys):
     """Drafts of the model's own module.
 
     Its weights are stored by `quantization` (None: as in the files), its keys and values in
     `kv_cache_dtype`.
     """
-
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
-    from_text: ClassVar[bool] = False
 
     num_speculative_tokens: int = field(default=2, metadata=spelling(alone=True))
     width: int = 1

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.registry import spelling
-from suffice.speculate import DraftSource
+from suffice.speculate import DraftSource, ReadsNoKeys
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NGram:
+class NGram(ReadsNoKeys):
     """Drafts from the longest match of `prompt_lookup_max` to `prompt_lookup_min` last tokens."""
 
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     width: ClassVar[int] = 1
 

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suffice.speculate import DraftingSample, DraftSource
+from suffice.speculate import DraftingSample, DraftSource, ReadsNoKeys
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 
 @dataclass(frozen=True)
-class NoDrafts:
+class NoDrafts(ReadsNoKeys):
     """One new token per step."""
 
     num_speculative_tokens: ClassVar[int] = 0
     width: ClassVar[int] = 1
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:

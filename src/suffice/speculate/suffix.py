@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.registry import spelling
-from suffice.speculate import DraftSource
+from suffice.speculate import DraftSource, ReadsNoKeys
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -38,12 +38,9 @@ _MOST_LINKS = 64  # suffixes of the text that are counted per token
 
 
 @dataclass(frozen=True)
-class Suffix:
+class Suffix(ReadsNoKeys):
     """The most likely continuations of the text's suffix, as a chain or as a tree."""
 
-    sketched: ClassVar[bool] = False
-    based: ClassVar[bool] = False
-    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     width: ClassVar[int] = 1
 

@@ -30,6 +30,7 @@ SCRIPTS = (
     ),
     Script("engine.attention_rows", "attention of 1 to 128 rows, against limits", "10 minutes"),
     Script("engine.step_parts", "what the steps of a batch spend their time on", "3 minutes"),
+    Script("engine.recurrences", "recurrences of prompts against the peak", "1 minute"),
     Script("engine.experts", "a mixture of experts against its bytes, and llama.cpp", "5 minutes"),
     Script("engine.left_out", "what leaving out a token's lightest experts saves", "3 minutes"),
     Script("engine.adapters", "what LoRA adapters cost a decode step", "3 minutes"),

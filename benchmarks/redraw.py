@@ -23,7 +23,7 @@ from benchmarks.attention import (
     selector_ruler,
 )
 from benchmarks.attention import tasks as softmax_tasks
-from benchmarks.engine import adapters, experts, left_out, sampling, step_parts
+from benchmarks.engine import adapters, experts, left_out, recurrences, sampling, step_parts
 from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
@@ -71,6 +71,7 @@ DRAWN: dict[str, Draw] = {
     "engine/results/adapters.json": lambda _, data: adapters.table(data),
     "engine/results/experts*.json": lambda _, data: experts.table(data),
     "engine/results/left_out.json": lambda _, data: left_out.table(data),
+    "engine/results/recurrences.json": lambda _, data: recurrences.table(data),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "engine/results/step_parts.json": lambda _, data: step_parts.table(data),
     "growth/results/paged.json": lambda _, data: paged.table(data),

@@ -10,9 +10,9 @@ unless `--keep` is given. In every round the machine's streaming read, llama.cpp
 cache, suffice without flags, and suffice with inputs and cache of 8 bits are measured one after the
 other; waiting engines are stopped. Of llama.cpp's types of cache the faster one counts, by case; it
 has flash attention and packs Q4_0 again, as is its default. A prompt before decoding is run once
-and continued for a greater depth. A result is written after each case, by instruction set:
-`sizes_v3.json`. A later run leaves out what is there, unless `--again` is given, and tries again
-what could not be measured.
+and continued for a greater depth. A result is written after each case, by instruction set and
+processor: `sizes_v3_25-17.json`. A later run leaves out what is there, unless `--again` is given,
+and tries again what could not be measured.
 """
 
 from __future__ import annotations
@@ -125,6 +125,12 @@ def engines(path: Path, wanted: Iterable[Case], flags: argparse.Namespace) -> It
             worker.close()
 
 
+def name_of(isa: str) -> str:
+    """Return the name of the results of an instruction set on this processor."""
+    machine = record.facts()["machine"]
+    return f"{NAME}_{isa}_{machine['cpu_family_model'].replace('/', '-')}"
+
+
 def package_of(isa: str) -> str:
     """Return the llama.cpp that an instruction set is compared with."""
     return "llama-cpp-python-v3" if isa == AVX2 else "llama-cpp-python"
@@ -234,7 +240,7 @@ def run(flags: argparse.Namespace) -> str:
     native.use_isa(flags.isa)
     folder = flags.output or (record.BUILD if flags.quick else record.results(__file__))
     config = {"threads": flags.threads, "isa": flags.isa, "quick": flags.quick}
-    store = CellStore(folder, f"{NAME}_{flags.isa}", config, record.facts(), table)
+    store = CellStore(folder, name_of(flags.isa), config, record.facts(), table)
     store.read()
     try:
         install.install(PACKAGES[package_of(flags.isa)], flags.jobs)

@@ -63,7 +63,9 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         Engines.started = 0
         assert sizes.main() == 0
         (path,) = tmp_path.glob("sizes_*.json")
-        assert path.stem == f"sizes_{json.loads(path.read_text())['machine']['isa']}"
+        machine = json.loads(path.read_text())["machine"]
+        processor = machine["cpu_family_model"].replace("/", "-")
+        assert path.stem == f"sizes_{machine['isa']}_{processor}"
         return json.loads(path.read_text()) | {"table": path.with_suffix(".md").read_text()}
 
     return run

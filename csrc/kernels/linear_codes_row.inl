@@ -81,10 +81,21 @@ SUFFICE_INLINE void fetch_inputs(const Linear& w, const Inputs& x, const std::by
   if (sums) fetch_near(later < x.stretches + units ? later : later - units);
 }
 
-// A panel times B rows, as codes_tile multiplies them. With AVX-512, products of one row take less
-// time than reading: some processors' own prefetchers then reach the memory's speed, and fetching
-// lines for them is slower; others wait for most lines that are not fetched.
-template <class In, int Bits, bool Even, class Span, int B, bool Fetched>
+// What is fetched ahead.
+enum class Ahead { inputs, weights, both };
+
+// What of one row's products is. With AVX-512 they take less time than reading: some processors'
+// own prefetchers then reach the memory's speed, and fetching lines for them is slower; others wait
+// for most lines that are not fetched. So do the former if inputs of a wide matrix are in their
+// way.
+template <int Bits>
+Ahead ahead_of_row(const Linear& w) {
+  if (SUFFICE_LEVEL < 4 || !on_amd()) return Ahead::weights;
+  return Bits > 4 && w.columns > 4096 ? Ahead::both : Ahead::inputs;
+}
+
+// A panel times B rows, as codes_tile multiplies them.
+template <class In, int Bits, bool Even, class Span, int B, Ahead ahead>
 __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Inputs& x, int row,
                                          float* y, int y_stride) {
   constexpr int bytes = unit_bytes(Bits);
@@ -96,14 +107,12 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
   const std::byte* next = w.data + panel * w.panel_bytes();
   const auto add_span = [&](int units) __attribute__((always_inline)) {
     const Span span(next);
-    if (Fetched) fetch_lines(next, Span::header_bytes);
+    if (ahead != Ahead::inputs) fetch_lines(next, Span::header_bytes);
     next += Span::header_bytes;
 #pragma GCC unroll 2
     for (int i = 0; i < units; i++) {
-      if (Fetched)
-        fetch_lines(next, bytes);
-      else
-        fetch_inputs<In>(w, x, input, stretch, i % 2 == 0);
+      if (ahead != Ahead::inputs) fetch_lines(next, bytes);
+      if (ahead != Ahead::weights) fetch_inputs<In>(w, x, input, stretch, i % 2 == 0);
       const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, next);
       add_unit<In, B, kVectors>(w, of_unit, span.of(i), stretch, input, total);
       next += bytes;
@@ -123,15 +132,20 @@ __attribute__((noinline)) void rows_tile(const Linear& w, int panel, const Input
 // `4bit` and `int8`. The base set spends its time on products: it prepares all.
 template <class In, int Bits, bool Even>
 bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  const bool amd = on_amd();
+  const Ahead ahead = ahead_of_row<Bits>(w);
   const auto multiply = [&]<ScaleForm scales, MinimumForm minima, int Group>() {
     if (w.layout != CodeLayout{Bits, Group, scales, minima}) return false;
     using Span = SpanScales<scales, minima, Group>;
     for (int panel = first; panel < last; panel++)
       in_units<kDirectRows<In, Bits>>(x.count, [&]<int B>(int row) {
-        if constexpr (SUFFICE_LEVEL == 4 && B == 1)
-          if (amd) return rows_tile<In, Bits, Even, Span, B, false>(w, panel, x, row, y, y_stride);
-        rows_tile<In, Bits, Even, Span, B, true>(w, panel, x, row, y, y_stride);
+        const auto tile = [&]<Ahead A>() {
+          rows_tile<In, Bits, Even, Span, B, A>(w, panel, x, row, y, y_stride);
+        };
+        if constexpr (SUFFICE_LEVEL == 4 && B == 1) {
+          if (ahead == Ahead::inputs) return tile.template operator()<Ahead::inputs>();
+          if (ahead == Ahead::both) return tile.template operator()<Ahead::both>();
+        }
+        tile.template operator()<Ahead::weights>();
       });
     return true;
   };

@@ -26,17 +26,18 @@ _DIGITS = 16  # hexadecimal, in the name of a file that is being written
 
 
 @contextmanager
-def write_whole(path: Path) -> Iterator[Path]:
+def write_whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yield a new file next to `path`; it replaces `path` when the block ends.
 
-    A reader sees the old file or the new one, never a part. The new file's mode follows the umask.
+    A reader sees the old file or the new one, never a part. The new file has the mode, without what
+    the umask takes from it.
     If the block fails the new file is removed.
 
     Raises:
         OSError: The file cannot be made or renamed.
     """
     part = path.with_name(f"{path.name}-{secrets.token_hex(_DIGITS // 2)}.part")
-    part.touch(exist_ok=False)
+    part.touch(mode, exist_ok=False)
     try:
         usual = part.stat().st_mode
         yield part

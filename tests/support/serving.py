@@ -140,6 +140,8 @@ def real(
     instances: int = 1,
     places: int = 8,
     api_keys: tuple[str, ...] = (),
+    slot_save_path: str | None = None,
+    limits: dict[str, Any] | None = None,
     **options: Any,
 ) -> contextlib.AbstractContextManager[Served]:
     """Serve a model of a folder with real engines, on one thread each."""
@@ -153,6 +155,8 @@ def real(
         model="tiny",
         max_num_seqs=places,
         api_keys=api_keys,
+        slot_save_path=slot_save_path,
+        limits=limits or {},
         heartbeat_seconds=1.2,
     )
 

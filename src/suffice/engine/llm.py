@@ -300,17 +300,17 @@ class LLM:
         session.load(path)
         return session
 
-    def rows_depend_on(self, adapter: str | None) -> bytes:
+    def rows_depend_on(self, adapter: str | None, technique: int = 0) -> bytes:
         """Return all that the bits of rows of keys and values depend on, besides the tokens.
 
         Raises:
-            InputError: There is no such adapter, or a file cannot be read.
+            InputError: There is no such adapter, or see `saved_rows_identity`.
         """
-        from suffice.engine.rows_identity import rows_identity
+        from suffice.engine.rows_identity import saved_rows_identity
 
         if self._rows_identity is None:
-            self._rows_identity = rows_identity(self.config, self.runner)
-        return self._rows_identity(0, self.maker.adapter(adapter))
+            self._rows_identity = saved_rows_identity(self.config, self.runner)
+        return self._rows_identity(technique, self.maker.adapter(adapter))
 
     def _one(
         self,

@@ -69,7 +69,7 @@ class Loop:
         self.retained = Retained(runner.close, prefix_bytes, least_prefix)
         self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds, runner.tile_unit)
         self.disk = disk
-        self._memory = Memory(runner, self.scheduler, self.retained, max_model_len, disk)
+        self.memory = Memory(runner, self.scheduler, self.retained, max_model_len, disk)
         self._accepting = Accepting(self.abort)
         self._tokenizer = tokenizer
         self._clock = clock
@@ -103,14 +103,14 @@ class Loop:
             if ready or behind or prompts:
                 seconds = self._clock() - began
                 self.turns.times.learn(len(ready) + len(behind), ran, seconds)
-                self._memory.disk.write_behind(seconds, self.turns.times.token)
+                self.memory.disk.write_behind(seconds, self.turns.times.token)
             else:
-                self._memory.disk.wait()
+                self.memory.disk.wait()
             self.scheduler.retire()
 
     def _populated(self, prompts: list[Request]) -> list[Request]:
         """Map a part of the memory that prompts lack, the shortest first; return who lacks none."""
-        prompts = self._memory.disk.loaded(prompts)
+        prompts = self.memory.disk.loaded(prompts)
         lacking = {
             id(each): each for each in prompts if not self.runner.populate(each.leader.sequence, 0)
         }
@@ -152,9 +152,9 @@ class Loop:
                 prefix_entries=len(self.retained),
                 prefix_hits=self.retained.hits,
                 prefix_queries=self.retained.queries,
-                preemptions=self._memory.preemptions,
+                preemptions=self.memory.preemptions,
                 prompt_tokens=self._prompt_tokens,
-                prompt_rows_copied=self._memory.rows_copied,
+                prompt_rows_copied=self.memory.rows_copied,
                 growth_bytes_copied=trace.growth_bytes_copied,
                 generated_tokens=self._generated_tokens,
                 key_rows_read=trace.key_rows_read,
@@ -203,10 +203,10 @@ class Loop:
             self.retained.clear()
 
     def _admit(self) -> None:
-        while request := self.scheduler.admit(self._memory.fits):
+        while request := self.scheduler.admit(self.memory.fits):
             request.count_time()
             try:
-                self._memory.start(request)
+                self.memory.start(request)
             except Parked:
                 return
             except OutOfMemory as error:
@@ -234,7 +234,7 @@ class Loop:
             if known := sample.behind:
                 more = min(known, self.runner.known_rows) - 1
             try:
-                room = self._memory.reserve(sample, more)
+                room = self.memory.reserve(sample, more)
             except Parked:
                 continue
             except OutOfMemory as error:
@@ -273,7 +273,7 @@ class Loop:
         self._score(parts, logits[going:])
         for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
-            self._memory.disk.keep_state(request)
+            self.memory.disk.keep_state(request)
             self.scheduler.shares.charge(request.key, prompt=count)
             if request.held and not request.left:  # another's end may have parked it
                 self._end_prompt(request, found[-1:])
@@ -337,7 +337,7 @@ class Loop:
     def _end_prompt(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose the first token of each sample whose prompt has been run."""
         try:
-            self._memory.end(request)
+            self.memory.end(request)
         except Parked:
             return
         except OutOfMemory as error:
@@ -377,7 +377,7 @@ class Loop:
 
     def _release(self, sample: Sample) -> None:
         sample.request.count_time()
-        self._memory.release(sample)
+        self.memory.release(sample)
 
 
 def _cut(request: Request, count: int) -> int:

@@ -8,7 +8,7 @@ Its text does not change by that. Only a request that does not fit alone ends fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from suffice.engine.disk_prefixes import DiskPrefixes
@@ -298,6 +298,16 @@ class Memory:
             self.retained.add(tokens, sequence, self._group(request), kept=kept)
         else:
             self._runner.close(sequence)
+
+    def keep(self, request: Request, sequence: RunnerSequence, tokens: Sequence[int]) -> bool:
+        """Keep a sequence for those who begin with these tokens, as if the request had run them.
+
+        Returns False if there is no room for it, or too few tokens: then it is closed.
+        """
+        if self._shares(request):
+            return self.retained.add(tuple(tokens), sequence, self._group(request)) is not None
+        self._runner.close(sequence)
+        return False
 
     def _detached(self, sample: Sample) -> RunnerSequence | None:
         """Take a sample's sequence from it, and count what was read of it."""

@@ -70,6 +70,19 @@ def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
     return depends_on
 
 
+def saved_rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
+    """Return `rows_identity` for rows that are saved.
+
+    Raises:
+        InputError: Rows of a prompt depend on how it goes on, or see `rows_identity`.
+    """
+    if not runner.shares_prompts:
+        raise InputError(
+            "rows cannot be saved: the policy, or tiles of a prompt, choose by the whole prompt"
+        )
+    return rows_identity(config, runner)
+
+
 def _adapter_files(folder: str) -> list[Path]:
     return [Path(folder).expanduser() / name for name in (CONFIG, WEIGHTS)]
 

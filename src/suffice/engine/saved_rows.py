@@ -8,11 +8,14 @@ does not fit is refused with a reason: a text must never begin with the rows of 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from suffice.cache import BLOCK, block_file, stored_rows
 from suffice.cache.block_file import HEAD, NAME, Block, Damaged, Place
 from suffice.cache.kv import KVCache
 from suffice.cache.stored_rows import Taken
+from suffice.engine.protocol import LoopRunner, Sequence
 from suffice.errors import InputError
 from suffice.paths import write_whole
 
@@ -27,10 +31,11 @@ _MAGIC = b"sufficeP"
 _VERSION = 1
 _DIGEST = 16
 _FIELDS = struct.Struct(f"<8sIII{_DIGEST}s")  # version, tokens, lengths with states, whose rows
+_PRIVATE = 0o600  # from rows a text can be guessed
 _ROWS = 256  # of a block: what is copied at a time
 
 
-def save(path: Path, cache: KVCache, tokens: Sequence[int], depends_on: bytes) -> None:
+def save(path: Path, cache: KVCache, tokens: abc.Sequence[int], depends_on: bytes) -> None:
     """Write the rows of a cache's first tokens, either completely or not at all.
 
     `depends_on` is all that their bits depend on.
@@ -42,10 +47,9 @@ def save(path: Path, cache: KVCache, tokens: Sequence[int], depends_on: bytes) -
         raise InputError(f"{path} is no file of saved rows: give another name")
     lengths = [each for each in _kept(cache) if each <= len(tokens)]
     plain = np.asarray([*tokens, *lengths], "<i4").tobytes()
-    owner = hashlib.blake2b(depends_on, digest_size=_DIGEST).digest()
-    head = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), owner) + plain
+    head = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), _owner(depends_on)) + plain
     try:
-        with write_whole(path) as part, part.open("wb") as stream:
+        with write_whole(path, _PRIVATE) as part, part.open("wb") as stream:
             stream.write(head + hashlib.blake2b(head, digest_size=_DIGEST).digest())
             for place in _places(head, len(tokens), lengths):
                 for each in _block(cache, place).parts:
@@ -66,7 +70,7 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _places(head: bytes, tokens: int, lengths: Sequence[int]) -> Iterator[Place]:
+def _places(head: bytes, tokens: int, lengths: abc.Sequence[int]) -> Iterator[Place]:
     """Yield the blocks of a file; those without rows have the states after `first` tokens."""
     name = hashlib.blake2b(head, digest_size=NAME).digest()
     rows = -(-tokens // BLOCK) * BLOCK
@@ -84,24 +88,44 @@ def _block(cache: KVCache, place: Place) -> Block:
     )
 
 
-def load(
-    path: Path, depends_on: bytes, opened: Callable[[int], KVCache]
-) -> tuple[KVCache, list[int]]:
-    """Return a cache with the rows of a file that `save` wrote, and their tokens.
+def opened(runner: LoopRunner, context: int, path: object, tokens: int) -> Any:
+    """Return a new sequence with memory for the tokens of a file.
 
-    `opened` returns a new cache with memory for a number of tokens.
+    Raises:
+        InputError: The context has no room for them.
+        OutOfMemory: There is no memory for their rows.
+    """
+    if tokens > context:
+        raise InputError(f"{path} has {tokens} tokens: the context has {context}")
+    sequence: Any = runner.open("", context)
+    try:
+        sequence.cache.reserve(tokens)
+    except BaseException:
+        runner.close(sequence)
+        raise
+    return sequence
+
+
+def load(
+    path: Path, depends_on: bytes, opened: Callable[[int], Sequence]
+) -> tuple[Sequence, list[int]]:
+    """Return a sequence with the rows of a file that `save` wrote, and their tokens.
+
+    `opened` returns a new one with memory for a number of tokens.
 
     Raises:
         InputError: The file cannot be read, is damaged, or is of another model or other options.
         OutOfMemory: There is no memory for the rows.
     """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        head, tokens, lengths = _head(path, file, depends_on)
-        cache = opened(len(tokens))
+    with _opened(path) as file:
+        head, owner, tokens, lengths = _head(path, file)
+        if owner != _owner(depends_on):
+            raise InputError(
+                f"{path} was saved by another model, version, instruction set or other options: "
+                "give these, or another file"
+            )
+        sequence: Any = opened(len(tokens))
+        cache: KVCache = sequence.cache
         try:
             _read(file, cache, _places(head, len(tokens), lengths), len(head) + _DIGEST)
         except BaseException:
@@ -109,7 +133,36 @@ def load(
             raise
         if not cache.stateful:
             stored_rows.resume(cache, len(tokens))
-        return cache, tokens
+        return sequence, tokens
+
+
+def tokens_of(path: Path) -> list[int]:
+    """Return the tokens whose rows are in a file, of whichever model.
+
+    Raises:
+        InputError: The file cannot be read, or is damaged.
+    """
+    with _opened(path) as file:
+        return _head(path, file)[2]
+
+
+def _owner(depends_on: bytes) -> bytes:
+    return hashlib.blake2b(depends_on, digest_size=_DIGEST).digest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yield a file's descriptor.
+
+    Raises:
+        InputError: It cannot be read, or is damaged.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        yield file
     except Damaged:
         raise InputError(f"{path} is damaged; remove it, and its rows are computed again") from None
     except OSError as error:
@@ -118,7 +171,8 @@ def load(
         os.close(file)
 
 
-def _head(path: Path, file: int, depends_on: bytes) -> tuple[bytes, list[int], list[int]]:
+def _head(path: Path, file: int) -> tuple[bytes, bytes, list[int], list[int]]:
+    """Return a file's head, whose rows they are, their tokens and lengths with states."""
     fields = os.pread(file, _FIELDS.size, 0)
     if len(fields) < _FIELDS.size or not fields.startswith(_MAGIC):
         raise InputError(f"{path} is no file of saved rows")
@@ -132,13 +186,8 @@ def _head(path: Path, file: int, depends_on: bytes) -> tuple[bytes, list[int], l
     head, digest = both[:size], both[size:]
     if digest != hashlib.blake2b(head, digest_size=_DIGEST).digest():
         raise Damaged
-    if owner != hashlib.blake2b(depends_on, digest_size=_DIGEST).digest():
-        raise InputError(
-            f"{path} was saved by another model, version, instruction set or other options: "
-            "give these, or another file"
-        )
     numbers = np.frombuffer(head, "<i4", count + states, _FIELDS.size).tolist()
-    return head, numbers[:count], numbers[count:]
+    return head, owner, numbers[:count], numbers[count:]
 
 
 def _read(file: int, cache: KVCache, places: Iterator[Place], at: int) -> None:

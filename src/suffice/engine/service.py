@@ -20,6 +20,8 @@ from suffice.attention import ATTENTIONS
 from suffice.engine.job import Job, final
 from suffice.engine.pace import Pace
 from suffice.engine.request import Request
+from suffice.engine.retained import CachedPrefix
+from suffice.engine.rows_files import RowsFiles
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
@@ -86,6 +88,7 @@ class Engine:
         for config in map(llm.config.with_attention, attentions):
             if config.attention not in self._techniques:
                 self._techniques[config.attention] = llm.runner.allow(config)
+        self._files = RowsFiles(llm, self)
         self._names = {n: ATTENTIONS.text_of(each) for each, n in self._techniques.items()}
         self._max_queue = max_queue
         self._max_queued_tokens = max_queued_tokens
@@ -112,20 +115,22 @@ class Engine:
             Busy: The queue is full.
             Closed: The engine takes no more work.
         """
-        self.start(work, on_delta)
+        if work.file is None:
+            self.start(work, on_delta)
+        else:
+            self._check_open()
+            self._files.submit(work, on_delta)
 
-    def start(self, work: Work, on_delta: Callable[[Delta], None]) -> Request:
-        """Do as `submit`, and return the request, which the engine's thread changes until it ends.
+    def made(self, work: Work, kept: CachedPrefix | None = None) -> Request:
+        """Return a work's request; its first sample leaves its cache in `kept`.
 
         Raises:
-            InputError: See `submit`, like the following.
-            Busy: The queue is full.
-            Closed: The engine takes no more work.
+            InputError: A bad prompt or parameter.
         """
-        self._check_open()
-        request = self._maker.make(
+        return self._maker.make(
             list(work.prompt),
             work.params,
+            kept,
             priority=work.priority,
             key=work.key,
             reuse=work.reuse,
@@ -135,6 +140,21 @@ class Engine:
             adapter=self._maker.adapter(work.adapter),
             reading=work.reading,
         )
+
+    def start(
+        self, work: Work, on_delta: Callable[[Delta], None], kept: CachedPrefix | None = None
+    ) -> Request:
+        """Do as `submit`, and return the request, which the engine's thread changes until it ends.
+
+        See `made` for `kept`.
+
+        Raises:
+            InputError: See `submit`, like the following.
+            Busy: The queue is full.
+            Closed: The engine takes no more work.
+        """
+        self._check_open()
+        request = self.made(work, kept)
         _check_known(work, request)
         if work.grammar is not None:
             if work.params.structured_outputs is not None:
@@ -238,6 +258,7 @@ class Engine:
             self._wake.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        self._files.close()
         _open.discard(self)
 
     def _check_open(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from suffice.cache.kv import KVCache
 from suffice.engine import saved_rows
 from suffice.engine.config import Config
 from suffice.engine.loop import Loop
@@ -86,7 +86,7 @@ class Session:
             InputError: There is nothing to save, the policy keeps no rows that others can use, or
                 the file cannot be written.
         """
-        depends_on = self._depends_on()
+        depends_on = self._llm.rows_depend_on(self._adapter)
         with self._llm.loop.lock.turn():
             kept = self._kept
             if kept.sequence is None:
@@ -105,35 +105,15 @@ class Session:
         Raises:
             InputError: The file cannot be read, is damaged, or of another model or other options.
         """
-        depends_on = self._depends_on()
-        context = self._llm.config.max_model_len
+        depends_on = self._llm.rows_depend_on(self._adapter)
+        runner, context = self._llm.runner, self._llm.config.max_model_len
         assert context is not None, "the config is resolved"
         with self._llm.loop.lock.turn():
-            sequence = self._llm.runner.open("", context)
-
-            def opened(tokens: int) -> KVCache:
-                if tokens > context:
-                    raise InputError(f"{path} has {tokens} tokens: the context has {context}")
-                sequence.cache.reserve(tokens)
-                cache: KVCache = sequence.cache
-                return cache
-
-            _, tokens = saved_rows.load(Path(path), depends_on, opened)
+            opened = partial(saved_rows.opened, runner, context, path)
+            sequence, tokens = saved_rows.load(Path(path), depends_on, opened)
             self.close()
             self._kept = CachedPrefix(sequence, tokens, len(tokens))
         return len(tokens)
-
-    def _depends_on(self) -> bytes:
-        """Return what rows depend on.
-
-        Raises:
-            InputError: Rows of a prompt depend on how it goes on.
-        """
-        if not self._llm.runner.shares_prompts:
-            raise InputError(
-                "rows cannot be saved: the policy, or tiles of a prompt, choose by the whole prompt"
-            )
-        return self._llm.rows_depend_on(self._adapter)
 
     def close(self) -> None:
         """Free the cache; the session can go on with an empty one."""

@@ -22,6 +22,14 @@ class Grammar(Protocol):
 
 
 @dataclass(frozen=True)
+class RowsFile:
+    """A file with the rows of a prompt: `saves` says whether they are written there, or read."""
+
+    path: str
+    saves: bool
+
+
+@dataclass(frozen=True)
 class Work:
     """One request: tokens, and how to go on from them.
 
@@ -43,6 +51,7 @@ class Work:
         thinking: What precedes that, or is limited.
         progress: Whether deltas also say how far the prompt is.
         reading: What is read off the prompt; then nothing is generated.
+        file: Where rows of the whole prompt go, or come from; then it is given no tokens.
     """
 
     id: str
@@ -61,6 +70,7 @@ class Work:
     thinking: Thinking | None = None
     progress: bool = False
     reading: Reading | None = None
+    file: RowsFile | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
 from suffice.serve.http.guard import sent_key
 from suffice.serve.http.models import Models
-from suffice.serve.interfaces import cards, llama_cpp, ollama, responses
+from suffice.serve.interfaces import cards, llama_cpp, ollama, responses, slot_files
 
 _NOT_HERE = {
     "/v1/audio/transcriptions": "audio",
@@ -94,6 +94,14 @@ def _add_others(app: FastAPI, models: Models) -> None:
     @app.get("/slots", summary="The places in which samples decode.")
     async def slots(model: str | None = None) -> Response:
         return llama_cpp.slots(models.find(model).front)
+
+    @app.post("/slots/{place}", summary="Save, restore or erase what a place ended with.")
+    async def slot(
+        place: str, request: Request, action: str = "", model: str | None = None
+    ) -> Response:
+        raw, key = await request.body(), sent_key(request)
+        async with models.using(models.find(model)) as front:
+            return await slot_files.act(front, request, raw, key, place, action)
 
     @app.get("/api/tags", summary="List the models, by Ollama's API.")
     async def tagged() -> Response:

@@ -68,10 +68,11 @@ class Cluster:
         return self.max_instances or self.instances
 
 
-# Settings of a server on one machine; there, Ray listens, and serves one model.
+# Settings of a server on one machine; there, Ray listens, serves one model, and engines have other
+# disks than the front.
 _ELSEWHERE = (
     *("host", "port", "uds", "share_weights", "ssl_keyfile", "ssl_certfile"),
-    *("max_loaded", "keep_alive"),
+    *("max_loaded", "keep_alive", "slot_save_path"),
 )
 _SERVER = {  # the other settings, by argument
     own.argument: name for name, (_, own) in offered(Settings).items() if name not in _ELSEWHERE

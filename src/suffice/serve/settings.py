@@ -205,6 +205,13 @@ class Settings:
     store_days: float = _server(
         30.0, "--store-days", "Days after which a kept answer goes.", _positive
     )
+    slot_save_path: str | None = _server(
+        None,
+        "--slot-save-path",
+        "A folder for what POST /slots/ID?action=save keeps of a text, by llama.cpp's API; without "
+        "it there are no such actions.",
+        metavar="DIR",
+    )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     metrics_prefix: str = _server(
         "suffice", "--metrics-prefix", "Prefix of the metrics' names, such as suffice or vllm."
@@ -255,6 +262,8 @@ class Settings:
         for name in self.adapters:
             if name in self.names:
                 self._refuse("adapter", "must not be a name of the model", name)
+        if self.slot_save_path is not None and not _may_be_folder(self.slot_save_path):
+            self._refuse("slot_save_path", "must be a folder, or the path of a new one")
         if "" in self.served_names:
             self._refuse("served_names", "must be a name", "")
         for origin in self.allowed_origins:
@@ -322,6 +331,11 @@ class Settings:
         """The names of adapters, which requests give as their model's."""
         given = named_folders("adapter", self.options.get("adapters", ()))
         return tuple(name for name, _ in given)
+
+
+def _may_be_folder(given: str) -> bool:
+    path = Path(given).expanduser()
+    return bool(given) and (path.is_dir() or not path.exists())
 
 
 def _origin_fault(given: str) -> str | None:

@@ -19,6 +19,7 @@ from suffice.pull import resolve
 from suffice.serve.errors import Problem
 from suffice.serve.http.bodies import cancelled, stopping
 from suffice.serve.http.chance import drawn
+from suffice.serve.http.slots import Slots
 from suffice.serve.http.stored import Responses
 from suffice.serve.http.text import Text
 from suffice.serve.http.turns import TURN
@@ -40,6 +41,7 @@ class Job:
     Attributes:
         waited: Seconds until its model was loaded.
         writing_since: When the write began that the client has not taken yet.
+        place: The place that it asks for, -1 for any; None: it generates nothing.
         copies: How often each sample is shown; greedy samples are generated once.
         gone: Whether its client left, or reads nothing; `task` has been cancelled.
     """
@@ -53,6 +55,7 @@ class Job:
     writing_since: float | None = None
     task: asyncio.Task[Any] | None = None
     copies: int = 1
+    place: int | None = None
     gone: bool = False
     done: bool = False
 
@@ -75,6 +78,7 @@ class Front:
     """What the routes that use a model share. The event loop's thread alone uses it.
 
     Attributes:
+        slots: What the places of `slot_save_path` have last ended with.
         draining: Whether it takes no more requests.
         hurried: Whether requests do not end by themselves: see `drain`.
         keep_seconds: After its last request, how long the model stays loaded; None: as the server
@@ -93,6 +97,7 @@ class Front:
         for at, member in enumerate(self.instance.members):
             member.stepped = partial(self.metrics.steps, str(at))
         self.jobs: dict[str, Job] = {}
+        self.slots = Slots(0 if settings.slot_save_path is None else self.places)
         self.draining = self.hurried = False
         self.keep_seconds: float | None = None
         self.stored = Responses(
@@ -237,6 +242,8 @@ class Front:
         for at, work in enumerate(works):
             ticket = Ticket(work, int(work.params.get("n", 1)), at, job.mailbox)
             job.tickets.append(ticket)
+            if job.place is not None:
+                self.slots.take(ticket, job.place)
             self.instance.submit(ticket)
 
     def _observe(self, ticket: Ticket, delta: Delta, now: float) -> None:
@@ -256,6 +263,7 @@ class Front:
         for ticket in job.tickets:
             self.instance.cancel(ticket)
             self.metrics.finished(ticket)
+            self.slots.leave(ticket)
             ticket.mailbox = NOWHERE
         self._mean_seconds += 0.1 * (time.monotonic() - job.created - self._mean_seconds)
         if not self.jobs:

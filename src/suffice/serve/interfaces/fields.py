@@ -99,6 +99,7 @@ class Fields(Shared):
     bad_words: Texts | None = None
     return_token_ids: bool | None = False
     return_progress: bool | None = False
+    id_slot: int = Field(-1, ge=-1)
 
     @property
     def least_tokens(self) -> int:

@@ -91,7 +91,7 @@ async def _answered(front: Front, request: Request, given: dict[str, Any], key: 
     finally:
         front.finish(reply.job)
     text, tokens = whole["choices"][0]["text"], reply.only.tokens
-    return JSONResponse({**_chunk(text, tokens, body), **_end(reply), "stop": True})
+    return JSONResponse({**_chunk(text, tokens, reply), **_end(reply), "stop": True})
 
 
 def completion_of(front: Front, given: dict[str, Any]) -> Completion:
@@ -132,9 +132,10 @@ def _bias(given: list[Any]) -> dict[str, float]:
     return found
 
 
-def _chunk(text: str, tokens: list[int], body: Any) -> dict[str, Any]:
-    shown = tokens if body.return_token_ids else []
-    return {"index": 0, "content": text, "tokens": shown, "stop": False, "id_slot": -1}
+def _chunk(text: str, tokens: list[int], reply: Reply) -> dict[str, Any]:
+    shown = tokens if reply.body.return_token_ids else []
+    place = reply.job.tickets[0].place
+    return {"index": 0, "content": text, "tokens": shown, "stop": False, "id_slot": place}
 
 
 def _end(reply: Reply) -> dict[str, Any]:
@@ -168,15 +169,15 @@ class _Parts:
     def _of(self, delta: Delta, ticket: Ticket) -> bytes:
         parts = self._reply.take(ticket, delta)
         text = "".join(part.text for part in parts)
-        return event(_chunk(text, list(delta.tokens), self._reply.body)) if text else b""
+        return event(_chunk(text, list(delta.tokens), self._reply)) if text else b""
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield all events."""
         async for parts in self._reply.parts():
             self._begun = True
             text = "".join(part.text for part in parts)
-            yield event(_chunk(text, [], self._reply.body)) if text else b""
-        end = _chunk("", self._reply.only.tokens, self._reply.body)
+            yield event(_chunk(text, [], self._reply)) if text else b""
+        end = _chunk("", self._reply.only.tokens, self._reply)
         yield event({**end, **_end(self._reply), "stop": True})
 
 
@@ -218,10 +219,10 @@ async def props(front: Front) -> Response:
 
 
 def slots(front: Front) -> Response:
-    """Return the places in which samples decode, as many as requests run as busy."""
-    busy = min(len(front.jobs), front.places)
+    """Return the places in which samples decode; as many as requests run are busy."""
+    busy = front.slots.busy or [at < len(front.jobs) for at in range(front.places)]
     found = [
-        {"id": at, "n_ctx": front.facts.max_model_len, "is_processing": at < busy}
+        {"id": at, "n_ctx": front.facts.max_model_len, "is_processing": busy[at]}
         for at in range(front.places)
     ]
     return Response(msgspec.json.encode(found), media_type="application/json")

@@ -53,7 +53,7 @@ _ELSEWHERE: Mapping[str, str | None] = {
     **dict.fromkeys(
         (
             *("typical_p", "tfs_z", "mirostat", "dynatemp_range", "xtc_probability", "top_n_sigma"),
-            *("dry_multiplier", "repeat_last_n", "min_keep", "samplers", "lora", "id_slot"),
+            *("dry_multiplier", "repeat_last_n", "min_keep", "samplers", "lora"),
             *("t_max_predict_ms", "n_indent", "n_keep", "image_data", "early_stopping"),
             *("logits_processors", "documents", "mm_processor_kwargs", "chat_template"),
             *("reasoning_format", "add_special_tokens", "thinking", "echo", "moderation"),
@@ -73,7 +73,7 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {  # their values that ask for nothing
     **dict.fromkeys(("typical_p", "tfs_z", "repeat_penalty"), (1,)),
     **dict.fromkeys(("mirostat", "dynatemp_range", "xtc_probability", "dry_multiplier"), (0,)),
     **dict.fromkeys(("min_keep", "n_probs", "n_indent", "n_keep", "t_max_predict_ms"), (0,)),
-    **dict.fromkeys(("top_n_sigma", "id_slot", "n_predict"), (-1,)),
+    **dict.fromkeys(("top_n_sigma", "n_predict"), (-1,)),
     **dict.fromkeys(("image_data", "lora", "logits_processors", "documents"), ([],)),
     **dict.fromkeys(("early_stopping", "echo", "post_sampling_probs", "return_tokens"), (False,)),
     "return_tokens_as_token_ids": (False,),

@@ -94,6 +94,10 @@ def works(
     Raises:
         Problem: A parameter is out of range, or a technique is not allowed.
     """
+    if body.id_slot >= front.places:
+        must = f"must be less than {front.places}, the places of this server, or -1 for any"
+        raise Problem("invalid_value", f"id_slot={body.id_slot}: {must}", param="id_slot")
+    job.place = body.id_slot
     seed = int.from_bytes(drawn(8), "little")
     params, job.copies = sampling(
         body, front.settings.default_sampling, max_tokens=max_tokens, seed=seed, **own
@@ -130,7 +134,7 @@ def _works(
             attention=attention,
             adapter=body.model if body.model in front.settings.adapters else None,
             reuse=body.cache_prompt,
-            group=_group(front, job, body),
+            group=group(front, job.key, body.cache_salt),
             **traits,
         )
         for at, prompt in enumerate(prompts)
@@ -154,7 +158,7 @@ def _attention(front: Front, body: Shared) -> str:
     return found
 
 
-def _group(front: Front, job: Job, body: Shared) -> str:
+def group(front: Front, key: str, salt: str | None) -> str:
     """Return whose kept keys and values a request may use: those of its API key and salt."""
-    key = "" if front.settings.share_prefixes else job.key
-    return f"{key}\n{body.cache_salt or ''}"
+    own = "" if front.settings.share_prefixes else key
+    return f"{own}\n{salt or ''}"

@@ -204,6 +204,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         thinking=message.thinking,
         progress=message.progress,
         reading=message.reading,
+        file=message.file,
     )
 
 

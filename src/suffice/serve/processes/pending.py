@@ -24,6 +24,7 @@ class Ticket:
     Attributes:
         index: Its number among those of an HTTP request.
         engine: The number of the engine that has it.
+        place: The number of the place that it has; -1: places are not told apart.
         replica: The name of the replica that has it, where engines are replicas of a cluster.
         emitted: Tokens that each sample has given, from which another engine goes on.
         tries: Engines that died under it since its last token; `deaths` since its start.
@@ -37,6 +38,7 @@ class Ticket:
     index: int
     mailbox: Mailbox
     engine: int = 0
+    place: int = -1
     replica: str = ""
     created: float = field(default_factory=time.monotonic)
     emitted: list[list[int]] = field(default_factory=list)

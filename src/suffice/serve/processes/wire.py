@@ -13,7 +13,7 @@ import msgspec
 
 from suffice.engine.reading import Reading
 from suffice.engine.thinking import Thinking
-from suffice.engine.work import Delta, Look
+from suffice.engine.work import Delta, Look, RowsFile
 from suffice.errors import InputError, OptionError, one_line
 
 LENGTH = struct.Struct("<I")
@@ -58,6 +58,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     thinking: Thinking | None = None
     progress: bool = False
     reading: Reading | None = None
+    file: RowsFile | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):

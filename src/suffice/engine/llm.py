@@ -24,6 +24,7 @@ from suffice.engine.ranking import ranker
 from suffice.engine.reading import Reading
 from suffice.engine.request import Request, RequestOutput
 from suffice.engine.retained import CachedPrefix
+from suffice.engine.rows_identity import disk_prefixes, saved_rows_identity
 from suffice.engine.session import Session
 from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
@@ -82,11 +83,6 @@ class LLM:
         self.budget = Budget(config.speculative_config)
         self.maker = RequestMaker(config, tokenizer, runner)
         self._rows_identity: Callable[[int, int], bytes] | None = None
-        disk = None
-        if config.prefix_dir is not None:  # else none of it is imported
-            from suffice.engine.rows_identity import disk_prefixes
-
-            disk = disk_prefixes(config, runner)
         self.loop = Loop(
             runner,
             tokenizer,
@@ -94,7 +90,7 @@ class LLM:
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
             step_seconds=None,
-            disk=disk,
+            disk=disk_prefixes(config, runner),
         )
 
     def generate(
@@ -306,8 +302,6 @@ class LLM:
         Raises:
             InputError: There is no such adapter, or see `saved_rows_identity`.
         """
-        from suffice.engine.rows_identity import saved_rows_identity
-
         if self._rows_identity is None:
             self._rows_identity = saved_rows_identity(self.config, self.runner)
         return self._rows_identity(technique, self.maker.adapter(adapter))

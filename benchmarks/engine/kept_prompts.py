@@ -144,7 +144,7 @@ def streams(model: Path | str, tokens: int, **options: Any) -> dict[str, float]:
     try:
         for at in range(2 * AGAIN + 2):
             own = LLM.from_parts(llm.config, llm.runner, llm.tokenizer)
-            own.loop.disk = own.loop._memory.disk._disk = disk if at % 2 else None
+            own.loop.disk = own.loop.memory.disk._disk = disk if at % 2 else None
             gone = _streamed(own, tokens, at // 2)
             if at > 1:
                 found[bool(at % 2)].append(gone)

@@ -12,6 +12,7 @@ from test_step_laws import make as make
 import tiny
 from suffice import LLM
 from suffice.cache import stored_rows
+from suffice.cache.block_folder import files
 from suffice.engine.disk_prefixes import ROWS, STATE_ROWS, Chain, DiskPrefixes
 from suffice.engine.techniques import ModelWithTechniques
 
@@ -64,6 +65,31 @@ def run(llm: LLM, made: list[Any], apart: int = 2) -> list[Any]:
     llm.loop.retained.clear()
     assert llm.runner.memory_bytes[0] == 0, "all memory came back"
     return found
+
+
+def test_of_a_text_that_is_larger_than_the_folder_the_beginning_stays(
+    make: Make, tmp_path: Path
+) -> None:
+    prompt = [3 + 7 * at % 90 for at in range(7 * ROWS + 5)]
+    size, cached = None, []
+    for _ in range(4):
+        llm = started(make, "exact", "llama", "float32", tmp_path)
+        assert llm.loop.disk is not None
+        llm.loop.disk.folder._limit = None if size is None else 4 * size
+        request = llm.maker.make(prompt, PARAMS[0])
+        run(llm, [request])
+        chain = llm.loop.disk.chain(0, -1, "")
+        there = {each.path.stem: each.size for each in files(tmp_path)}
+        kept = [chain.name(block, prompt).hex() in there for block in range(7)]
+        cached.append(request.cached)
+        if size is None:
+            size = max(there.values())
+            assert all(kept)
+            for each in list(files(tmp_path)):
+                each.path.unlink()
+        else:
+            assert kept[:3] == [True] * 3 and not all(kept)
+    assert cached[:2] == [0, 0] and min(cached[2:]) >= 3 * ROWS
 
 
 def longer(llm: LLM, made: list[Any]) -> list[Any]:

@@ -258,7 +258,7 @@ def test_a_request_that_ends_while_rows_come_leaves_nobody_reading(
         return genuine(*given, **more)
 
     monkeypatch.setattr(module.block_file, "read", slow)
-    for act in (llm.loop.abort, lambda each: llm.loop._memory.park(each)):
+    for act in (llm.loop.abort, lambda each: llm.loop.memory.park(each)):
         reading.clear()
         request = llm.maker.make(tokens(), PARAMS)
         llm.loop.add(request)

@@ -252,7 +252,7 @@ def test_the_store_and_those_who_were_parked(models: Callable[..., Path], mode: 
     def park(step: int) -> None:
         running = llm.loop.scheduler.running
         if step % 2 == 0 and step < 40 and running:
-            llm.loop._memory.park(running[step % len(running)])
+            llm.loop.memory.park(running[step % len(running)])
 
     first, again = made(llm, reuse=True), made(llm, reuse=True)
     run(llm, first, park)

@@ -188,7 +188,7 @@ def test_a_parked_request_whose_cache_is_still_there_runs_nothing_again() -> Non
     llm.loop.add(request)
     for _ in range(4):
         llm.loop.step()
-    llm.loop._memory.park(request)
+    llm.loop.memory.park(request)
     finish(llm, [], [])
     while not request.finished:
         llm.loop.step()
@@ -203,7 +203,7 @@ def test_the_cache_of_a_parked_request_is_copied_and_not_taken() -> None:
     llm.loop.add(parked)
     for _ in range(2):
         llm.loop.step()
-    llm.loop._memory.park(parked)
+    llm.loop.memory.park(parked)
     urgent = llm.maker.make(prompt, params(1, 9), priority=-1, reuse=True)  # starts first
     finish(llm, [urgent], [0])
     assert urgent.cached == 3
@@ -219,7 +219,7 @@ def test_without_its_cache_the_tokens_come_in_as_known_ones() -> None:
     for _ in range(4):
         llm.loop.step()
     known = list(request.samples[0].tokens)
-    llm.loop._memory.park(request)
+    llm.loop.memory.park(request)
     while not request.finished:
         llm.loop.step()
     runner = runner_of(llm)

@@ -168,7 +168,7 @@ def check_hits(folder: Path) -> list[Request]:
     def park(step: int) -> None:
         running = llm.loop.scheduler.running
         if step % 2 == 0 and step < 40 and running:
-            llm.loop._memory.park(running[step % len(running)])
+            llm.loop.memory.park(running[step % len(running)])
 
     for few in (made[:half], made[half : 2 * half], made[2 * half :]):
         run(llm, few, park)

@@ -186,7 +186,7 @@ def parked_often(llm: LLM, made: list[Request]) -> None:
     def park(step: int) -> None:
         running = llm.loop.scheduler.running
         if step % 3 == 0 and step < 60 and running:
-            llm.loop._memory.park(running[step % len(running)])
+            llm.loop.memory.park(running[step % len(running)])
 
     run(llm, made, park)
     llm.loop.retained.clear()

@@ -207,7 +207,7 @@ def test_being_parked_does_not_show(
     def park(step: int) -> None:
         running = llm.loop.scheduler.running
         if step % 2 == 0 and step < 40 and running:
-            llm.loop._memory.park(running[step % len(running)])
+            llm.loop.memory.park(running[step % len(running)])
 
     run(llm, made, 3, park)
     assert_same(name, outputs(made), alone(make, name, variant, dtype))
@@ -283,7 +283,7 @@ def test_a_technique_of_a_request_gives_what_an_engine_of_it_gives(
     def park(step: int) -> None:
         running = llm.loop.scheduler.running
         if step % 4 == 2 and step < 60 and running:
-            llm.loop._memory.park(running[step % len(running)])
+            llm.loop.memory.park(running[step % len(running)])
 
     before = llm.runner.trace.copy()
     run(llm, made, 2, park)
@@ -379,7 +379,7 @@ def test_reads_add_up_with_drafts_hits_and_parked_requests(make: Make) -> None:
             running = llm.loop.scheduler.running
             if step % 2 == 0 and step < 40 and running:
                 llm.loop.retained.clear()
-                llm.loop._memory.park(running[step % len(running)])
+                llm.loop.memory.park(running[step % len(running)])
 
         before = llm.runner.trace.copy()
         run(llm, made, 2, park)

@@ -53,11 +53,12 @@ class Damaged(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Block:
-    """A block to be written."""
+    """A block to be written; `used` is when its text was, in nanoseconds since the epoch."""
 
     place: Place
     rows: stored_rows.Taken
     state: stored_rows.Taken | None = None
+    used: int | None = None
 
     @property
     def size(self) -> int:
@@ -105,6 +106,8 @@ def write(path: Path, block: Block) -> None:
             for left in block.parts:
                 while left.nbytes:
                     left = left[os.write(file, left) :]
+            if block.used is not None:
+                os.utime(file, ns=(block.used, block.used))
         finally:
             os.close(file)
         part.rename(path)

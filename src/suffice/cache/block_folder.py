@@ -7,7 +7,9 @@ by being renamed, and who reads one that is removed meanwhile has it open alread
 
 Blocks are named by a hash with the folder's secret, so the names tell nobody what was asked. A
 block's time is that of its last use; the oldest go first, and of one text its end before its
-beginning, without which the end serves nobody.
+beginning, without which the end serves nobody. So a block that is written has the time when its
+text began, less the more of it precedes: of a text that is larger than the folder the beginning
+stays.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _PAUSE = 10.0  # seconds without another try after a write has failed
 _DEAD = 3600.0  # seconds after which an unfinished file is nobody's any more
 _KEPT = 0.9  # share of the limit that is kept when there is too much
 _SHARDS = 256
+ORDER = 1000  # nanoseconds between the times of two blocks that follow each other
 
 
 @dataclass
@@ -137,7 +140,7 @@ class BlockFolder:
         now = time.time_ns()
         for at, name in enumerate(names):
             with contextlib.suppress(OSError):
-                os.utime(self.place(name), ns=(now - at * 1000, now - at * 1000))
+                os.utime(self.place(name), ns=(now - at * ORDER, now - at * ORDER))
 
     def write(self, block: Block) -> None:
         """Keep a block, unless it is kept already or there is no room for it."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from suffice.cache import block_file, stored_rows
 from suffice.cache.block_file import NAME, OWNER, Block, Damaged, Place
-from suffice.cache.block_folder import BlockFolder
+from suffice.cache.block_folder import ORDER, BlockFolder
 from suffice.cache.kv import KVCache
 from suffice.engine.write_behind import WriteBehind
 from suffice.errors import OutOfMemory
@@ -47,6 +47,8 @@ class Chain:
         self._owner = owner
         self._names = list(names)  # the root's, then those of blocks
         self.done = done
+        self._began = time.time_ns()
+        self.writes = False  # whether a block has been handed to the writer
         self.marks: set[int] = set()
         self.states: dict[int, bytes] = {}
 
@@ -60,6 +62,10 @@ class Chain:
         ends = {ROWS * at: name for at, name in enumerate(self._names[1 : self.done + 1], 1)}
         both = [*ends.items(), *self.states.items()]
         return [name for _, name in sorted(both, key=lambda each: each[0])]
+
+    def used(self, length: int) -> int:
+        """Return when the block was used that ends after `length` tokens: see `BlockFolder`."""
+        return self._began - length * ORDER
 
     def place(self, block: int, tokens: Sequence[int]) -> Place:
         """Return a block of a text."""
@@ -281,7 +287,11 @@ class DiskPrefixes:
             place = chain.place(chain.done, tokens)
             if not self._has(place, cache):
                 spare = self.writer.spare(stored_rows.size_of(cache, ROWS))
-                block = Block(place, stored_rows.taken(cache, place.first, ROWS, spare))
+                rows = stored_rows.taken(cache, place.first, ROWS, spare)
+                block = Block(place, rows, used=chain.used(place.first + ROWS))
+                if not chain.writes and (before := chain.kept):
+                    self.writer.used(before)  # or what is written now would drive it out
+                chain.writes = True
                 self.writer.put(block)
                 size += block.size
             chain.done += 1
@@ -297,7 +307,8 @@ class DiskPrefixes:
         if self._has(place, cache, stateful=True):
             return
         if (state := stored_rows.taken_state(cache, length)) is not None:
-            self.writer.put(Block(place, stored_rows.taken(cache, place.first, place.rows), state))
+            rows = stored_rows.taken(cache, place.first, place.rows)
+            self.writer.put(Block(place, rows, state, chain.used(length)))
 
 
 class Load:

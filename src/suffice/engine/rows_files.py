@@ -60,10 +60,7 @@ class RowsFiles:
     def _run(self, work: Work, on_delta: OnDelta) -> None:
         assert work.file is not None, "it has a file"
         try:
-            if work.file.saves:
-                last = self._save(work, work.file)
-            else:
-                last = self._load(work, work.file)
+            last = self._save(work, work.file) if work.file.saves else self._load(work, work.file)
         except OutOfMemory as error:
             last = _failed(work, str(error), "too_large")
         except (InputError, Busy, Closed) as error:

@@ -116,6 +116,32 @@ def test_what_does_not_fit_is_refused(make: Make, tmp_path: Path) -> None:
         make(policy="h2o:rank_only=true", attention="aet:keys=0.7").save_prefix(tokens(20), path)
 
 
+def test_a_refused_file_leaves_no_sequence(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows"
+    make().save_prefix(tokens(300), path)
+    llm, opened = make(max_model_len=256), list[Any]()
+    genuine = llm.runner.open
+
+    def opening(*given: Any) -> Any:
+        opened.append(genuine(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(llm.runner, "open", opening)
+    with pytest.raises(InputError, match="has 300 tokens"):
+        llm.load_prefix(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        llm.load_prefix(tmp_path / "gone")
+    assert opened == [], "nothing is opened for it"
+    make().save_prefix(tokens(100), path)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(InputError, match="is damaged"):
+        llm.load_prefix(path)
+    (sequence,) = opened
+    assert sequence.cache.bytes == 0
+
+
 @pytest.mark.parametrize("variant", ["llama", "qwen3.5"])
 def test_a_damaged_file_is_refused(make: Make, variant: str, tmp_path: Path) -> None:
     path = tmp_path / "rows"

@@ -40,7 +40,7 @@ def listed(prefix_dir: Path = FOLDER) -> None:
         print(f"nothing is kept in {prefix_dir}", file=sys.stderr)
         return
     rows = [
-        [name, own.label, str(own.tokens), f"{own.size / 1e6:.0f} MB", _when(own.used)]
+        [name, own.label, str(own.tokens), _megabytes(own.size), _when(own.used)]
         for name, own in found.items()
     ]
     print(markdown(["name", "model and type", "tokens", "size", "last used"], rows))
@@ -64,7 +64,7 @@ def remove(
             except OSError as error:
                 raise InputError(f"{path} cannot be removed: {error.strerror}") from None
         size += own.size
-    print(f"removed {size / 1e6:.0f} MB", file=sys.stderr)
+    print(f"removed {_megabytes(size)}", file=sys.stderr)
 
 
 @kept.program("prune")
@@ -84,7 +84,7 @@ def prune(
         max_age=age("prefix_max_age", prefix_max_age),
     )
     folder.prune()
-    print(f"removed {folder.counts.removed}, kept {folder.bytes / 1e6:.0f} MB", file=sys.stderr)
+    print(f"removed {folder.counts.removed}, kept {_megabytes(folder.bytes)}", file=sys.stderr)
 
 
 def _check(folder: Path) -> None:
@@ -119,6 +119,11 @@ def _blocks(folder: Path) -> Iterator[tuple[Path, int, float, bytes, int]]:
     for each in files(folder):
         owner, tokens = owner_of(each.path) or (b"", 0)
         yield each.path, each.size, each.used, owner, tokens
+
+
+def _megabytes(size: int) -> str:
+    """Return a size in words: a single block of a small model has less than a megabyte."""
+    return f"{size / 1e6:.{0 if size >= 10e6 else 2}f} MB"
 
 
 def _when(seconds: float) -> str:

@@ -35,6 +35,9 @@ SCRIPTS = (
     Script("engine.left_out", "what leaving out a token's lightest experts saves", "3 minutes"),
     Script("engine.adapters", "what LoRA adapters cost a decode step", "3 minutes"),
     Script("engine.kept_prompts", "prompts on disk: restarts, reading, writing", "5 minutes"),
+    Script(
+        "engine.long_contexts", "memory and times of 8,192 to 131,072 tokens, by type", "an hour"
+    ),
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),

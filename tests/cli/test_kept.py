@@ -6,6 +6,8 @@ Also tests prefixes.py, prompt_cache.py and chat_rows.py.
 from __future__ import annotations
 
 import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from commands import Cli
 from suffice.cache.block_folder import files
 from suffice.engine.disk_prefixes import DiskPrefixes
+from suffice.engine.loop import Loop
 
 PROMPT = "To be, or not to be, that is the question. " * 8
 
@@ -112,6 +115,28 @@ def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) 
     file.write_bytes(file.read_bytes()[:-7])
     cut = cli(*arguments, "--prompt-cache", str(file), PROMPT)
     assert cut.code == 2 and "is damaged" in cut.err
+
+
+def test_after_ctrl_c_a_file_has_what_was_computed(
+    cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, steps, genuine = tmp_path / "rows", list[int](), Loop.step
+
+    def interrupted(self: Loop) -> None:
+        genuine(self)
+        steps.append(1)
+        if len(steps) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")
+    wanted = cli(*arguments, PROMPT * 2)
+    monkeypatch.setattr(Loop, "step", interrupted)
+    first = cli(*arguments, "--prompt-cache", str(file), PROMPT * 2)
+    assert first.code == 130 and first.out == ""
+    (count,) = re.findall(r"^(\d+) tokens are kept in .*: the same command goes on", first.err)
+    assert int(count) >= 128
+    again = cli(*arguments, "--prompt-cache", str(file), PROMPT * 2)
+    assert again.out == wanted.out and f"({count} cached)" in again.err
 
 
 def test_a_chat_goes_on_with_its_rows(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ def streaming(
 ) -> Iterator[Callable[[Any, Any], Stream]]:
     """Yield a function that streams the answer to a prompt, and keep the prompt in a file.
 
+    After Ctrl-C a line says how much of it is there: of a long prompt that is what one waits for.
+
     Raises:
         InputError: The file is damaged, of another model, or cannot be written.
     """
@@ -40,8 +43,15 @@ def streaming(
     there = file.exists()
     session = llm.load_prefix(file, adapter=adapter) if there else llm.session(adapter)
     with session:
+        interrupted = False
         try:
             yield session.stream
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
         finally:
             if session.tokens:
-                session.save(file)
+                count = session.save(file)
+                if interrupted:
+                    goes_on = "the same command goes on with them"
+                    print(f"{count} tokens are kept in {file}: {goes_on}", file=sys.stderr)

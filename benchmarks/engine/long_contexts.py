@@ -6,9 +6,9 @@
     ... --quick                       a tiny shape, to see that it runs
 
 Files have random codes in a model's shape (Q4_0), and the cache is filled with random rows instead
-of running a text. A step decodes one token after so many; a part of a prompt has 128 tokens. A
-prompt's time is computed from its parts: they get longer along a line, from that at the beginning
-to that after so many tokens. What does not fit is computed along the line from a short text to the
+of running a text. A step decodes one token at the end of a text; a part of a prompt has 128 tokens.
+A prompt's time is computed from its parts: they get longer along a line, from that at the beginning
+to that at the end. What does not fit is computed along the line from a short text to the
 longest that fits. Each cell says which; it is written when its column is done, and a later run
 leaves out what is there, unless `--again` is given. How much `tiers` reads of random rows is not
 what it reads of a text.
@@ -71,7 +71,7 @@ def rows_bytes(model: Model, kind: str, tokens: int) -> float:
 
 
 def fits(model: Model, kind: str, tokens: int, most: float) -> bool:
-    """Whether a text is measured: its rows, the weights and all else are at most so many bytes."""
+    """Whether a text is measured: its rows, the weights and all else are at most `most` bytes."""
     weights = shaped_models.data_bytes(model, KIND)
     return 1.1 * weights + rows_bytes(model, kind, tokens) + SPARE <= most
 
@@ -96,7 +96,7 @@ def resident() -> int:
 
 
 def point(llm: LLM, tokens: int) -> Cell:
-    """Return the memory with a text of so many tokens, and the seconds of a step and of a part."""
+    """Return the memory with a text, and the seconds of a step and of a part at its end."""
     runner, vocabulary = llm.runner, llm.runner.vocabulary
     sequence: Any = runner.open("text", tokens + PART + STEPS + 2)
     cache = sequence.cache
@@ -136,7 +136,7 @@ def column(path: Path, kind: str, lengths: Sequence[int], threads: int | None) -
 
 
 def line(first: Cell, last: Cell, name: str, tokens: int) -> float:
-    """Return a figure of a text of so many tokens, along the line through two others."""
+    """Return a figure of a text of `tokens`, along the line through two others."""
     slope = (last[name] - first[name]) / (last["tokens"] - first["tokens"])
     return float(last[name] + slope * (tokens - last["tokens"]))
 

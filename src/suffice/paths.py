@@ -22,6 +22,13 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "suffice"
 
 
+def folder_fault(given: str) -> str | None:
+    """Return what a folder's path must be that need not exist yet; None if it is that."""
+    path = Path(given).expanduser()
+    usable = given and (path.is_dir() or not path.exists())
+    return None if usable else "must be a folder, or the path of a new one"
+
+
 _DIGITS = 16  # hexadecimal, in the name of a file that is being written
 
 

@@ -1,4 +1,7 @@
-"""Places by llama.cpp's API: what they end with is saved, had back and forgotten."""
+"""Places by llama.cpp's API: what they end with is saved, had back and forgotten.
+
+Also tests slot_files.py and rows_files.py.
+"""
 
 from __future__ import annotations
 

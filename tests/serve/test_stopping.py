@@ -309,6 +309,7 @@ def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
         (["--cors-origins", "http://a.b/c"], "without a path"),
         (["--root-path", "foo/"], "--root-path foo/: must be a path as the proxy has it. Did you "),
         (["--alias", ""], "--alias '': must be a name"),
+        (["--slot-save-path", __file__], "must be a folder, or the path of a new one"),
         (["--ssl-keyfile", "x"], "TLS needs both"),
         (["--ssl-keyfile", "/no", "--ssl-certfile", "/nowhere"], "/nowhere: No such file"),
         (["--ssl-keyfile", __file__, "--ssl-certfile", __file__], f"--ssl-certfile {__file__}: "),

@@ -65,7 +65,7 @@ class RowsFiles:
             last = _failed(work, str(error), "too_large")
         except (InputError, Busy, Closed) as error:
             last = _failed(work, str(error), "invalid")
-        except Exception as error:  # whoever waits for the work would wait for ever
+        except Exception as error:  # or the client would wait for ever
             _log.exception("the file of request %s failed", work.id)
             last = _failed(work, f"the file failed: {type(error).__name__}", "internal")
         on_delta(last)

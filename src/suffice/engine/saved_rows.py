@@ -88,7 +88,7 @@ def _block(cache: KVCache, place: Place) -> Block:
     )
 
 
-def opened(runner: LoopRunner, context: int, path: object, tokens: int) -> Any:
+def opened(runner: LoopRunner, context: int, path: object, tokens: int) -> Sequence:
     """Return a new sequence with memory for the tokens of a file.
 
     Raises:
@@ -97,9 +97,10 @@ def opened(runner: LoopRunner, context: int, path: object, tokens: int) -> Any:
     """
     if tokens > context:
         raise InputError(f"{path} has {tokens} tokens: the context has {context}")
-    sequence: Any = runner.open("", context)
+    sequence: Sequence = runner.open("", context)
+    cache: Any = sequence.cache
     try:
-        sequence.cache.reserve(tokens)
+        cache.reserve(tokens)
     except BaseException:
         runner.close(sequence)
         raise

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from suffice.engine.option_values import named_folders, seconds, size, whole
 from suffice.errors import InputError, OptionError
 from suffice.flags import Fault, flag, offered
+from suffice.paths import folder_fault
 
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -208,8 +209,8 @@ class Settings:
     slot_save_path: str | None = _server(
         None,
         "--slot-save-path",
-        "A folder for what POST /slots/ID?action=save keeps of a text, by llama.cpp's API; without "
-        "it there are no such actions.",
+        "A folder for the texts that POST /slots/ID?action=save keeps, as in llama.cpp.",
+        _optional(folder_fault),
         metavar="DIR",
     )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -262,8 +263,6 @@ class Settings:
         for name in self.adapters:
             if name in self.names:
                 self._refuse("adapter", "must not be a name of the model", name)
-        if self.slot_save_path is not None and not _may_be_folder(self.slot_save_path):
-            self._refuse("slot_save_path", "must be a folder, or the path of a new one")
         if "" in self.served_names:
             self._refuse("served_names", "must be a name", "")
         for origin in self.allowed_origins:
@@ -331,11 +330,6 @@ class Settings:
         """The names of adapters, which requests give as their model's."""
         given = named_folders("adapter", self.options.get("adapters", ()))
         return tuple(name for name, _ in given)
-
-
-def _may_be_folder(given: str) -> bool:
-    path = Path(given).expanduser()
-    return bool(given) and (path.is_dir() or not path.exists())
 
 
 def _origin_fault(given: str) -> str | None:

@@ -34,7 +34,7 @@ SCRIPTS = (
     Script("engine.experts", "a mixture of experts against its bytes, and llama.cpp", "5 minutes"),
     Script("engine.left_out", "what leaving out a token's lightest experts saves", "3 minutes"),
     Script("engine.adapters", "what LoRA adapters cost a decode step", "3 minutes"),
-    Script("engine.kept_prompts", "prompts on disk: restarts, reading, writing", "5 minutes"),
+    Script("engine.kept_prompts", "prompts on disk: restarts, reading, writing", "4 minutes"),
     Script(
         "engine.long_contexts", "memory and times of 8,192 to 131,072 tokens, by type", "an hour"
     ),

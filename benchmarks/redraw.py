@@ -23,7 +23,15 @@ from benchmarks.attention import (
     selector_ruler,
 )
 from benchmarks.attention import tasks as softmax_tasks
-from benchmarks.engine import adapters, experts, left_out, recurrences, sampling, step_parts
+from benchmarks.engine import (
+    adapters,
+    experts,
+    kept_prompts,
+    left_out,
+    recurrences,
+    sampling,
+    step_parts,
+)
 from benchmarks.growth import paged, shares, use_cases, varied
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
@@ -70,6 +78,7 @@ DRAWN: dict[str, Draw] = {
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
     "engine/results/adapters.json": lambda _, data: adapters.table(data),
     "engine/results/experts*.json": lambda _, data: experts.table(data),
+    "engine/results/kept_prompts.json": lambda _, data: kept_prompts.table(data),
     "engine/results/left_out.json": lambda _, data: left_out.table(data),
     "engine/results/recurrences.json": lambda _, data: recurrences.table(data),
     "engine/results/sampling.json": lambda _, data: sampling.table(data),

@@ -1,8 +1,8 @@
 """What it costs and saves to keep prompts on disk: first tokens after a restart, reading, writing.
 
-    python -m benchmarks.engine.kept_prompts                      a small model and a 1B shape
-    python -m benchmarks.engine.kept_prompts --shape llama-2-7b --tokens 2048
-    python -m benchmarks.engine.kept_prompts --quick              a tiny shape, to see that it runs
+    python -m benchmarks.engine.kept_prompts          a small model, and shapes of 1B and 7B
+    python -m benchmarks.engine.kept_prompts --shapes llama-3.2-1b    some shapes
+    python -m benchmarks.engine.kept_prompts --quick    a tiny shape, to see that it runs
 
 An engine computes a prompt into an empty folder; another, which has just started, reads it. Both
 give the first token of the same text. Files come from the page cache. Reading is compared with
@@ -36,7 +36,9 @@ from suffice.engine.disk_prefixes import READERS, ROWS
 from suffice.engine.request import Request
 
 NAME, KIND = "kept_prompts", "Q4_0"
-SMALL, SHAPES = "smollm2-135m", ("llama-3.2-1b",)
+SMALL = "smollm2-135m"
+SHAPES = {"llama-3.2-1b": 4096, "llama-2-7b": 2048}  # tokens of a prompt
+SMALL_TOKENS = 4096
 TYPES = ("bfloat16", "int8", "planes", "kmeans4")
 STREAMS, AGAIN = 8, 3
 FIRST = SamplingParams(max_tokens=1, temperature=0)
@@ -189,10 +191,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if options.quick:
         models["tiny"] = shaped_models.write(folder / "tiny.gguf", shaped_models.TINY, KIND), 200
     else:
-        models[SMALL] = SMALL, options.tokens
-    for name in () if options.quick else options.shape:
+        models[SMALL] = SMALL, SMALL_TOKENS
+    for name in () if options.quick else options.shapes:
         path = folder / f"{name}.gguf"
-        models[name] = shaped_models.write(path, shaped_models.MODELS[name], KIND), options.tokens
+        models[name] = shaped_models.write(path, shaped_models.MODELS[name], KIND), SHAPES[name]
     first, *_ = models.values()
     decoded = 80 if options.quick else 400
     return {
@@ -239,8 +241,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tiny shape; figures mean nothing")
     parser.add_argument("--output", type=Path, help="folder for the results")
-    parser.add_argument("--shape", nargs="*", default=SHAPES, choices=shaped_models.MODELS)
-    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=SHAPES)
     return parser.parse_args()
 
 

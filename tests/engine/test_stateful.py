@@ -17,6 +17,7 @@ from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.engine import request as requests
 from suffice.engine.request import Request
+from suffice.errors import InputError
 
 CHUNK = 24  # tokens of a part of a prompt
 PARAMS = SamplingParams(max_tokens=9, seed=1, ignore_eos=True, logprobs=1)
@@ -241,3 +242,11 @@ def test_where_nobody_goes_on_nothing_is_copied(make: Make) -> None:
         llm.loop.step()
     assert request.leader.sequence.cache.native.kept_states == []
     llm.loop.abort(request)
+
+
+def test_drafts_of_the_model_itself_are_refused_in_one_line(make: Make) -> None:
+    with pytest.raises(InputError) as error:
+        make("lfm2", speculative_config="self:recent=16")
+    line = str(error.value)
+    assert line.startswith("speculator 'self': ") and line.count("speculator") == 1
+    assert "has layers that keep states" in line

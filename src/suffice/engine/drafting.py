@@ -159,7 +159,7 @@ class DraftModels:
         model = decoder.config
         assert context is not None
         if model.states:
-            raise InputError(f"speculator 'self': {self._runner.config.model}{_KEEPS_STATES}")
+            raise InputError(f"{self._runner.config.model}{_KEEPS_STATES}")
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
             decoder = _requantized(decoder, setting, self._shelf)

@@ -5,7 +5,8 @@
     ... --quick                                                  tiny sizes, into build/
 
 The prompts of a category are decoded in batches of a size, without drafts and by each setting, one
-after the other. Times are those of whole batches, prompts included. Each cell is stored as soon as
+after the other. Times are those of whole batches, prompts included; on a shared machine, `--clock
+cpu --threads 1` counts processor time, for the engine's budget too. Each cell is stored as soon as
 it is measured; it is measured again if more prompts are asked for. The benchmark fails if greedy
 tokens differ from those without drafts.
 """
@@ -14,13 +15,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import Cell, CellStore, markdown
-from benchmarks.speculate.cells import Question, parsed
+from benchmarks.speculate.cells import Clock, Question, parsed
 from benchmarks.speculate.speed import (
     PLAIN,
     check_sizes,
@@ -31,9 +31,11 @@ from benchmarks.speculate.speed import (
     shown_of,
     wanted,
 )
+from benchmarks.speculate.step_cost import CLOCKS
 from suffice import LLM, SamplingParams
 from suffice.decoder.shelf import Shelf
 from suffice.engine.load import load
+from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
@@ -43,19 +45,31 @@ NAME = "batches"
 
 
 class Timed:
-    """A proposer whose seconds are summed."""
+    """A proposer whose seconds are summed, of an engine that goes by the same clock."""
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLM, clock: Clock) -> None:
         assert isinstance(llm.runner, Runner)
         self._own = llm.runner.proposer
+        self.clock = clock
         self.seconds = 0.0
         llm.runner.proposer = self
+        context = llm.config.max_model_len
+        assert context is not None, "an engine's config is resolved"
+        llm.loop = Loop(
+            llm.runner,
+            llm.tokenizer,
+            llm.budget,
+            max_num_seqs=llm.config.max_num_seqs,
+            max_model_len=context,
+            step_seconds=None,
+            clock=clock,
+        )
 
     def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
         """Return the proposer's drafts."""
-        began = time.perf_counter()
+        began = self.clock()
         found = self._own.propose(samples, shapes)
-        self.seconds += time.perf_counter() - began
+        self.seconds += self.clock() - began
         return found
 
     def forget(self, sample: DraftingSample) -> None:
@@ -68,9 +82,9 @@ def decoded(
 ) -> tuple[list[tuple[int, ...]], dict[str, float]]:
     """Decode a batch; return the texts and sums. Requests that sample have no seeds."""
     params = SamplingParams(temperature=temperature, max_tokens=most)
-    before, began = timed.seconds, time.perf_counter()
+    before, began = timed.seconds, timed.clock()
     outputs = llm.generate([question.tokens for question in batch], params, use_tqdm=False)
-    seconds = time.perf_counter() - began
+    seconds = timed.clock() - began
     return [each.outputs[0].token_ids for each in outputs], {
         "tokens": sum(len(each.outputs[0].token_ids) for each in outputs),
         "seconds": seconds,
@@ -101,9 +115,10 @@ def table(store: CellStore) -> str:
     config = store.config
     about = (
         f"{config['model']}, {config['weights']} weights, {config['kv_cache_dtype']} keys and "
-        f"values, {config['threads']} threads, up to {config['max_tokens']} tokens. A cell is the "
-        "tokens per second over those without drafts; in brackets the tokens of a decode step of a "
-        "request, and the share of the time in which drafts were made."
+        f"values, {config['threads']} threads ({config['clock']} time), up to "
+        f"{config['max_tokens']} tokens. A cell is the tokens per second over those without "
+        "drafts; in brackets the tokens of a decode step of a request, and the share of the time "
+        "in which drafts were made."
     )
     names = list(dict.fromkeys(name for cells in store.cells.values() for name in cells))
     rows = []
@@ -139,6 +154,8 @@ def options() -> argparse.Namespace:
     if flags.data_dir is None:
         raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
     check_sizes(flags)
+    if flags.clock == "cpu" and flags.threads != 1:
+        raise InputError("--clock cpu: counts the time of one thread: give --threads 1 with it")
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
     return flags
 
@@ -163,7 +180,7 @@ def measure(flags: argparse.Namespace) -> CellStore:
             growth=growth or base.growth,
         )
         llm = LLM.from_parts(*load(own, shelf))
-        llms[setting] = llm, Timed(llm)
+        llms[setting] = llm, Timed(llm, CLOCKS[flags.clock])
     llm = llms[PLAIN][0]
     shown = shown_of(flags, llm.config, settings_of(llm.config)["quant"])
     store = CellStore(flags.out, named(NAME, flags), shown, record.facts(), table)

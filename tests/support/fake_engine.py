@@ -240,6 +240,8 @@ class FakeRunner:
         self._take(sequence, sequence.cache.length + rows + most)
         return most
 
+    def follow(self, sequences: list[FakeSequence]) -> None: ...
+
     def propose(self, samples: list[Any], shapes: list[Widths]) -> list[Tree]:
         return self.proposer.propose(samples, shapes)
 

@@ -1,9 +1,10 @@
 """The cache of a text whose hidden states a head follows, to draft what comes next.
 
-Row i of the head's own cache is made of the model's hidden states of token i and of token i + 1
-(see `decoder.draft_head`). So it has at most as many rows as the model has tokens. Hidden states
-whose rows have not been made yet wait here: at least those of the last token, until the token after
-it is known.
+A row of the head's own cache is made of the model's hidden states of a token and of the token after
+it (see `decoder.draft_head`). Its first row is of the text's first token, or of a later one: its
+layer goes by the distances between rows alone, so they are numbered from there. Hidden states whose
+rows have not been made yet wait here: at least those of the last token, until the token after it is
+known.
 """
 
 from __future__ import annotations
@@ -29,12 +30,17 @@ class HeadRows(NamedTuple):
 class CacheWithHead(KVCache):
     """A cache, and the `head`'s rows of the same text, which grow, are cut and are copied alike.
 
-    A text that goes on without its hidden states is lost to the head: it drafts nothing more.
+    A text that goes on without its hidden states is lost to the head, which drafts nothing more;
+    with `late` it begins again where hidden states come again.
     """
 
-    def __init__(self, rows: Sequence[LayerRows], *, head: KVCache, **options: Any) -> None:
+    def __init__(
+        self, rows: Sequence[LayerRows], *, head: KVCache, late: bool = False, **options: Any
+    ) -> None:
         super().__init__(rows, **options)
         self.head = head
+        self._late = late
+        self._first = 0  # the token of the head's first row
         self._read: list[int] = []  # the token of each of the head's rows
         self._tokens: list[int] = []  # whose hidden states wait
         self._hidden: list[np.ndarray] = []  # [H] each
@@ -42,8 +48,18 @@ class CacheWithHead(KVCache):
 
     @property
     def followed(self) -> bool:
-        """Whether the head has, or can make, a row of every token."""
-        return self.head.length + len(self._tokens) == self.length
+        """Whether the head has, or can make, a row of every token from its first on."""
+        return self._made + len(self._tokens) == self.length
+
+    @property
+    def _made(self) -> int:
+        """The tokens up to the last of which the head has a row."""
+        return self._first + self.head.length
+
+    @property
+    def since(self) -> int:
+        """The token of the head's first row: 0, but where it began late."""
+        return self._first
 
     @property
     def waiting(self) -> int:
@@ -56,7 +72,7 @@ class CacheWithHead(KVCache):
         return super().bytes + self.head.bytes
 
     def hand_over(self, tokens: list[int], hidden: np.ndarray) -> None:
-        """Take the hidden states float32 [T, H] of all tentative rows, not yet committed."""
+        """Take the tentative rows' tokens, and the hidden states float32 [T, H] of the last T."""
         self._handed = HeadRows(tokens, hidden)
 
     def to_follow(self, last: int | None = None) -> HeadRows | None:
@@ -76,16 +92,23 @@ class CacheWithHead(KVCache):
 
     def commit(self, path: list[int]) -> None:
         """Commit as any cache does; what was handed over of the path waits for the head."""
-        first, handed = self.length, self._handed
+        handed = self._handed
         super().commit(path)
-        if not path or handed is None:
+        missing = 0 if handed is None else len(handed.tokens) - len(handed.hidden)
+        known = [] if handed is None else [row for row in path if row >= missing]
+        if handed is None or not known:
+            if path:
+                self._tokens, self._hidden = [], []
             return
-        tokens = [handed.tokens[row] for row in path]
-        if not self._tokens and first == self.head.length > 0 and self._read[-1] != tokens[0]:
+        first, tokens = self.length - len(known), [handed.tokens[row] for row in known]
+        if not self._tokens and first == self._made and self._read and self._read[-1] != tokens[0]:
             self._cut(first - 1)  # its last row was for another token
-        if self.head.length + len(self._tokens) == first:
+        if self._made + len(self._tokens) != first and self._late:
+            self._cut(0)
+            self._first = first
+        if self._made + len(self._tokens) == first:
             self._tokens += tokens
-            self._hidden += [handed.hidden[row] for row in path]
+            self._hidden += [handed.hidden[row - missing] for row in known]
 
     def rollback(self) -> None:
         """Drop all tentative rows."""
@@ -121,7 +144,7 @@ class CacheWithHead(KVCache):
         it, which may be another then. If they are gone, that token is run once more.
         """
         found = super().reachable(rows)
-        return super().reachable(found - 1) if 0 < found <= self.head.length else found
+        return super().reachable(found - 1) if self._first < found <= self._made else found
 
     def truncate(self, rows: int) -> None:
         """Keep the first `rows` committed rows and drop the rest.
@@ -132,12 +155,18 @@ class CacheWithHead(KVCache):
         super().truncate(rows)
         self._cut(rows)
 
+    def drop_drafts(self) -> None:
+        """Drop the head's rows of drafted tokens."""
+        self.head.truncate(min(self.head.length, self.length - self._first))
+
     def _cut(self, rows: int) -> None:
-        left = max(rows - self.head.length, 0)
+        left = max(rows - self._made, 0)
         del self._tokens[left:], self._hidden[left:]
-        if rows < self.head.length:
-            self.head.truncate(rows)
-            del self._read[rows:]
+        if rows < self._made:
+            kept = max(rows - self._first, 0)
+            self.head.truncate(kept)
+            del self._read[kept:]
+        self._first = min(self._first, rows)
 
     def fork(self, rows: int | None = None, spare: int | None = None) -> CacheWithHead:
         """Return an independent copy of the first `rows` committed rows (default: all).
@@ -146,7 +175,7 @@ class CacheWithHead(KVCache):
             OutOfMemory: There is no memory for the copy.
         """
         kept = self.length if rows is None else rows
-        own = min(self.head.length, kept)
+        own = min(self.head.length, max(kept - self._first, 0))
         head = self.head.fork(own, spare)
         try:
             other = super().fork(rows, spare)

@@ -122,7 +122,7 @@ class Head:
         """Drop the rows of drafted tokens."""
         self._begun = {}
         for cache in caches:
-            cache.head.truncate(min(cache.head.length, cache.length))
+            cache.drop_drafts()
 
     def _step(
         self,

@@ -22,7 +22,7 @@ from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import deferred
 from suffice.engine.memory import Memory, Parked
-from suffice.engine.protocol import Cache, LoopRunner, Rows, Tokenizer
+from suffice.engine.protocol import LoopRunner, Rows, Tokenizer
 from suffice.engine.request import Request, Sample
 from suffice.engine.retained import LEAST_ROWS, Retained
 from suffice.engine.scheduler import Scheduler
@@ -30,13 +30,12 @@ from suffice.engine.steps import STEP_SECONDS, Turns
 from suffice.engine.token_log import TokenLog
 from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError, OutOfMemory
-from suffice.speculate import NO_DRAFTS, Tree
+from suffice.speculate import NO_DRAFTS, Tree, Widths
 from suffice.speculate.budget import Budget
 
 Part = tuple[Request, int]  # of a prompt: how many tokens
 Going = tuple[Sample, int]  # with how many rows more than one
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
-LEAST_SPARED = 16  # tokens of a prompt: reading all weights once more takes as long as 8 or so
 
 
 class Loop:
@@ -71,8 +70,7 @@ class Loop:
         self.disk = disk
         self.memory = Memory(runner, self.scheduler, self.retained, max_model_len, disk)
         self._accepting = Accepting(self.abort)
-        self._tokenizer = tokenizer
-        self._clock = clock
+        self._tokenizer, self._clock = tokenizer, clock
         self._prompt_tokens = self._generated_tokens = 0
         self._checked_drafts = self._accepted_drafts = 0
 
@@ -248,15 +246,21 @@ class Loop:
 
         Who is `ready` gets a token; for who is `behind`, known tokens are run.
         """
-        parts = [(request, _cut(request, count)) for request, count in parts]
-        samples = [sample for sample, _ in ready]
-        proposed, drafts = self._drafts(samples, [room for _, room in ready])
+        parts = [(request, request.together(count)) for request, count in parts]
+        samples, room = [sample for sample, _ in ready], [room for _, room in ready]
+        shapes = self.budget.shapes(samples, room) if samples else []
+        self._follow([*samples, *(s for s, _ in behind), *(each.leader for each, _ in parts)])
+        proposed, drafts = self._drafts(samples, shapes, room)
         began = self._clock()
+        follows = self.budget.follows
         rows = [
-            Rows(s.sequence, [s.tokens[-1]], drafts=tree, **s.request.how)
+            Rows(s.sequence, [s.tokens[-1]], drafts=tree, follow=follows(s), **s.request.how)
             for s, tree in zip(samples, drafts, strict=True)
         ]
-        rows += [Rows(s.sequence, s.next_known(1 + room), 0, **s.request.how) for s, room in behind]
+        rows += [
+            Rows(s.sequence, s.next_known(1 + more), 0, follow=follows(s), **s.request.how)
+            for s, more in behind
+        ]
         rows += [self._part(request, count) for request, count in parts]
         if not rows:
             return 0
@@ -266,10 +270,10 @@ class Loop:
             self.runner.commit(each.sequence, list(range(len(each.tokens))))
         if samples:
             self._accept(samples, proposed, drafts, logits[: len(samples)])
-            if len(rows) == len(samples):
-                self.budget.checked(drafts, self._clock() - began)
-            else:
-                self.budget.unchecked()
+        if len(rows) == len(samples):
+            self.budget.checked(drafts, self._clock() - began)
+        else:
+            self.budget.unchecked(self._clock() - began)
         self._score(parts, logits[going:])
         for (request, count), found in zip(parts, logits[going:], strict=True):
             self._prompt_tokens += count
@@ -288,7 +292,10 @@ class Loop:
             outputs = int(not all(sample.tokens for sample in request.running))
         tokens = request.tokens[first:end]
         states = request.reader is not None and request.reader.states
-        return Rows(sequence, tokens, outputs, prompt=True, states=states, **request.how)
+        follow = self.budget.follows(request.leader)
+        return Rows(
+            sequence, tokens, outputs, prompt=True, states=states, follow=follow, **request.how
+        )
 
     def _score(self, parts: list[Part], logits: list[NDArray[np.float32]]) -> None:
         """Give the tokens of prompts whose log probabilities are asked for theirs, and readers
@@ -303,12 +310,20 @@ class Loop:
                 request.reader.take(rows)
         self._write(log)
 
-    def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
+    def _follow(self, samples: list[Sample]) -> None:
+        """Let a head read what waits for it; that has a time of its own, which drafts cost too."""
+        began = self._clock()
+        self.runner.follow([each.sequence for each in samples if self.budget.follows(each)])
+        self.budget.followed(self._clock() - began)
+
+    def _drafts(
+        self, samples: list[Sample], shapes: list[Widths], room: list[int]
+    ) -> tuple[list[Tree], list[Tree]]:
         """Return the drafts that were made for each sample, and those that are to be checked."""
         if not samples:
             return [], []
         began = self._clock()
-        proposed = self.runner.propose(samples, self.budget.shapes(samples, room))
+        proposed = self.runner.propose(samples, shapes)
         drafts = self.budget.cut(samples, proposed, room)
         self.budget.drafted(samples, proposed, self._clock() - began)
         return proposed, drafts
@@ -378,20 +393,6 @@ class Loop:
     def _release(self, sample: Sample) -> None:
         sample.request.count_time()
         self.memory.release(sample)
-
-
-def _cut(request: Request, count: int) -> int:
-    """Return how many of `count` tokens of a prompt run together.
-
-    They end where a state is kept. Where many layers store nothing, the last token, which has
-    logits, runs alone: the others end before these layers.
-    """
-    cache: Cache = request.leader.sequence.cache
-    if cache.tail * count >= LEAST_SPARED and count == request.left:
-        return max(count - 1, 1) if request.settled == len(request.tokens) - 1 else count
-    if not cache.stateful:
-        return count
-    return min([count, *(mark - cache.length for mark in request.marks if mark > cache.length)])
 
 
 def _held(going: list[Going]) -> list[Going]:

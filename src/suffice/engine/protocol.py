@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import numpy as np
 
 from suffice.decoder.pooling import Pooling
-from suffice.speculate import NO_DRAFTS, DraftingSample, Tree, Widths
+from suffice.speculate import ALL_ROWS, NO_DRAFTS, DraftingSample, Tree, Widths
 from suffice.trace import Reads, Trace
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Rows:
     `outputs`: how many of the last rows have logits; None: all. `states`: these have their last
     states instead. `prompt`: a part of a prompt; others are decode steps, in which techniques leave
     out what they may, and which are counted. `technique`: the number of the attention technique; 0
-    is the engine's own. `adapter`: the index of an adapter, -1 for none.
+    is the engine's own. `adapter`: the index of an adapter, -1 for none. `follow`: of how many of
+    the last rows a head that drafts, if there is one, gets the hidden states.
     """
 
     sequence: Any
@@ -43,6 +44,7 @@ class Rows:
     technique: int = 0
     adapter: int = -1
     states: bool = False
+    follow: int = ALL_ROWS
 
     @property
     def count(self) -> int:
@@ -142,6 +144,10 @@ class LoopRunner(Protocol):
         """
         ...
 
+    def follow(self, sequences: abc.Sequence[Any]) -> None:
+        """Let a head that drafts, if there is one, read what has long been waiting for it."""
+        ...
+
     def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return drafts for each sample in these shapes, whose memory is reserved."""
         ...
@@ -168,9 +174,7 @@ class LoopRunner(Protocol):
 
     @property
     def maxima(self) -> np.ndarray | None:
-        """Of the last run's logits, all rows after one another: the maximum of each 64; see
-        `sampling.sample`. None if they are not known.
-        """
+        """The maximum of each 64 of the last run's logits, or None: see `sampling.sample`."""
         ...
 
     def end(self, sequence: Any) -> None:
@@ -285,9 +289,7 @@ class Runner(LoopRunner, Protocol):
     def prefill_all(
         self, sequence: Any, tokens: list[int], skipped: int = 0
     ) -> Iterator[np.ndarray]:
-        """Run tokens as `prefill` does; yield the logits of all but the first `skipped`, chunk by
-        chunk, float32 [T, V].
-        """
+        """Run tokens as `prefill` does; yield the logits after the first `skipped`, by chunks."""
         ...
 
     def allow(self, config: Config) -> int:
@@ -389,10 +391,7 @@ class Tokenizer(Protocol):
         continue_last: bool = False,
         facts: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation as text; `continue_last` leaves the last message open.
-
-        `facts` are what else the template may ask for by name.
-        """
+        """Return a conversation as text; `continue_last` leaves it open; templates read `facts`."""
         ...
 
     def stream(self, *, skip_special: bool, marked: abc.Sequence[int] = ()) -> Detokenizer:

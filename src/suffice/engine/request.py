@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.engine.protocol import Detokenizer, How
+from suffice.engine.protocol import Cache, Detokenizer, How
 from suffice.engine.reading import Reader
 from suffice.engine.retained import CachedPrefix, Entry
 from suffice.engine.stops import StopText
@@ -20,6 +20,7 @@ from suffice.trace import Reads
 
 _TURN = 16  # tokens: more than the marks of a turn that a prompt ends with, and the next one lacks
 _UNIT = 32  # of tokens of a prompt
+LEAST_SPARED = 16  # tokens of a prompt: reading all weights once more takes as long as 8 or so
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,19 @@ class Request:
         self.error_code: str | None = None
         self._clock = clock
         self._counted = clock()  # until when `metrics` has counted
+
+    def together(self, count: int) -> int:
+        """Return how many of `count` tokens of the prompt run in one call.
+
+        They end where a state is kept. Where many layers store nothing, the last token, which has
+        logits, runs alone: the others end before these layers.
+        """
+        cache: Cache = self.leader.sequence.cache
+        if cache.tail * count >= LEAST_SPARED and count == self.left:
+            return max(count - 1, 1) if self.settled == len(self.tokens) - 1 else count
+        if not cache.stateful:
+            return count
+        return min([count, *(mark - cache.length for mark in self.marks if mark > cache.length)])
 
     @property
     def how(self) -> How:

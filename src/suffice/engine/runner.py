@@ -112,7 +112,9 @@ class Runner(WholePrompts):
         kind: Callable[..., KVCache] = KVCache
         if self.head is not None:
             own = self.head.cache(limit, self.growth, self.arena)
-            kind = partial(CacheWithHead, head=own)
+            # With a fixed number of drafts, a seed's tokens may not depend on where a head began.
+            late = self.config.speculative_config.adaptive
+            kind = partial(CacheWithHead, head=own, late=late)
         cache = kind(
             model.rows,
             growth=self.growth,
@@ -185,8 +187,9 @@ class Runner(WholePrompts):
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         steps = [self._step_rows(rows) for rows in batch]
         streams = None
-        if self.head is not None:
-            self.head.follow([part.sequence.cache for part in batch])
+        followed = [part.sequence for part in batch if part.follow]
+        if self.head is not None and followed:
+            self.follow(followed)
             streams = self.head.streams_of(steps)
         audit = audit and any(rows.counted for rows in steps)
         reads: list[Reads] = []
@@ -225,7 +228,7 @@ class Runner(WholePrompts):
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
         how: How = {"technique": rows.technique, "adapter": rows.adapter}
-        streams = len(tokens) + len(tree) if self.head is not None else 0
+        streams = min(len(tokens) + len(tree), rows.follow) if self.head is not None else 0
         if rows.prompt:
             return StepRows(
                 cache,
@@ -299,6 +302,11 @@ class Runner(WholePrompts):
             cache.reserve(rows)  # grow without drafts
         if cache.capacity > before > 0:
             self.trace.growth_bytes_copied += held * cache.length // before
+
+    def follow(self, sequences: abc.Sequence[Sequence]) -> None:
+        """Make a head's rows of texts with many tokens that wait for it."""
+        if self.head is not None:
+            self.head.follow([each.cache for each in sequences])
 
     def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return drafts for each sample, in these shapes, for which memory is reserved."""

@@ -251,6 +251,9 @@ class SimulatedRunner:
         self._copied(cache.reserve(rows))
         return max(min(drafts, cache.capacity - cache.length - rows), 0)
 
+    def follow(self, sequences: Sequence[Held]) -> None:
+        """Do nothing: there is no head."""
+
     def propose(self, samples: Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return no drafts."""
         return [NO_DRAFTS for _ in samples]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from suffice.registry import Table
-from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
+from suffice.speculate.tree import ALL_ROWS, NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from suffice.speculate.rates import Rates
 
 __all__ = [
+    "ALL_ROWS",
     "NO_DRAFTS",
     "SPECULATORS",
     "DraftHead",
@@ -103,10 +104,6 @@ class DraftRunner(Protocol):
 
 class DraftHead(Protocol):
     """A head that reads the hidden states of a model; caches are `CacheWithHead` of texts."""
-
-    def follow(self, caches: Sequence[Any]) -> None:
-        """Make the head's rows of texts with many tokens that wait."""
-        ...
 
     def begin(self, caches: Sequence[Any], last: Sequence[int]) -> list[NDArray[np.float32]]:
         """Make the rows that texts lack; return logits [V] after the `last` token of each."""

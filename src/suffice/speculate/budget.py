@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from suffice.speculate.costs import Account, StepCosts
 from suffice.speculate.rates import Rates
 from suffice.speculate.shapes import count_that_pays, shapes_that_pay
-from suffice.speculate.tree import MOST_DRAFTS, Tree, Widths, filled
+from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, MOST_DRAFTS, Tree, Widths, filled
 
 if TYPE_CHECKING:
     from suffice.speculate import DraftingSample, Speculator
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PROBING = 0.02  # share of the time for trial drafts that are not expected to save time
 _PLAIN = 64  # steps with drafts in a row before one without is timed
 _LOOK = 16  # steps without drafts between two checks of whether drafts save time
+_PAUSE = 2  # such steps in which a head goes on following texts
+_MOST = 16.0  # largest believed loss of a step, in steps without drafts; more is other load
 _MEMORY = 200.0  # observations of all samples; a sample's own rates change faster
 
 
@@ -41,6 +43,10 @@ class Budget:
     shape saves time, one draft with its siblings is tried now and then; trials take at most 2 % of
     the time. An `Account` stops drafts that were expected to save time but do not.
 
+    A head follows texts only while drafts are wanted, and shortly after: else the model hands out
+    no hidden states. Where drafts are wanted again, it begins in the middle of texts; for a trial
+    it reads no more than the last tokens of a prompt. What that takes counts as a loss.
+
     A request that samples with a seed gets no drafts of a model: its tokens would depend on which
     drafts were sampled, hence on measured times. With `adaptive=False` the number of drafts is
     fixed, and such a request gets drafts like all others.
@@ -52,7 +58,10 @@ class Budget:
         self._costs = costs or StepCosts()
         self._all = Rates(memory=_MEMORY)
         self._account = Account()
-        self._proposing, self._tokens = 0.0, 0  # this step's seconds of drafting, and its tokens
+        self._proposing = self._following = 0.0  # this step's seconds of drafts, and of reading
+        self._tokens = 0  # this step's
+        self._unwanted = 0.0  # steps since drafts were last asked for
+        self._unpaid = math.inf  # steps since they were expected to save time
         self._idle = math.inf  # steps without drafts since the last with drafts
         self._streak = 0  # steps with drafts in a row
         self._since_plain = _PLAIN
@@ -71,12 +80,20 @@ class Budget:
         if self._is_due() and self._may_draft:
             for at, shape in zip(free, self._best_shapes(samples, room, free), strict=True):
                 shapes[at] = shape
+        self._unpaid = 0 if any(shapes) else self._unpaid + 1
         if free and not any(shapes) and self._is_time(len(samples)):
             for at in free:
                 shapes[at] = filled(1, self._width, room[at])
-        self._streak = self._streak + 1 if any(shapes) else 0
-        self._idle = 0 if self._streak else self._idle + 1
+        self._unwanted = 0 if any(shapes) else self._unwanted + 1
         return shapes
+
+    def follows(self, sample: DraftingSample) -> int:
+        """Return of how many of a sample's rows in this step, the last ones, a head is told."""
+        if not self._adaptive:
+            return ALL_ROWS
+        if self._unwanted > _PAUSE or _seeded(sample):
+            return 0
+        return ALL_ROWS if self._unpaid <= _PAUSE else FEW_ROWS
 
     def _best_shapes(
         self, samples: Sequence[DraftingSample], room: Sequence[int], free: Sequence[int]
@@ -92,12 +109,16 @@ class Budget:
 
     @property
     def _may_draft(self) -> bool:
-        return self._since_plain < _PLAIN and self._account.open
+        return self._since_plain < _PLAIN and self._open
+
+    @property
+    def _open(self) -> bool:
+        return self._account.open(self._costs.step(1, 0))
 
     def _is_due(self) -> bool:
         """Whether to compute which drafts save time: rarely while there are none."""
         soon = self._idle <= 2 or math.isinf(self._idle)
-        return self._account.open and (soon or self._idle % _LOOK == 0)
+        return self._open and (soon or self._idle % _LOOK == 0)
 
     def _is_time(self, samples: int) -> bool:
         """Whether to try a draft although none saves time: in two steps in a row, see `drafted`."""
@@ -106,7 +127,8 @@ class Budget:
         plain = self._costs.step(samples, 0)
         more = self._costs.step(samples, samples * self._width) - plain
         more += samples * self._costs.draft
-        return self._streak == 1 or self._idle * _PROBING * plain >= 2 * more
+        paid = self._idle * _PROBING * plain >= 2 * more + self._costs.beginning
+        return self._streak == 1 or paid
 
     def cut(
         self, samples: Sequence[DraftingSample], trees: Sequence[Tree], room: Sequence[int]
@@ -147,18 +169,25 @@ class Budget:
     def drafted(
         self, samples: Sequence[DraftingSample], trees: Sequence[Tree], seconds: float
     ) -> None:
-        """Record the time that drafts took.
+        """Record the time that drafts took; there may be none where there was a shape for them.
 
-        A sample's first drafts, or the first after a pause, do not count: they may have included
+        A sample's first drafts, or the first after a pause, count apart: they may have included
         running all the text before them.
         """
         self._proposing = seconds
         if not self._adaptive or self._from_text:
             return
         count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
-        known = all(sample.rates is not None for sample in samples)
-        if count and known and self._streak > 1:
+        self._streak = self._streak + 1 if count else 0
+        self._idle = 0 if count else self._idle + 1
+        if count and self._streak == 1:
+            self._costs.add_beginning(count, seconds)
+        elif count and all(sample.rates is not None for sample in samples):
             self._costs.add_drafts(count, seconds)
+
+    def followed(self, seconds: float) -> None:
+        """Record the time in which a head read texts, ahead of drafts that may never be made."""
+        self._following += seconds
 
     def checked(self, trees: Sequence[Tree], seconds: float) -> None:
         """Record the time of the step that checked these drafts, a tree for each sample."""
@@ -168,16 +197,24 @@ class Budget:
         # The first step after a model's drafts finds CPU caches filled by them. Its time counts as
         # their loss, not as the cost of a step without drafts.
         upset = not drafts and self._idle == 1
-        plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)
-        self._account.add(self._proposing + seconds, plain, steps, drafted=drafts > 0 or upset)
-        self._proposing, self._tokens = 0.0, 0
+        taken, lost = self._following + self._proposing + seconds, self._following
+        if drafts or upset:
+            plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)
+            lost = min(taken - steps * plain, _MOST * plain)
+        self._account.add(taken, lost)
+        self._forget()
         if not upset:
             self._since_plain = self._since_plain + 1 if drafts else 0
             self._costs.add_step(len(trees), drafts, seconds)
 
-    def unchecked(self) -> None:
-        """Forget a step whose time says nothing of drafts, since it ran other rows too."""
-        self._proposing, self._tokens = 0.0, 0
+    def unchecked(self, seconds: float) -> None:
+        """Record the time of a step that says nothing of drafts, since it ran other rows too."""
+        self._account.add(self._following + self._proposing + seconds, self._following)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._proposing = self._following = 0.0
+        self._tokens = 0
 
     def learn(self, sample: DraftingSample, tree: Tree, tokens: Sequence[int]) -> None:
         """Update acceptance rates with the tokens chosen where a tree had been drafted."""
@@ -185,7 +222,7 @@ class Budget:
             return
         self._tokens += len(tokens)
         sample.rates = sample.rates or Rates(self._all)
-        for rates in (sample.rates, self._all):
+        for rates in (sample.rates, self._all) if len(tree) else ():
             rates.learn(tree, tokens, self._width)
 
 

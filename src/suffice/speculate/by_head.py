@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice.speculate import DraftHead, DraftingSample
-from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
+from suffice.speculate.tree import FEW_ROWS, NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,6 @@ class ByHead:
         from suffice.speculate.proposers import Drafting
 
         caches = {at: sample.sequence.cache for at, sample in enumerate(samples)}
-        self._head.follow([*caches.values()])
         going = [at for at, cache in caches.items() if shapes[at] and _can_begin(cache)]
         if not going:
             return [NO_DRAFTS] * len(samples)
@@ -53,5 +52,9 @@ def _drafted(drafting: Drafting, going: list[int], logits: list[np.ndarray]) -> 
 
 
 def _can_begin(cache: CacheWithHead) -> bool:
-    """Whether the head has followed a text, and hidden states of its last token wait."""
-    return cache.followed and 0 < cache.waiting <= cache.head.spare
+    """Whether the head has followed a text long enough, and hidden states of its last token wait.
+
+    After a late beginning its first drafts would be worse than those that it makes later on.
+    """
+    enough = not cache.since or cache.length - cache.since >= FEW_ROWS
+    return enough and cache.followed and 0 < cache.waiting <= cache.head.spare

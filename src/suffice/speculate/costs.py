@@ -10,8 +10,8 @@ _RATE = 0.2  # weight of a new time
 _SLOWEST = 2.0  # longest believed time of a step, over the expected one; more is other load
 _FORGOTTEN = 0.003  # share of a multiple that a step without drafts forgets
 _SHARE = 0.01  # share of the time that drafts may lose before they are stopped
+_AHEAD = 100.0  # steps that count before the first: one step may be lost to begin with
 _MEMORY = 2000.0  # steps until a loss counts for 1/e
-_MOST = 16.0  # largest believed loss of a step, in steps without drafts; more is other load
 _COUNTS = (0, *(2**power for power in range(10)))  # numbers of drafts; linear in between
 
 
@@ -28,6 +28,7 @@ class StepCosts:
         self._multiples = [_guess(count) for count in _COUNTS]
         self._times = [0] * len(_COUNTS)  # number of measurements of each multiple
         self._draft: float | None = None
+        self.beginning = 0.0  # seconds that first drafts after a pause take more: texts are read
 
     def step(self, samples: int, drafts: int) -> float:
         """Return the seconds of a step; before the first measurement, only ratios mean anything."""
@@ -72,6 +73,11 @@ class StepCosts:
         each = seconds / count
         self._draft = each if self._draft is None else self._draft + _RATE * (each - self._draft)
 
+    def add_beginning(self, count: int, seconds: float) -> None:
+        """Record the time of as many, the first after a pause."""
+        more = max(seconds - count * self.draft, 0.0)
+        self.beginning += _RATE * (more - self.beginning) if self.beginning else more
+
 
 class Account:
     """Limits the time that drafts lose, whatever the estimates are.
@@ -84,21 +90,15 @@ class Account:
     def __init__(self) -> None:
         self._spent = self._lost = 0.0  # seconds
 
-    @property
-    def open(self) -> bool:
-        """Whether drafts may be made."""
-        return self._lost <= _SHARE * self._spent
+    def open(self, plain: float) -> bool:
+        """Whether drafts may be made, where a step without them takes `plain` seconds."""
+        return self._lost <= _SHARE * (self._spent + _AHEAD * plain)
 
-    def add(self, seconds: float, plain: float, steps: float, drafted: bool) -> None:
-        """Record the time of a step and its drafts.
-
-        `plain`: seconds of a step without drafts; `steps`: how many of them its tokens would take.
-        """
+    def add(self, seconds: float, lost: float) -> None:
+        """Record the time of a step, and how much less it would have been without drafts."""
         kept = 1 - 1 / _MEMORY
-        self._spent, self._lost = kept * self._spent + seconds, kept * self._lost
-        if drafted:
-            self._lost += min(seconds - steps * plain, _MOST * plain)
-        self._lost = max(self._lost, -_SHARE * self._spent)
+        self._spent = kept * self._spent + seconds
+        self._lost = max(kept * self._lost + lost, -_SHARE * self._spent)
 
 
 def _guess(rows: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 
 MOST_DRAFTS = 31  # a decode step takes 32 tokens of a sample: the drafts and the one before them
+
+ALL_ROWS = sys.maxsize  # of a text, that a head reads; also where it begins late
+FEW_ROWS = 32  # that it reads before its first drafts; as many as may wait, for one step to take
 
 # The shape of a model's tree before it is drafted: how many siblings at each depth. The first of
 # them has the next depth's as children, the others are leaves; a chain has one at each depth.

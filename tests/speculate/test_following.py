@@ -1,0 +1,327 @@
+"""When a head follows texts: counted, with costs that the tests set; and where it begins late.
+
+Tests with_head.py, by_head.py and budget.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import heads
+import tiny
+from engines import run, sharing
+from suffice import LLM, SamplingParams
+from suffice.cache.with_head import CacheWithHead
+from suffice.engine.heads import Head
+from suffice.engine.loop import Loop
+from suffice.engine.protocol import Rows
+from suffice.engine.runner import Runner
+from suffice.engine.runner import Sequence as Text
+from suffice.speculate import DraftingSample, Tree, Widths
+from suffice.speculate.budget import Budget
+from suffice.speculate.eagle3 import Eagle3
+from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, NO_DRAFTS
+from trained_heads import trained
+
+GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+PROMPTS = [[(7 * i + 13 * number) % 190 + 3 for i in range(60)] for number in range(8)]
+LATE = 21
+load = sharing(threads=1, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("model"), "llama", tokenizer=True)
+
+
+@pytest.fixture(scope="module")
+def untrained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return heads.make(tmp_path_factory.mktemp("untrained"), model)
+
+
+@pytest.fixture(scope="module")
+def knowing(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(load(model), PROMPTS[:2], tmp_path_factory.mktemp("knowing"))
+
+
+class Counted:
+    """An engine whose clock goes by rows, and the rows of its steps.
+
+    A step of the model takes 1, and 0.05 for each row more; one of the head `draft`, and
+    `row` for each row more. `late` counts the trees of heads that began late.
+    """
+
+    def __init__(self, model: Path, head: Path | None, draft: float = 0.4, size: int = 1) -> None:
+        own = {} if head is None else {"method": "eagle3", "model": str(head)}
+        self.llm = load(model, max_num_seqs=size, speculative_config=own or None)
+        self.now, self.draft, self.row = 0.0, draft, 0.02
+        self.steps = self.followed = self.read = self.late = 0
+        self.loop = self.llm.loop = Loop(
+            self.llm.runner,
+            self.llm.tokenizer,
+            self.llm.budget,
+            max_num_seqs=size,
+            max_model_len=128,
+            clock=lambda: self.now,
+        )
+        runner = runner_of(self.llm)
+        self._count(runner._native, own=False)
+        if runner.head is not None:
+            self._count(runner.head._native, own=True)
+            runner.propose = partial(self._propose, runner.propose)  # type: ignore[method-assign]
+
+    def _propose(self, inner: Any, samples: Sequence[Any], shapes: list[Widths]) -> list[Tree]:
+        trees: list[Tree] = inner(samples, shapes)
+        both = zip(samples, trees, strict=True)
+        for cache in (sample.sequence.cache for sample, tree in both if len(tree)):
+            self.late += cache.since > 0
+            assert not cache.since or cache.length - cache.since >= FEW_ROWS
+        return trees
+
+    def _count(self, native: Any, *, own: bool) -> None:
+        inner = native.step
+
+        def step(batch: Sequence[Any], *args: Any, **options: Any) -> Any:
+            rows = sum(len(each.tokens) for each in batch)
+            if own:
+                self.now += self.draft + self.row * (rows - 1)
+                self.read += rows
+            else:
+                self.now += 1 + 0.05 * (rows - 1)
+                self.steps += 1
+                self.followed += any(each.streams for each in batch)
+                assert (options["streams"] is not None) == any(each.streams for each in batch)
+            return inner(batch, *args, **options)
+
+        native.step = step
+
+    def answers(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Any]:
+        self.steps = self.followed = self.read = self.late = 0
+        found = self.llm.generate(prompts, params)
+        return [(each.outputs, each.speculation) for each in found]
+
+
+def runner_of(llm: LLM) -> Runner:
+    assert isinstance(llm.runner, Runner)
+    return llm.runner
+
+
+def texts(found: list[Any]) -> list[Any]:
+    return [outputs for outputs, _ in found]
+
+
+def accepted(found: list[Any]) -> int:
+    return sum(drafts.num_accepted_tokens for _, drafts in found)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_where_nothing_pays_next_to_nothing_is_followed(
+    model: Path, untrained: Path, size: int
+) -> None:
+    plain, other = Counted(model, None, size=size), Counted(model, untrained, size=size)
+    for _ in range(4):
+        wanted = plain.answers(PROMPTS)
+        assert texts(other.answers(PROMPTS)) == texts(wanted)
+    assert other.followed < 0.3 * other.steps
+    assert other.read < 0.25 * len(PROMPTS) * (60 + 60)
+    assert other.now < 1.02 * plain.now
+
+
+def test_where_drafts_pay_all_is_followed(model: Path, knowing: Path) -> None:
+    plain, other = Counted(model, None), Counted(model, knowing, draft=0.05)
+    wanted = plain.answers(PROMPTS[:2])
+    assert texts(other.answers(PROMPTS[:2])) == texts(wanted)
+    assert other.followed == other.steps
+    assert accepted(other.answers(PROMPTS[:2])) > 60
+    assert other.now < 1.5 * plain.now, "twice as many prompts"
+
+
+def test_drafts_that_begin_to_pay_come_back_in_the_middle_of_a_text(
+    model: Path, knowing: Path
+) -> None:
+    wanted = texts(Counted(model, None).answers(PROMPTS[:1]))
+    other = Counted(model, knowing, draft=1.5)
+    read = 0
+    for _ in range(8):
+        other.answers(PROMPTS[:1])
+        read += other.read
+    assert 0 < read < 200, "it was tried, and left"
+    other.draft = other.row = 0.0
+    late = 0
+    for _ in range(12):
+        found = other.answers(PROMPTS[:1])
+        assert texts(found) == wanted
+        late += other.late
+    assert late > 5, "the first drafts were those of a head that had begun late"
+    assert accepted(found) > 30 and other.followed == other.steps
+
+
+def test_what_has_a_seed_is_not_followed(model: Path, knowing: Path) -> None:
+    """It gets no drafts whose number depends on times."""
+    engine = Counted(model, knowing)
+    engine.answers(PROMPTS[:1], SamplingParams(seed=3, max_tokens=20))
+    assert engine.followed == engine.read == 0 < engine.steps
+    engine.answers(PROMPTS[:1], SamplingParams(max_tokens=60, ignore_eos=True))
+    assert engine.followed > 0 < engine.read
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_reading_without_drafts_is_a_loss(alone: bool) -> None:
+    """A head that costs half a step in each is left soon, be it in steps with prompts."""
+    budget = Budget(Eagle3("folder"))
+    sample: Any = type("Sample", (), {"rates": None, "state": None})()
+    sample.state = type("State", (), {"params": GREEDY})()
+    spent = 0.0
+    for _ in range(3000):
+        budget.shapes([sample], [4])
+        more = 0.5 * (budget.follows(sample) > 0)
+        budget.followed(more)
+        budget.drafted([sample], [NO_DRAFTS], 0.0)  # it never has enough to begin
+        budget.checked([NO_DRAFTS], 1.0) if alone else budget.unchecked(1.0)
+        spent += 1 + more
+    assert 3000 < spent < 1.02 * 3000
+
+
+def opened(model: Path, head: Path) -> tuple[Runner, Head]:
+    runner = runner_of(load(model, speculative_config={"method": "eagle3", "model": str(head)}))
+    assert runner.head is not None
+    return runner, runner.head
+
+
+def read(runner: Runner, sequence: Text, tokens: list[int], follow: int) -> None:
+    runner.begin(sequence, len(tokens))
+    runner.run([Rows(sequence, tokens, 0, prompt=True, follow=follow)])
+    runner.end(sequence)
+
+
+def drafts(runner: Runner, head: Head, sequence: Text, last: int = 9) -> list[np.ndarray]:
+    cache = sequence.cache
+    assert isinstance(cache, CacheWithHead)
+    runner.reserve(sequence, 8)
+    found = [*head.begin([cache], [last]), *head.go_on([cache], [5])]
+    head.end([cache])
+    return found
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_late_beginning_reads_the_rows_that_it_has(
+    model: Path, untrained: Path, parts: bool
+) -> None:
+    """Its drafts are those of a head that was given these tokens and hidden states alone."""
+    runner, head = opened(model, untrained)
+    whole, late = runner.open("whole", 120), runner.open("late", 120)
+    text = PROMPTS[0][:40]
+    read(runner, whole, text, ALL_ROWS)
+    hidden = np.stack(whole.cache._hidden)  # type: ignore[attr-defined]
+    if parts:
+        read(runner, late, text[:LATE], 0)
+        read(runner, late, text[LATE:], ALL_ROWS)
+    else:
+        read(runner, late, text, len(text) - LATE)
+    alone = head.cache(120, runner.growth, runner.arena)
+    alone.reserve(60)
+    logits, _ = head._step([alone], [[*text[LATE + 1 :], 9]], hidden[LATE:], 1)
+    found = drafts(runner, head, late)
+    np.testing.assert_array_equal(found[0], head._spread(logits)[0])
+    own = head._tokens
+    assert np.abs(found[0][own] - drafts(runner, head, whole)[0][own]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kept", [10, LATE, LATE + 1, 30, 39])
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("made", [True, False])
+def test_texts_with_a_late_beginning_are_cut_and_copied(
+    model: Path, untrained: Path, kept: int, copied: bool, made: bool
+) -> None:
+    """They go on as texts that were never longer, whether the head has made rows of them or not."""
+    runner, head = opened(model, untrained)
+    text, found = PROMPTS[0][:40], []
+    for longer in (True, False):
+        sequence = runner.open("text", 120)
+        read(runner, sequence, text[:LATE] if longer else text[: min(kept, LATE)], 0)
+        if longer:
+            read(runner, sequence, text[LATE:], ALL_ROWS)
+            if made:
+                drafts(runner, head, sequence)
+            rows = sequence.cache.reachable(kept)
+            assert kept - rows == int(made and kept > LATE)
+            if copied:
+                sequence = runner.fork(sequence, rows)
+            runner.rewind(sequence, rows)
+            read(runner, sequence, [*text[rows:kept], 3, 4, 5], ALL_ROWS)
+        else:
+            read(runner, sequence, [*text[LATE:kept], 3, 4, 5], ALL_ROWS)
+        found.append(drafts(runner, head, sequence))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+class Whimsical(Budget):
+    """Follows, or not, and drafts, or not, by chance."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(Eagle3("folder"))
+        self._rng = random.Random(seed)
+        self._on = True
+
+    def shapes(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[Widths]:
+        self._on ^= self._rng.random() < 0.05
+        return [(1,) * min(self._rng.choice([0, 1, 3]), most) for most in room]
+
+    def follows(self, sample: DraftingSample) -> int:
+        return self._rng.choice([ALL_ROWS, FEW_ROWS]) if self._on else 0
+
+
+def whimsical(model: Path, head: Path, seed: int, **options: Any) -> LLM:
+    llm = load(model, speculative_config={"method": "eagle3", "model": str(head)}, **options)
+    llm.budget = llm.loop.budget = Whimsical(seed)
+    return llm
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "options", [{}, {"max_num_seqs": 4, "kv_cache_bytes": 190_000, "growth": "bmc:rows=8"}], ids=str
+)
+def test_texts_do_not_depend_on_what_is_followed(
+    model: Path, knowing: Path, seed: int, options: dict[str, Any]
+) -> None:
+    """Greedy tokens are those without drafts; with little memory requests wait in between."""
+    plain = load(model).generate(PROMPTS[:4], GREEDY)
+    llm = whimsical(model, knowing, seed, **options)
+    found = llm.generate(PROMPTS[:4], GREEDY)
+    assert [each.outputs for each in found] == [each.outputs for each in plain]
+    assert sum(each.speculation.num_accepted_tokens for each in found) > 0
+    assert (llm.loop.stats().preemptions > 0) == bool(options)
+    assert runner_of(llm).arena.used == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beginnings_and_turns_that_were_followed_in_parts(
+    model: Path, knowing: Path, seed: int, tmp_path: Path
+) -> None:
+    """From other texts' rows, from disk, and in a session that takes turns back."""
+    plain = load(model)
+    llm = whimsical(model, knowing, seed, prefix_dir=str(tmp_path))
+    llm.loop.retained.least = 8
+    ahead = [*PROMPTS[0][:40], 9, 8, 7]
+    params = dataclasses.replace(GREEDY, max_tokens=16)
+    for prompt in (PROMPTS[0], ahead, [*ahead, 4], PROMPTS[0], PROMPTS[1], [*PROMPTS[1][:50], 6]):
+        request = llm.maker.make(prompt, params, reuse=True)
+        run(llm, [request])
+        (wanted,) = plain.generate([prompt], params)
+        assert request.output().outputs == wanted.outputs
+    with llm.session() as session, plain.session() as other:
+        prompt = PROMPTS[2][:20]
+        for turn in range(4):
+            one = list(session.stream(prompt, params))[-1][1]
+            two = list(other.stream(prompt, params))[-1][1]
+            assert one.outputs == two.outputs
+            prompt = [*session.tokens, 8] if turn % 2 else [*session.tokens[:-10], 7]

@@ -6,13 +6,14 @@ Also tests by_head.py.
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import hf_reference
 import predictors
@@ -167,6 +168,24 @@ def test_other_types(model: Path, speculation: dict[str, Any]) -> None:
     assert [each.outputs for each in found] == [each.outputs for each in plain]
 
 
+def test_of_several_modules_the_first_drafts(tmp_path: Path) -> None:
+    """The others' weights are not read; every draft is the first one's."""
+    drafted = []
+    for modules in (1, 2):
+        folder = predictors.make(tmp_path / str(modules), "deepseek-v3")
+        config = json.loads((folder / "config.json").read_text())
+        config["num_nextn_predict_layers"] = modules
+        (folder / "config.json").write_text(json.dumps(config))
+        weights = load_file(folder / "model.safetensors")
+        own = {name: each for name, each in weights.items() if "layers.3." in name}
+        if modules == 2:
+            weights |= {name.replace(".3.", ".4.", 1): -each for name, each in own.items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        found = drafting(folder).generate(PROMPTS, GREEDY)
+        drafted.append([(each.outputs, each.speculation) for each in found])
+    assert drafted[0] == drafted[1]
+
+
 def test_models_without_a_module(tmp_path: Path) -> None:
     folder = tiny.shallow(tmp_path)
     with pytest.raises(InputError) as error:
@@ -183,8 +202,6 @@ def test_a_damaged_module_is_refused(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.3.hnorm.weight"]
     weights["model.layers.3.extra.weight"] = torch.ones(3)
-    from safetensors.torch import save_file
-
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load(folder).generate(PROMPTS[:1], GREEDY)
     with pytest.raises(InputError, match=r"missing: .*hnorm.weight; unknown: .*extra.weight"):

@@ -8,7 +8,8 @@ Differs  A model with several modules drafts with the first alone.
 Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
          do so up to rounding, which may decide between tokens of nearly equal probability.
 Cost     a step of one layer and of the model's head for each draft of the chain; its weights, and
-         its keys and values of every token, which a prompt's tokens make too.
+         its keys and values of every token, which a prompt's tokens make too; with `adaptive`, of
+         few tokens while drafts do not save time.
 Example  mtp:2
 Options
     num_speculative_tokens  maximum length of the chain of drafts in a step

@@ -53,8 +53,6 @@ class Table(StepCosts):
 
     def add_drafts(self, count: int, seconds: float) -> None: ...
 
-    def add_beginning(self, count: int, seconds: float) -> None: ...
-
 
 def settled(speculator: Any, costs: StepCosts) -> Budget:
     """Return a budget that knows what a step without drafts costs."""
@@ -227,8 +225,7 @@ def drafts_of_one(
     sample, made = Known(), []
     for step in range(steps):
         before(step)
-        length = len(budget.shapes([sample], [4])[0])
-        made.append(length)
+        made.append(length := len(budget.shapes([sample], [4])[0]))
         budget.drafted([sample], [Tree.chain([1] * length)], 0.0)
         budget.learn(sample, Tree.chain([1] * length), [1] * (length + 1))
     return made

@@ -63,7 +63,7 @@ class Counted:
         own = {} if head is None else {"method": "eagle3", "model": str(head)}
         self.llm = load(model, max_num_seqs=size, speculative_config=own or None)
         self.now, self.draft, self.row = 0.0, draft, 0.02
-        self.steps = self.followed = self.read = self.late = 0
+        self.steps = self.followed = self.told = self.read = self.late = 0
         self.loop = self.llm.loop = Loop(
             self.llm.runner,
             self.llm.tokenizer,
@@ -98,13 +98,14 @@ class Counted:
                 self.now += 1 + 0.05 * (rows - 1)
                 self.steps += 1
                 self.followed += any(each.streams for each in batch)
+                self.told += sum(each.streams for each in batch)
                 assert (options["streams"] is not None) == any(each.streams for each in batch)
             return inner(batch, *args, **options)
 
         native.step = step
 
     def answers(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Any]:
-        self.steps = self.followed = self.read = self.late = 0
+        self.steps = self.followed = self.told = self.read = self.late = 0
         found = self.llm.generate(prompts, params)
         return [(each.outputs, each.speculation) for each in found]
 
@@ -135,12 +136,19 @@ def test_where_nothing_pays_next_to_nothing_is_followed(
     assert other.now < 1.02 * plain.now
 
 
+def test_a_trial_reads_the_end_of_a_prompt(model: Path, untrained: Path) -> None:
+    engine = Counted(model, untrained)
+    engine.answers(PROMPTS[:1], dataclasses.replace(GREEDY, max_tokens=1))
+    assert engine.told == FEW_ROWS
+
+
 def test_where_drafts_pay_all_is_followed(model: Path, knowing: Path) -> None:
     plain, other = Counted(model, None), Counted(model, knowing, draft=0.05)
     wanted = plain.answers(PROMPTS[:2])
     assert texts(other.answers(PROMPTS[:2])) == texts(wanted)
     assert other.followed == other.steps
     assert accepted(other.answers(PROMPTS[:2])) > 60
+    assert other.told >= 2 * (60 + 59)
     assert other.now < 1.5 * plain.now, "twice as many prompts"
 
 
@@ -179,6 +187,7 @@ def test_reading_without_drafts_is_a_loss(alone: bool) -> None:
     budget = Budget(Eagle3("folder"))
     sample: Any = type("Sample", (), {"rates": None, "state": None})()
     sample.state = type("State", (), {"params": GREEDY})()
+    budget.checked([NO_DRAFTS], 1.0)
     spent = 0.0
     for _ in range(3000):
         budget.shapes([sample], [4])

@@ -53,7 +53,7 @@ class CacheWithHead(KVCache):
 
     @property
     def _made(self) -> int:
-        """The tokens up to the last of which the head has a row."""
+        """The tokens of the text up to that of the head's last row."""
         return self._first + self.head.length
 
     @property
@@ -175,7 +175,7 @@ class CacheWithHead(KVCache):
             OutOfMemory: There is no memory for the copy.
         """
         kept = self.length if rows is None else rows
-        own = min(self.head.length, max(kept - self._first, 0))
+        own = min(self.head.length, kept)
         head = self.head.fork(own, spare)
         try:
             other = super().fork(rows, spare)

@@ -306,7 +306,8 @@ class Runner(WholePrompts):
     def follow(self, sequences: abc.Sequence[Sequence]) -> None:
         """Make a head's rows of texts with many tokens that wait for it."""
         if self.head is not None:
-            self.head.follow([each.cache for each in sequences])
+            caches = (each.cache for each in sequences)
+            self.head.follow([cache for cache in caches if isinstance(cache, CacheWithHead)])
 
     def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return drafts for each sample, in these shapes, for which memory is reserved."""

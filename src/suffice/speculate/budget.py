@@ -133,19 +133,35 @@ class Budget:
     def cut(
         self, samples: Sequence[DraftingSample], trees: Sequence[Tree], room: Sequence[int]
     ) -> list[Tree]:
-        """Return the subset of the drafts to check, at most `room[i]` for sample i."""
-        if not self._adaptive or not self._from_text:
-            return list(trees)
-        chances = [
-            self._rates(sample).chances(tree) for sample, tree in zip(samples, trees, strict=True)
-        ]
-        kept = self._best(chances, room)
-        return [tree.only(nodes) for tree, nodes in zip(trees, kept, strict=True)]
+        """Return the subset of the drafts to check, at most `room[i]` for sample i.
 
-    def _best(self, chances: Sequence[Sequence[float]], room: Sequence[int]) -> list[list[int]]:
-        """Return the nodes of each tree that save time, from the `chances` of all nodes."""
+        Those of a model are a choice where it says how sure it is of them: of greedy texts, which
+        are the same whatever is drafted. What was sampled is checked whole.
+        """
+        if not self._adaptive or not any(map(len, trees)):
+            return list(trees)
+        free = [self._from_text or tree.sure is not None for tree in trees]
+        chances = [
+            self._rates(sample).chances(tree) if each else []
+            for sample, tree, each in zip(samples, trees, free, strict=True)
+        ]
+        whole = sum(len(tree) for tree, each in zip(trees, free, strict=True) if not each)
+        made = sum(max(tree.depths, default=0) for tree in trees) * (not self._from_text)
+        kept = self._best(chances, room, whole, made * self._costs.draft)
+        return [
+            tree.only(nodes) if each else tree
+            for tree, nodes, each in zip(trees, kept, free, strict=True)
+        ]
+
+    def _best(
+        self, chances: Sequence[Sequence[float]], room: Sequence[int], whole: int, spent: float
+    ) -> list[list[int]]:
+        """Return the nodes of each tree that save time, from the `chances` of all nodes.
+
+        `whole` other drafts are checked too, and making drafts has taken `spent` seconds.
+        """
         kept: list[list[int]] = [[] for _ in chances]
-        if not self._may_draft:
+        if self._from_text and not self._may_draft:
             return kept
         order = sorted(
             (negative, tree, node)
@@ -157,7 +173,7 @@ class Budget:
         count = count_that_pays(
             [-negative for negative, _, _ in order],
             len(chances),
-            partial(self._costs.step, len(chances)),
+            lambda drafts: spent + self._costs.step(len(chances), whole + drafts),
         )
         for _, tree, node in order[:count]:
             kept[tree].append(node)
@@ -196,7 +212,7 @@ class Budget:
         drafts = sum(map(len, trees))
         # The first step after a model's drafts finds CPU caches filled by them. Its time counts as
         # their loss, not as the cost of a step without drafts.
-        upset = not drafts and self._idle == 1
+        upset = not drafts and self._idle <= 1
         taken, lost = self._following + self._proposing + seconds, self._following
         if drafts or upset:
             plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)

@@ -116,6 +116,7 @@ class Drafting:
         self._levels: list[list[list[int]]] = [[] for _ in states]
         self._chains: list[list[int]] = [[] for _ in states]
         self._probs: list[list[NDArray[np.float32]]] = [[] for _ in states]
+        self._sure: list[list[list[float]]] = [[] for _ in states]
 
     def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
         """Add a depth to tree `at` from logits float32 [V].
@@ -135,6 +136,8 @@ class Drafting:
             self._probs[at].append(probs)
         if not tokens:
             return None
+        if state.params.greedy:
+            self._sure[at].append(_sure(logits, tokens))
         self._levels[at].append(tokens)
         chain.append(tokens[0])
         return tokens[0] if len(chain) < len(shape) else None
@@ -142,8 +145,8 @@ class Drafting:
     def trees(self) -> list[Tree]:
         """Return the trees."""
         return [
-            Tree.levels(levels, probs or None)
-            for levels, probs in zip(self._levels, self._probs, strict=True)
+            Tree.levels(levels, probs or None, sure or None)
+            for levels, probs, sure in zip(self._levels, self._probs, self._sure, strict=True)
         ]
 
 
@@ -163,6 +166,14 @@ def _most_likely(logits: NDArray[np.float32], state: SamplingState, count: int) 
             break
         found.append(token)
     return found
+
+
+def _sure(logits: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
+    """Return the probabilities of tokens that logits [V] give; 0 if these are no numbers."""
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(logits - logits.max())
+        found = np.nan_to_num(powers[list(tokens)] / powers.sum())
+    return [float(each) for each in found]
 
 
 def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:

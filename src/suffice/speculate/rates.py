@@ -1,4 +1,4 @@
-"""Acceptance rates of drafts, by the length of their match and their rank among siblings."""
+"""Acceptance rates of drafts, by the length of their match and their rank, or by confidence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from suffice.speculate.tree import Tree, Widths
 _FIRST = 0.5  # rate before any observation
 _WEIGHT = 4.0  # weight of the prior rate, in observations
 _LONGEST = 8  # longer matches count as this long
+_STEPS = 10  # of confidence, that have a rate each
 
 
 class Rates:
@@ -18,6 +19,9 @@ class Rates:
     Drafts before a draft count as matched tokens: the third draft after a match of four tokens has
     the rate of the first after a match of six. `before` has prior rates, used until there are
     observations; without it the prior is the rate of a match one token shorter.
+
+    Where a model says how sure it is of a draft, drafts also have a rate by that, for siblings of
+    any rank: the prior is what the model says.
 
     Source   Sequoia, section 3.1: a draft's probability depends on its rank among its siblings, and
              a path's probability is the product of its drafts'.
@@ -28,6 +32,7 @@ class Rates:
         self._before = before
         self._kept = 1 - 1 / memory
         self._counts: dict[tuple[int, int], tuple[float, float]] = {}  # (seen, right)
+        self._sure: dict[int, tuple[float, float]] = {}  # by confidence
 
     def rate(self, match: int, rank: int) -> float:
         """Return the probability of sibling number `rank` after `match` matched tokens."""
@@ -42,6 +47,12 @@ class Rates:
             return (1 - self.rate(match, 0)) * 0.5**rank
         return self.rate(match - 1, 0) if match else _FIRST
 
+    def rate_if(self, sure: float) -> float:
+        """Return the probability of a draft to which a model gave that of `sure`."""
+        seen, right = self._sure.get(_step(sure), (0.0, 0.0))
+        expected = sure if self._before is None else self._before.rate_if(sure)
+        return (right + _WEIGHT * expected) / (seen + _WEIGHT)
+
     def learn(self, tree: Tree, tokens: Sequence[int], width: int = 1) -> None:
         """Update the rates with the tokens that were chosen; drafts need not have been checked.
 
@@ -54,6 +65,10 @@ class Rates:
             right = tree.child(node, token)
             for rank, child in enumerate(children):
                 self._add(min(tree.match + depth, _LONGEST), rank, child == right)
+                if tree.sure is not None:
+                    step = _step(tree.sure[child])
+                    seen, good = self._sure.get(step, (0.0, 0.0))
+                    self._sure[step] = self._kept * seen + 1, self._kept * good + (child == right)
             for rank in range(len(children), width if children else 0):
                 self._forget(min(depth, _LONGEST), rank)
             if right is None:
@@ -77,10 +92,13 @@ class Rates:
         found: list[float] = []
         siblings: dict[int, int] = {}
         left: dict[int, float] = {}
-        for parent, depth in zip(tree.parents, tree.depths, strict=True):
+        for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
             rank = siblings[parent] = siblings.get(parent, -1) + 1
             path = found[parent] if parent >= 0 else 1.0
-            rate = min(self.rate(tree.match + depth - 1, rank), left.get(parent, 1.0))
+            rate = self.rate(tree.match + depth - 1, rank)
+            if tree.sure is not None:
+                rate = self.rate_if(tree.sure[node])
+            rate = min(rate, left.get(parent, 1.0))
             left[parent] = left.get(parent, 1.0) - rate
             found.append(path * rate)
         return found
@@ -96,3 +114,7 @@ class Rates:
             rates = accumulate((self.rate(depth, rank) for rank in range(width)), min)
             found.append([path * rate for rate in rates])
         return found
+
+
+def _step(sure: float) -> int:
+    return min(int(sure * _STEPS), _STEPS - 1)

@@ -42,12 +42,15 @@ class Tree:
             replacement, by their parent's number plus 1; None if drafts were not sampled.
         match: The length of the text's suffix whose earlier occurrence the drafts continue; 0 if
             drafts do not come from the text.
+        sure: The probability that the model which drafted it gave each node after those before it;
+            None if drafts were sampled or come from the text.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     draft_probs: tuple[NDArray[np.floating] | None, ...] | None = None
     match: int = 0
+    sure: tuple[float, ...] | None = None
 
     @classmethod
     def chain(
@@ -65,6 +68,7 @@ class Tree:
         cls,
         levels: Sequence[Sequence[int]],
         draft_probs: Sequence[NDArray[np.floating]] | None = None,
+        sure: Sequence[Sequence[float]] | None = None,
     ) -> Tree:
         """Return the tree with these siblings at each depth; the first of them has children.
 
@@ -78,6 +82,9 @@ class Tree:
             (*(level[0] for level in levels), *(token for _, token in leaves)),
             (*range(-1, len(levels) - 1), *(parent for parent, _ in leaves)),
             probs,
+            sure=None
+            if sure is None
+            else (*(own[0] for own in sure), *(each for own in sure for each in own[1:])),
         )
 
     def follows_text(self, vocabulary: int) -> bool:
@@ -97,6 +104,7 @@ class Tree:
             tuple(self.tokens[node] for node in nodes),
             tuple(place[self.parents[node]] for node in nodes),
             match=self.match,
+            sure=None if self.sure is None else tuple(self.sure[node] for node in nodes),
         )
 
     def __len__(self) -> int:

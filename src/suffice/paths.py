@@ -22,11 +22,24 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "suffice"
 
 
-def folder_fault(given: str) -> str | None:
-    """Return what a folder's path must be that need not exist yet; None if it is that."""
+_OTHERS = 0o077  # bits of a mode that let others in
+
+
+def private_folder_fault(given: str) -> str | None:
+    """Return what a folder's path must be that need not exist yet; None if it is that.
+
+    One that others can open must be empty.
+    """
     path = Path(given).expanduser()
-    usable = given and (path.is_dir() or not path.exists())
-    return None if usable else "must be a folder, or the path of a new one"
+    if not (given and (path.is_dir() or not path.exists())):
+        return "must be a folder, or the path of a new one"
+    try:
+        shared = path.is_dir() and path.stat().st_mode & _OTHERS and any(path.iterdir())
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if shared:
+        return "must be a folder that only you can open (chmod 700), or a new one"
+    return None
 
 
 _DIGITS = 16  # hexadecimal, in the name of a file that is being written

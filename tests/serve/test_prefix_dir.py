@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from serving import Served, killing, real, until
 from suffice.cache.block_folder import files
-from suffice.serve.processes import instances
+from suffice.serve.processes import instances, life
 
 KILLS = int(os.environ.get("SUFFICE_KILLS", "6"))  # of engines under load; 300 is the long run
 TEXT = "To be, or not to be, that is the question: whether it is nobler. " * 6
@@ -119,6 +120,30 @@ def test_killed_engines_change_no_text(
         vandal.join()
     with real(words, prefix_dir=str(kept)) as server:
         assert [texts(server, at)[0] for at in range(len(wanted))] == wanted
+
+
+@pytest.mark.parametrize("lost", ["folder", "secret"])
+def test_an_engine_that_cannot_open_the_folder_again_goes_without(
+    words: Path, tmp_path: Path, wanted: list[str], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
+    said: list[str] = []
+    monkeypatch.setattr(life.LOG, "error", lambda *line: said.append(line[0] % line[1:]))
+    kept, secret = tmp_path / "kept", tmp_path / "secret"
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
+    with real(words, prefix_dir=str(kept), prefix_secret=str(secret)) as server:
+        assert texts(server, 2)[0] == wanted[2]
+        if lost == "folder":
+            kept.rename(tmp_path / "gone")
+            kept.write_text("a file")
+        else:
+            secret.unlink()
+        (engine,) = server.front.instance.members
+        os.kill(engine._current.process.pid, signal.SIGKILL)
+        assert [texts(server, at)[0] for at in (2, 3)] == [wanted[2], wanted[3]]
+    (line,) = (line for line in said if "on disk" in line)
+    assert line.startswith("a new engine keeps no prompts on disk: prefix_")
 
 
 def _damage(path: Path, chance: random.Random) -> None:

@@ -164,10 +164,10 @@ def test_a_second_wish_is_granted_once_after_the_first(
         begun = 0
         launched = instances.launched
 
-        async def counted(*given: Any) -> Any:
+        async def counted(*given: Any, **more: Any) -> Any:
             nonlocal begun
             begun += 1
-            return await launched(*given)
+            return await launched(*given, **more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(instances, "launched", counted)

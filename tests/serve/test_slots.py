@@ -14,6 +14,7 @@ import pytest
 
 import tiny
 from serving import Served, real, until
+from suffice.paths import private_folder_fault
 from suffice.serve.http.slots import Slots, common
 from suffice.serve.processes import wire
 from suffice.serve.processes.pending import Mailbox, Ticket
@@ -225,6 +226,23 @@ def test_rows_that_the_store_has_no_room_for(server: Served, words: Path, folder
         other.client.headers["authorization"] = "Bearer one"
         answer = act(other, 0, "restore", filename="large.bin")
         fault(answer, 400, "more than the engine keeps")
+
+
+def test_a_model_that_is_not_served(server: Served) -> None:
+    fault(act(server, 0, "erase", model="none"), 404, "the model 'none' is not served here")
+    answer = server.post("/slots/0?action=erase&model=none", {})
+    fault(answer, 404, "the model 'none' is not served here")
+
+
+def test_a_folder_that_others_can_open_must_be_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    assert private_folder_fault(str(folder)) is None
+    (folder / "kept.bin").touch()
+    assert "that only you can open (chmod 700)" in (private_folder_fault(str(folder)) or "")
+    folder.chmod(0o700)
+    assert private_folder_fault(str(folder)) is None
 
 
 def ticket(prompt: list[int], group: str = "") -> Ticket:

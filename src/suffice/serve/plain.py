@@ -101,6 +101,7 @@ def _add_others(app: FastAPI, models: Models) -> None:
     ) -> Response:
         raw, key = await request.body(), sent_key(request)
         async with models.using(models.find(model)) as front:
+            front.check_model(model)
             return await slot_files.act(front, request, raw, key, place, action)
 
     @app.get("/api/tags", summary="List the models, by Ollama's API.")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from suffice.engine.option_values import named_folders, seconds, size, whole
 from suffice.errors import InputError, OptionError
 from suffice.flags import Fault, flag, offered
-from suffice.paths import folder_fault
+from suffice.paths import private_folder_fault
 
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -210,7 +210,7 @@ class Settings:
         None,
         "--slot-save-path",
         "A folder for the texts that POST /slots/ID?action=save keeps, as in llama.cpp.",
-        _optional(folder_fault),
+        _optional(private_folder_fault),
         metavar="DIR",
     )
     default_sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -59,6 +59,7 @@ async def act(
     if action not in ACTIONS:
         raise Problem("invalid_value", f"action={brief(action)}: must be {', '.join(ACTIONS)}")
     body = parsed(raw or b"{}", Action)
+    front.check_model(body.model)
     at, owner = int(place), group(front, key, body.cache_salt)
     if action == "erase":
         text = front.slots.text(at, owner)
@@ -112,7 +113,7 @@ def _path(folder: Path, owner: str, name: str) -> Path:
 
 
 def _make_private(*folders: Path) -> None:
-    """Make folders that this user alone can open, unless they are there.
+    """Make folders that this user alone can open.
 
     Raises:
         Problem: It cannot be made.
@@ -120,6 +121,7 @@ def _make_private(*folders: Path) -> None:
     try:
         for each in folders:
             each.mkdir(0o700, parents=True, exist_ok=True)
+            each.chmod(0o700)
     except OSError as error:
         message = f"the folder of saved slots cannot be made: {error.strerror}"
         raise Problem("invalid_value", message) from None

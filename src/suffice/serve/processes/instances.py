@@ -263,7 +263,7 @@ class Instance:
             options["threads"] = options.get("threads") or share.threads
         cpus = () if share is None else share.cpus
         start = wire.Start(settings.engine, options, dict(settings.limits), cpus)
-        life = await launched(self._take, start, self.weights)
+        life = await launched(self._take, start, self.weights, again=self.facts is not None)
         if self.weights is None:
             life.load()
         else:

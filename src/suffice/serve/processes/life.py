@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import socket
 import subprocess
@@ -15,16 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from suffice.cache.block_folder import BlockFolder
 from suffice.decoder import shelf
+from suffice.engine.config import Config
+from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.serve.processes import wire
 from suffice.serve.processes.gathering import Gathering
 from suffice.serve.processes.link import Link
 from suffice.serve.processes.pulse import Pulse
 
+LOG = logging.getLogger("suffice.serve")
 LONGEST_END = 5.0  # seconds that an engine has to end by itself
 _SPENT = (10, 12, 14, 15)  # of /proc/PID/stat: minor and major faults, user and system time
 SPARE_BYTES = 512 << 20  # beyond an engine's weights, for its keys and values
+_ON_DISK = ("prefix_dir", "prefix_disk_bytes", "prefix_max_age", "prefix_secret")
 
 
 class Life:
@@ -162,8 +170,12 @@ async def launched(
     take: Callable[[Life, wire.Up], None],
     first: wire.Start,
     weights: Weights | None,
+    *,
+    again: bool = False,
 ) -> Life:
     """Start an engine's process and send it a first message; `take` gets what it says.
+
+    `again`: an engine with these options has loaded before.
 
     Raises:
         OSError: No descriptor, or no memory for a process, is left.
@@ -187,7 +199,9 @@ async def launched(
         raise
     finally:
         theirs.close()
-    life.tell(first)
+    life.tell(
+        first if not again else msgspec.structs.replace(first, options=lasting(first.options))
+    )
     return life
 
 
@@ -199,3 +213,20 @@ def started(link: int, memory: int | None) -> subprocess.Popen[bytes]:
         pass_fds=given,
         stdin=subprocess.DEVNULL,
     )
+
+
+def lasting(options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of an engine's options that one in its place can have.
+
+    A folder of prompts only saves time: if it can no longer be opened, the engine goes without.
+    """
+    if options.get("prefix_dir") is None:
+        return options
+    config = Config.built(EngineOptions(**options))
+    assert config.prefix_dir is not None, "it was given"
+    try:
+        BlockFolder(config.prefix_dir, secret=config.prefix_secret)
+    except InputError as error:
+        LOG.error("a new engine keeps no prompts on disk: %s", error)
+        return {name: value for name, value in options.items() if name not in _ON_DISK}
+    return options

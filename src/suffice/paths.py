@@ -56,7 +56,7 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
     Raises:
         OSError: The file cannot be made or renamed.
     """
-    part = path.with_name(f"{path.name}-{secrets.token_hex(_DIGITS // 2)}.part")
+    part = _part(path)
     part.touch(mode, exist_ok=False)
     try:
         usual = part.stat().st_mode
@@ -65,6 +65,21 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def try_write_whole(path: Path) -> None:
+    """Find out whether `write_whole` can write a file; nothing of the try is left.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    part = _part(path)
+    part.touch(exist_ok=False)
+    part.unlink()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}-{secrets.token_hex(_DIGITS // 2)}.part")
 
 
 def unfinished(path: Path) -> list[Path]:

@@ -117,6 +117,20 @@ def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) 
     assert cut.code == 2 and "is damaged" in cut.err
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_prompt_is_run(
+    cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, file = tmp_path / "gone" / "rows", tmp_path / "rows"
+    found = cli("run", "-m", str(tmp_path / "no model"), "--prompt-cache", str(gone), PROMPT)
+    assert (found.code, found.out) == (2, "")
+    assert found.err == f"suffice: error: {gone} cannot be written: No such file or directory\n"
+    monkeypatch.setattr(Loop, "step", lambda self: pytest.fail("it is run"))
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-t", "1", "--prompt-cache", str(file))
+    found = cli(*arguments, "--attention", "tiers:prompt=0.01", PROMPT)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.splitlines()[-1].startswith("suffice: error: rows cannot be saved: the policy")
+
+
 def test_after_ctrl_c_a_file_has_what_was_computed(
     cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tiny
 from engines import sharing
 from suffice import LLM, SamplingParams
+from suffice.engine.loop import Loop
 from suffice.errors import InputError
 
 PARAMS = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True, logprobs=1)
@@ -114,6 +115,21 @@ def test_what_does_not_fit_is_refused(make: Make, tmp_path: Path) -> None:
         make().session().save(path)
     with pytest.raises(InputError, match="rows cannot be saved: the policy"):
         make(policy="h2o:rank_only=true", attention="aet:keys=0.7").save_prefix(tokens(20), path)
+
+
+def test_what_cannot_be_saved_is_not_computed(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = list[Any]()
+    monkeypatch.setattr(Loop, "step", steps.append)
+    for options, path, message in (
+        ({}, tmp_path / "gone" / "rows", "rows cannot be written: No such file"),
+        ({"policy": "h2o:rank_only=true"}, tmp_path / "rows", "rows cannot be saved: the policy"),
+        ({"attention": "tiers:prompt=0.01"}, tmp_path / "rows", "rows cannot be saved: the policy"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make(**options).save_prefix(tokens(20), path)
+    assert steps == [] and not list(tmp_path.iterdir())
 
 
 def test_a_refused_file_leaves_no_sequence(

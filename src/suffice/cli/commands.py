@@ -30,7 +30,7 @@ from suffice.cli.options import (
 )
 from suffice.cli.output import busy, one_prompt, wrapped
 from suffice.cli.prefixes import PrefixFlags
-from suffice.cli.prompt_cache import FILE, streaming
+from suffice.cli.prompt_cache import FILE, check_file, streaming
 from suffice.errors import InputError, OptionError, check_text
 from suffice.outside import blamed
 from suffice.warned import as_lines
@@ -182,6 +182,7 @@ def run(
         raise InputError("--system-prompt needs the chat template, which --raw leaves out")
     params = sampling.params()
     adapter = adapters.only("run")
+    check_file(prompt_cache)
     with busy(f"loading {model.model}"):
         llm = prefixes.on(adapters.on(model)).load(sampling.seed)
     speaker = None if raw else Speaker(llm.tokenizer, think)

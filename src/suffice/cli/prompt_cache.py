@@ -26,6 +26,18 @@ FILE = flag(
 )
 
 
+def check_file(file: Path | None) -> None:
+    """Refuse a file that cannot be written, before a model is loaded for it.
+
+    Raises:
+        InputError: It cannot be made, or holds something else.
+    """
+    from suffice.engine import saved_rows
+
+    if file is not None:
+        saved_rows.check(file)
+
+
 @contextlib.contextmanager
 def streaming(
     llm: LLM, file: Path | None, adapter: str | None
@@ -35,7 +47,8 @@ def streaming(
     After Ctrl-C a line says how much of it is there: of a long prompt that is what one waits for.
 
     Raises:
-        InputError: The file is damaged, of another model, or cannot be written.
+        InputError: The file is damaged, of another model, or cannot be written; or the policy keeps
+            no rows that others can use. Nothing has been run.
     """
     if file is None:
         yield lambda prompt, params: llm.stream(prompt, params, adapter=adapter)
@@ -43,6 +56,7 @@ def streaming(
     there = file.exists()
     session = llm.load_prefix(file, adapter=adapter) if there else llm.session(adapter)
     with session:
+        session.check_save(file)
         interrupted = False
         try:
             yield session.stream

@@ -282,6 +282,7 @@ class LLM:
             InputError: A bad prompt, or see `Session.save`.
         """
         with self.session(adapter) as session:
+            session.check_save(path)
             for _ in session.stream(prompt, SamplingParams(max_tokens=1)):
                 pass  # the token is not run
             return session.save(path)

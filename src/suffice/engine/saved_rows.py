@@ -25,7 +25,7 @@ from suffice.cache.kv import KVCache
 from suffice.cache.stored_rows import Taken
 from suffice.engine.protocol import LoopRunner, Sequence
 from suffice.errors import InputError
-from suffice.paths import write_whole
+from suffice.paths import try_write_whole, write_whole
 
 _MAGIC = b"sufficeP"
 _VERSION = 1
@@ -43,8 +43,7 @@ def save(path: Path, cache: KVCache, tokens: abc.Sequence[int], depends_on: byte
     Raises:
         InputError: The file cannot be written, or exists and holds something else.
     """
-    if path.exists() and not _is_ours(path):
-        raise InputError(f"{path} is no file of saved rows: give another name")
+    _check_ours(path)
     lengths = [each for each in _kept(cache) if each <= len(tokens)]
     plain = np.asarray([*tokens, *lengths], "<i4").tobytes()
     head = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), _owner(depends_on)) + plain
@@ -55,7 +54,29 @@ def save(path: Path, cache: KVCache, tokens: abc.Sequence[int], depends_on: byte
                 for each in _block(cache, place).parts:
                     stream.write(each)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
+
+
+def check(path: Path) -> None:
+    """Refuse a file that `save` could not write, before its rows are computed.
+
+    Raises:
+        InputError: It cannot be made, or exists and holds something else.
+    """
+    _check_ours(path)
+    try:
+        try_write_whole(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _check_ours(path: Path) -> None:
+    if path.exists() and not _is_ours(path):
+        raise InputError(f"{path} is no file of saved rows: give another name")
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be written: {error.strerror or error}")
 
 
 def _kept(cache: KVCache) -> list[int]:

@@ -99,6 +99,15 @@ class Session:
             saved_rows.save(Path(path), cache, kept.tokens[:count], depends_on)
         return count
 
+    def check_save(self, path: str | os.PathLike[str]) -> None:
+        """Refuse what `save` would refuse whatever the cache has, before it is computed.
+
+        Raises:
+            InputError: The policy keeps no rows that others can use, or the file cannot be written.
+        """
+        self._llm.rows_depend_on(self._adapter)
+        saved_rows.check(Path(path))
+
     def load(self, path: str | os.PathLike[str]) -> int:
         """Go on with a cache that `save` wrote; return the number of its tokens.
 

@@ -125,6 +125,22 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     assert 99 not in used(folder), "a block that is larger than all is not kept"
 
 
+def test_what_cannot_be_removed_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = BlockFolder(tmp_path / "kept", limit=4 * (HEAD + SIZE))
+    for at in range(4):
+        folder.write(block(at))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", failing(errno.EROFS))
+        folder.write(block(4))
+        assert (folder.counts.removed, folder.bytes) == (0, 5 * (HEAD + SIZE))
+        folder.write(block(5))
+        assert 5 not in used(folder), "a folder that cannot be pruned would grow without end"
+    assert folder.prune() == []
+    assert (folder.counts.removed, folder.bytes) == (2, 3 * (HEAD + SIZE))
+
+
 def test_what_nobody_used_for_long_goes(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path / "kept", max_age=100)
     for at in range(4):

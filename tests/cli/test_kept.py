@@ -5,6 +5,7 @@ Also tests prefixes.py, prompt_cache.py and chat_rows.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -74,6 +75,37 @@ def test_prune_keeps_to_the_limit(cli: Cli, kept: Path) -> None:
     before = sum(each.size for each in files(kept))
     cli("cache", "prune", "--prefix-dir", str(kept), "--prefix-disk-bytes", str(before - 1))
     assert 0 < sum(each.size for each in files(kept)) < before
+
+
+@pytest.mark.parametrize(
+    "words", [("rm", "all"), ("prune", "--prefix-disk-bytes", "1"), ("prune", "--prefix-max-age=0")]
+)
+def test_what_cannot_be_removed_is_said(
+    cli: Cli, kept: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    stuck, *others = sorted(each.path for each in files(kept))
+    genuine = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        genuine(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    found = cli("cache", *words, "--prefix-dir", str(kept))
+    assert found.code == 2 and others
+    assert found.err == f"suffice: error: {stuck} cannot be removed: Read-only file system\n"
+    assert [each.path for each in files(kept)] == [stuck], "all others are"
+
+
+def test_what_is_no_file_of_ours_stays(cli: Cli, kept: Path) -> None:
+    first = next(files(kept)).path
+    folder, pipe = first.with_name("0" * 40 + ".block"), first.with_name("1" * 40 + ".block")
+    folder.mkdir()
+    os.mkfifo(pipe)
+    assert "| damaged" not in cli("cache", "list", "--prefix-dir", str(kept)).out
+    assert cli("cache", "rm", "all", "--prefix-dir", str(kept)).code == 0
+    assert folder.exists() and pipe.exists() and not list(files(kept))
 
 
 @pytest.mark.parametrize("action", ["list", "prune", ("rm", "all")])

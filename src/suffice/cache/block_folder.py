@@ -158,7 +158,7 @@ class BlockFolder:
             write(path, block)
         except OSError:
             self.fail()
-            self._paused_until = time.monotonic() + _PAUSE
+            self._pause()
             return
         self.bytes += block.size
         self.counts.written += 1
@@ -166,8 +166,15 @@ class BlockFolder:
         if self._limit is not None and self.bytes > self._limit:
             self.prune()
 
-    def prune(self) -> None:
-        """Remove what is too old, and what was used longest ago, until the rest is in the limit."""
+    def _pause(self) -> None:
+        self._paused_until = time.monotonic() + _PAUSE
+
+    def prune(self) -> list[OSError]:
+        """Remove what is too old, and what was used longest ago, until the rest is in the limit.
+
+        Returns why files could not be removed.
+        """
+        failed: list[OSError] = []
         found = sorted(files(self.path), key=lambda each: each.used)
         now, self.bytes = time.time(), sum(each.size for each in found)
         most = self.bytes if self._limit is None else self._limit
@@ -177,12 +184,21 @@ class BlockFolder:
             age = now - each.used
             old = self._max_age is not None and age > self._max_age
             if self.bytes > most or old or (not each.whole and age > _DEAD):
-                _remove(each.path)
+                try:
+                    each.path.unlink()
+                    self.counts.removed += each.whole
+                except FileNotFoundError:  # another process was first
+                    pass
+                except OSError as error:
+                    failed.append(error)
+                    continue
                 self.bytes -= each.size
-                self.counts.removed += each.whole
             elif age < -_DEAD:  # a clock was wrong: it would be the newest for ever
                 with contextlib.suppress(OSError):
                     os.utime(each.path)
+        if self._limit is not None and self.bytes > self._limit:
+            self._pause()  # or it would grow without end
+        return failed
 
 
 @dataclass(frozen=True)
@@ -211,6 +227,8 @@ def files(folder: Path) -> Iterator[Found]:
                 continue
             with contextlib.suppress(OSError):
                 about = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(about.st_mode):
+                    continue
                 yield Found(Path(entry.path), about.st_size, about.st_mtime, whole)
 
 

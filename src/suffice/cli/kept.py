@@ -56,15 +56,14 @@ def remove(
     if name != ALL and name not in found:
         raise unknown("name", name, [*found, ALL])
     chosen = [own for at, own in found.items() if name in (at, ALL)]
-    size = 0
-    for own in chosen:
-        for path in own.files:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise InputError(f"{path} cannot be removed: {error.strerror}") from None
-        size += own.size
-    print(f"removed {_megabytes(size)}", file=sys.stderr)
+    failed: list[OSError] = []
+    for path in (path for own in chosen for path in own.files):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            failed.append(error)
+    _check_removed(failed)
+    print(f"removed {_megabytes(sum(own.size for own in chosen))}", file=sys.stderr)
 
 
 @kept.program("prune")
@@ -83,8 +82,16 @@ def prune(
         limit=size("prefix_disk_bytes", prefix_disk_bytes),
         max_age=age("prefix_max_age", prefix_max_age),
     )
-    folder.prune()
+    _check_removed(folder.prune())
     print(f"removed {folder.counts.removed}, kept {_megabytes(folder.bytes)}", file=sys.stderr)
+
+
+def _check_removed(failed: list[OSError]) -> None:
+    if not failed:
+        return
+    first, *others = failed
+    more = f"; nor can {len(others)} others" if others else ""
+    raise InputError(f"{first.filename} cannot be removed: {first.strerror}{more}")
 
 
 def _check(folder: Path) -> None:

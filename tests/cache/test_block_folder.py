@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -216,11 +217,59 @@ def test_a_folder_that_vanished_is_no_error(tmp_path: Path) -> None:
     folder.used([block(1).place.name])
     folder.label(b"owner  2", "text")
     folder.prune()
-    assert not (tmp_path / "kept").exists(), "it may be where another disk was"
+    assert not (tmp_path / "kept").exists() and folder.bytes == 0
     (tmp_path / "gone").rename(tmp_path / "kept")
     folder._paused_until = 0
     folder.write(block(2))
-    assert set(used(folder)) == {1, 2}
+    assert set(used(folder)) == {1, 2} and folder.bytes == 2 * (HEAD + SIZE)
+
+
+def after_a_pause(folder: BlockFolder, at: int) -> None:
+    folder._paused_until = 0
+    folder.write(block(at))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_folder_that_vanished_is_made_again(
+    tmp_path: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(block_folder._log, "warning", lambda text, *of: lines.append(text % of))
+    (tmp_path / "secret").write_text("a secret of some length\n")
+    secret = None if own else tmp_path / "secret"
+    folder = BlockFolder(tmp_path / "kept", secret=secret)
+    folder.label(b"owner  1", "text")
+    folder.write(block(1))
+    shutil.rmtree(folder.path)
+    folder.write(block(2))
+    assert folder.bytes == 0 and not folder.path.exists(), "who removes it may not be ready yet"
+    after_a_pause(folder, 2)
+    folder.write(block(3))
+    folder.label(b"owner  1", "text")
+    assert used(folder) == [2, 3] and folder.bytes == 2 * (HEAD + SIZE)
+    assert BlockFolder(tmp_path / "kept", secret=secret).key == folder.key, "names are the same"
+    assert label_of(folder.path, b"owner  1") and modes(folder.path) == {"d0o700", "f0o600"}
+    (line,) = lines
+    assert line.startswith(f"prefix_dir={folder.path} has vanished")
+
+
+def test_where_a_disk_was_no_folder_is_made(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "kept")
+    folder._device += 1
+    shutil.rmtree(folder.path)
+    after_a_pause(folder, 1)
+    after_a_pause(folder, 1)
+    assert not folder.path.exists() and folder.counts.failed == 2
+
+
+def test_a_folder_with_another_secret_is_left_alone(tmp_path: Path) -> None:
+    """Nobody would find what is written there."""
+    folder = BlockFolder(tmp_path / "kept")
+    shutil.rmtree(folder.path)
+    after_a_pause(folder, 1)
+    BlockFolder(tmp_path / "kept")
+    after_a_pause(folder, 1)
+    assert used(folder) == [] and folder.counts.failed == 2
 
 
 def test_a_file_that_was_cut_is_removed_and_written_again(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import stat
@@ -39,6 +40,7 @@ _PAUSE = 10.0  # seconds without another try after a write has failed
 _DEAD = 3600.0  # seconds after which an unfinished file is nobody's any more
 _KEPT = 0.9  # share of the limit that is kept when there is too much
 _SHARDS = 256
+_log = logging.getLogger(__name__)
 ORDER = 1000  # nanoseconds between the times of two blocks that follow each other
 
 
@@ -84,7 +86,11 @@ class BlockFolder:
         self._paused_until = 0.0
         self._labelled: set[bytes] = set()
         _make_private(path)
-        self.key = _secret(path) if secret is None else _given_secret(secret)
+        text = _secret(path) if secret is None else _given_secret(secret)
+        self.key = hashlib.blake2b(text, digest_size=32).digest()
+        self._own = text if secret is None else None  # the secret that is in the folder
+        self._device = path.stat().st_dev
+        self._gone = False
 
     def place(self, name: bytes) -> Path:
         """Return where a block's file is, if it is kept."""
@@ -150,13 +156,14 @@ class BlockFolder:
         if self._limit is not None and block.size > self._limit:
             return
         try:
+            self._find()
             left = os.statvfs(self.path)
             if left.f_bavail * left.f_frsize < block.size + _SPARE:
                 raise OSError("the disk is full")
             with contextlib.suppress(FileExistsError):
                 path.parent.mkdir(_FOLDER)
             write(path, block)
-        except OSError:
+        except (OSError, InputError):
             self.fail()
             self._pause()
             return
@@ -168,6 +175,34 @@ class BlockFolder:
 
     def _pause(self) -> None:
         self._paused_until = time.monotonic() + _PAUSE
+
+    def _find(self) -> None:
+        """Make a folder that vanished again, with its secret, at the second call that misses it.
+
+        Raises:
+            OSError: It has just vanished, or a disk with it; or another has been put in its place.
+            InputError: It cannot be made, or others can open it.
+        """
+        there = self.path.exists()
+        if there and not self._gone:
+            return
+        if not self._gone:
+            self._gone, self.bytes = True, 0
+            _log.warning(
+                "prefix_dir=%s has vanished: it is made again if it was no other disk", self.path
+            )
+            raise OSError("the folder has vanished")
+        if not there and self.path.parent.stat().st_dev != self._device:
+            raise OSError("it was on another disk")
+        _make_private(self.path)
+        if self._own is not None:
+            if not (self.path / SECRET).exists():
+                _make_secret(self.path / SECRET, self._own)
+            if _secret(self.path) != self._own:
+                raise OSError("it has another secret")
+        self._gone = False
+        self._labelled.clear()
+        self.prune()  # and count what there is
 
     def prune(self) -> list[OSError]:
         """Remove what is too old, and what was used longest ago, until the rest is in the limit.
@@ -278,16 +313,16 @@ def _secret(folder: Path) -> bytes:
     path = folder / SECRET
     try:
         if not path.exists():
-            _make_secret(path)
-        return _key(path.read_bytes(), path)
+            _make_secret(path, secrets.token_hex(32).encode())
+        return _checked(path.read_bytes(), path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"prefix_dir={folder}: its file '{SECRET}': {reason}") from None
 
 
-def _make_secret(path: Path) -> None:
-    """Write a new secret whole, unless another process does so first."""
-    part = _unfinished(path, secrets.token_hex(32).encode())
+def _make_secret(path: Path, secret: bytes) -> None:
+    """Write a secret whole, unless another process does so first."""
+    part = _unfinished(path, secret)
     try:
         with contextlib.suppress(FileExistsError):
             path.hardlink_to(part)  # a rename would replace another's
@@ -314,17 +349,17 @@ def _given_secret(path: Path) -> bytes:
         InputError: It cannot be read, or is too short.
     """
     try:
-        return _key(path.expanduser().read_bytes(), path)
+        return _checked(path.expanduser().read_bytes(), path)
     except OSError as error:
         raise InputError(f"prefix_secret={path}: {error.strerror or error}") from None
 
 
-def _key(secret: bytes, path: Path) -> bytes:
+def _checked(secret: bytes, path: Path) -> bytes:
     text = secret.strip()
     if len(text) < LEAST_SECRET:
         must = f"the secret must have at least {LEAST_SECRET} bytes, not {len(text)}"
         raise InputError(f"{path}: {must}")
-    return hashlib.blake2b(text, digest_size=32).digest()
+    return text
 
 
 def _remove(path: Path) -> None:

@@ -366,7 +366,10 @@ def test_a_name_depends_on_what_the_weights_do(
     ("options", "message"),
     [
         ({"packed": "no"}, "packed='no': must be True or False"),
-        ({"packed_bytes": "much"}, "packed_bytes='much': must be a number of bytes, such as 4GiB"),
+        (
+            {"packed_bytes": "much"},
+            "packed_bytes='much': must be a positive number of bytes, such as 4GiB",
+        ),
     ],
 )
 def test_bad_options_are_one_line(options: dict[str, Any], message: str, tmp_path: Path) -> None:

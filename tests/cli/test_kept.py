@@ -129,6 +129,13 @@ def test_a_folder_that_others_can_open_is_refused(
     assert found.code == 2 and found.err.startswith(f"suffice: error: --prefix-dir {folder}")
 
 
+def test_flags_of_a_folder_that_there_is_not_are_refused(cli: Cli, checkpoint: Path) -> None:
+    found = cli("run", "-m", str(checkpoint), "--prefix-max-age", "1d", "hello")
+    assert found.code == 2 and found.err.startswith(
+        "suffice: error: --prefix-max-age 1d: needs prefix_dir (--prefix-dir), the folder"
+    )
+
+
 def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows"
     arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")

@@ -167,11 +167,11 @@ KNOWN = (
         ),
         (
             {"kv_cache_bytes": "lots"},
-            "kv_cache_bytes='lots': must be a number of bytes, such as 4GiB, or None",
+            "kv_cache_bytes='lots': must be a positive number of bytes, such as 4GiB, or None",
         ),
         (
             {"kv_cache_bytes": 0},
-            "kv_cache_bytes=0: must be a number of bytes, such as 4GiB, or None",
+            "kv_cache_bytes=0: must be a positive number of bytes, such as 4GiB, or None",
         ),
     ],
     ids=str,

@@ -91,7 +91,22 @@ def test_every_option_of_llm_is_one_of_config() -> None:
             {"prefix_max_age": "soon"},
             "prefix_max_age='soon': must be seconds, or a time such as 5m",
         ),
-        ({"prefix_disk_bytes": "much"}, "prefix_disk_bytes='much': must be a number of bytes"),
+        (
+            {"prefix_disk_bytes": "much"},
+            "prefix_disk_bytes='much': must be a positive number of bytes",
+        ),
+        (
+            {"prefix_max_age": -1},
+            "prefix_max_age=-1: must be seconds, or a time such as 30d, of at",
+        ),
+        ({"prefix_max_age": "-1d"}, "prefix_max_age='-1d': must be seconds, or a time such as 30d"),
+        ({"prefix_max_age": "1d"}, "prefix_max_age='1d': needs prefix_dir (--prefix-dir)"),
+        (
+            {"prefix_disk_bytes": "1GiB"},
+            "prefix_disk_bytes='1GiB': needs prefix_dir (--prefix-dir)",
+        ),
+        ({"prefix_disk_bytes": None}, "prefix_disk_bytes=None: needs prefix_dir (--prefix-dir)"),
+        ({"prefix_secret": "file"}, "prefix_secret='file': needs prefix_dir (--prefix-dir)"),
     ],
 )
 def test_bad_options_of_prompts_on_disk_are_refused(options: dict[str, Any], message: str) -> None:

@@ -204,7 +204,10 @@ BAD = [
     ((*RATE, "--max-queue", "-1"), f"--max-queue -1: {WHOLE}0, "),
     ((*RATE, "--step-ms", "0"), "--step-ms 0: must be a number above 0"),
     ((*RATE, "--step-ms", "inf"), "--step-ms inf: must be a number above 0"),
-    ((*RATE, "--prefix-cache-bytes", "x"), "--prefix-cache-bytes x: must be a number of bytes"),
+    (
+        (*RATE, "--prefix-cache-bytes", "x"),
+        "--prefix-cache-bytes x: must be a positive number of bytes",
+    ),
     ((*RATE, "--front-request-us", "nan"), "--front-request-us nan: must be microseconds"),
     ((*RATE, "--front-token-us", "-1"), "--front-token-us -1: must be microseconds, at least 0"),
     ((*RATE, "-o", "html"), "-o html: must be md or json"),

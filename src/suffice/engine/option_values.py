@@ -123,7 +123,9 @@ def size(name: str, value: Any) -> int | None:
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
     found = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
     if found < 1:
-        raise OptionError(name, value, "must be a number of bytes, such as 4GiB", ", or None")
+        raise OptionError(
+            name, value, "must be a positive number of bytes, such as 4GiB", ", or None"
+        )
     if found >= 2**64:
         raise OptionError(name, value, "must be less than 2^64 bytes", "; None sets no limit")
     return found
@@ -145,9 +147,12 @@ def seconds(name: str, value: Any) -> float:
 
 
 def age(name: str, value: Any) -> float | None:
-    """Return a time in seconds after which something goes; None, and less than 0, is never."""
+    """Return a time in seconds after which something goes; None, and a century, is never."""
     if value is None:
         return None
+    if str(value).strip().startswith("-"):
+        must = "must be seconds, or a time such as 30d, of at least 0"
+        raise OptionError(name, value, must, ", or None")
     found = seconds(name, value)
     return found if found >= 0 else None
 

@@ -18,7 +18,7 @@ from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
 from suffice.cache import GROWTHS, Growth
 from suffice.engine import option_values as values
 from suffice.engine.foreign import without_foreign
-from suffice.errors import unknown
+from suffice.errors import OptionError, unknown
 from suffice.experts import EXPERTS, ChoiceOfExperts
 from suffice.flags import REQUIRED, Flag
 from suffice.policy import POLICIES, Policy
@@ -258,9 +258,21 @@ def read(given: EngineOptions) -> dict[str, Any]:
     Raises:
         InputError: A value that its option does not take.
     """
-    return {
+    found = {
         name: option.parse(name, getattr(given, name)) for name, (_, option) in options().items()
     }
+    if found["prefix_dir"] is None:
+        _check_no_folder(given, found)
+    return found
+
+
+def _check_no_folder(given: EngineOptions, found: dict[str, Any]) -> None:
+    """Refuse options of a folder of prompts that there is not; defaults say nothing."""
+    for name in ("prefix_disk_bytes", "prefix_max_age", "prefix_secret"):
+        field, option = options()[name]
+        if found[name] != option.parse(name, field.default):
+            must = "needs prefix_dir (--prefix-dir), the folder that it is about"
+            raise OptionError(name, getattr(given, name), must)
 
 
 def takes_options(

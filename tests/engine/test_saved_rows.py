@@ -104,6 +104,9 @@ def test_what_does_not_fit_is_refused(make: Make, tmp_path: Path) -> None:
         make(max_model_len=256).load_prefix(path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         make().load_prefix(tmp_path / "gone")
+    for use in (make().load_prefix, lambda path: make().save_prefix(tokens(20), path)):
+        with pytest.raises(InputError, match=r"^a.x00b is no path: it has a null character$"):
+            use("a\0b")
     (tmp_path / "notes").write_text("something else")
     with pytest.raises(InputError, match="is no file of saved rows"):
         make().load_prefix(tmp_path / "notes")

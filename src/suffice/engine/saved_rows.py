@@ -24,7 +24,7 @@ from suffice.cache.block_file import HEAD, NAME, Block, Damaged, Place
 from suffice.cache.kv import KVCache
 from suffice.cache.stored_rows import Taken
 from suffice.engine.protocol import LoopRunner, Sequence
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
 from suffice.paths import try_write_whole, write_whole
 
 _MAGIC = b"sufficeP"
@@ -71,8 +71,14 @@ def check(path: Path) -> None:
 
 
 def _check_ours(path: Path) -> None:
+    _check_name(path)
     if path.exists() and not _is_ours(path):
         raise InputError(f"{path} is no file of saved rows: give another name")
+
+
+def _check_name(path: Path) -> None:
+    if "\0" in str(path):
+        raise InputError(f"{shown(str(path))} is no path: it has a null character")
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
@@ -179,6 +185,7 @@ def _opened(path: Path) -> Iterator[int]:
     Raises:
         InputError: It cannot be read, or is damaged.
     """
+    _check_name(path)
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

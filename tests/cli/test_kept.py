@@ -17,6 +17,7 @@ from commands import Cli
 from suffice.cache.block_folder import files
 from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.loop import Loop
+from suffice.engine.saved_rows import tokens_of
 
 PROMPT = "To be, or not to be, that is the question. " * 8
 
@@ -149,11 +150,27 @@ def test_a_prompt_is_kept_in_a_file(cli: Cli, checkpoint: Path, tmp_path: Path) 
     further = cli(*arguments, "--prompt-cache", str(file), longer)
     assert further.out == cli(*arguments, longer).out and " cached)" in further.err
     assert file.stat().st_size > size, "it has the longer prompt now"
+    size = file.stat().st_size
+    begins = cli(*arguments, "--prompt-cache", str(file), PROMPT.partition(".")[0])
+    assert "replaced" not in begins.err + further.err
+    assert file.stat().st_size == size, "the file has the prompt and more"
     other = cli(*arguments, "--prompt-cache", str(file), "-ctk", "int8", PROMPT)
     assert other.code == 2 and "was saved by another model" in other.err
     file.write_bytes(file.read_bytes()[:-7])
     cut = cli(*arguments, "--prompt-cache", str(file), PROMPT)
     assert cut.code == 2 and "is damaged" in cut.err
+
+
+def test_a_shorter_prompt_says_what_it_replaces(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "1", "-t", "1", "--prompt-cache")
+    cli(*arguments, str(file), PROMPT)
+    before = tokens_of(file)
+    found = cli(*arguments, str(file), "Whether 'tis nobler in the mind")
+    after = tokens_of(file)
+    common = next(at for at in range(len(after) + 1) if before[: at + 1] != after[: at + 1])
+    line = f"{len(before) - common} tokens of another text were replaced in {file}\n"
+    assert line in found.err and len(after) < len(before), found.err
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_prompt_is_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from suffice.cli.flags import flag
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
+    from suffice.engine.session import Session
 
     Stream = Generator[tuple[str, RequestOutput], None, None]
 
@@ -20,7 +22,7 @@ FILE = flag(
     None,
     "--prompt-cache",
     "A file with keys and values of the prompt: what it begins with is not computed again, and at "
-    "the end, or after Ctrl-C, it has those of this prompt.",
+    "the end, or after Ctrl-C, it has those of this prompt instead of another's.",
     panel="Kept prompts",
     metavar="FILE",
 )
@@ -57,15 +59,39 @@ def streaming(
     session = llm.load_prefix(file, adapter=adapter) if there else llm.session(adapter)
     with session:
         session.check_save(file)
+        before, prompt = session.tokens, list[int]()
+
+        def stream(given: Any, params: Any) -> Stream:
+            for text, output in session.stream(given, params):
+                prompt[:] = output.prompt_token_ids
+                yield text, output
+
         interrupted = False
         try:
-            yield session.stream
+            yield stream
         except KeyboardInterrupt:
             interrupted = True
             raise
         finally:
             if session.tokens:
-                count = session.save(file)
+                count = _saved(session, file, before, prompt)
                 if interrupted:
                     goes_on = "the same command goes on with them"
                     print(f"{count} tokens are kept in {file}: {goes_on}", file=sys.stderr)
+
+
+def _saved(session: Session, file: Path, before: list[int], prompt: list[int]) -> int:
+    """Save a session, and say what that replaced; return how many of its tokens are in the file.
+
+    A file that has as many, and begins with the whole prompt, is left as it is.
+    """
+    tokens = session.tokens
+    asked = prompt or tokens  # it was interrupted before anything was told of the prompt
+    if len(before) >= len(tokens) and before[: len(asked)] == asked:
+        return len(tokens)
+    count = session.save(file)
+    if len(before) > count:
+        same = (old == new for old, new in zip(before, tokens[:count], strict=False))
+        lost = len(before) - sum(1 for _ in takewhile(bool, same))
+        print(f"{lost} tokens of another text were replaced in {file}", file=sys.stderr)
+    return count

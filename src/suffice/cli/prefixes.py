@@ -16,7 +16,8 @@ _PANEL = "Kept prompts"
 DISK_BYTES = flag(
     "20GiB",
     "--prefix-disk-bytes",
-    "Most bytes of --prefix-dir; what was used longest ago goes first.",
+    "Most bytes of --prefix-dir; what was used longest ago goes first. 64 MiB of the disk stay "
+    "free in any case.",
     panel=_PANEL,
 )
 MAX_AGE = flag(

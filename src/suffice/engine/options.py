@@ -99,7 +99,8 @@ class EngineOptions:
         seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
         prefix_dir: Folder in which rows of prompts are kept for later processes; None keeps none.
-        prefix_disk_bytes: Most bytes of that folder; None for no limit.
+        prefix_disk_bytes: Most bytes of that folder; None for no limit. 64 MiB of the disk
+            stay free.
         prefix_max_age: Seconds, or a time such as "30d", after which rows that nobody used go; None
             for never.
         prefix_secret: File with the secret that names what is kept; None for one in the folder.

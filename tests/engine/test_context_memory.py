@@ -58,18 +58,16 @@ def test_what_fits_is_not_refused(folder: Path) -> None:
     assert load(folder, kv_cache_bytes=1000 * row).config.max_model_len == 40_000
 
 
-def test_the_type_that_fits_is_the_nearest_to_exact(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_type_that_fits_is_the_nearest_to_exact(folder: Path) -> None:
     model = open_model(str(folder)).config
     types = types_for(model)
     assert types == (("bfloat16", "int8") if model.joint or not model.alike else TYPES)
     rooms = [(32_000 * row_bytes(model, each) + 999, each) for each in types]
     for room, dtype in rooms:
-        monkeypatch.setattr(context_memory, "machine_bytes", lambda room=room: room)
-        found = fitting(32_000, model, 999)
+        found = fitting(32_000, model, 999, room)
         assert found is not None and row_bytes(model, found) <= row_bytes(model, dtype)
-    assert fitting(32_000, model, 2 * rooms[0][0]) is None
+        assert fitting(32_000, model, 1000, room) != dtype, "a byte less is too little"
+    assert fitting(32_000, model, 2 * rooms[0][0], rooms[0][0]) is None
 
 
 def test_the_memory_is_what_a_control_group_allows(
@@ -89,3 +87,26 @@ def test_info_says_what_long_texts_take(cli: Cli, folder: Path) -> None:
     size = 32_768 * row_bytes(model, "bfloat16") / 2**30
     assert f"32768 tokens     {size:.3g} GiB bfloat16, " in said
     assert "--kv-cache-dtype bfloat16 fits into" in said and "131072 tokens" not in said
+
+
+def test_info_says_whether_a_length_fits_into_a_memory(cli: Cli, folder: Path) -> None:
+    model = open_model(str(folder)).config
+    size = 1000 * row_bytes(model, "bfloat16") / 2**30
+    said = cli("info", "-m", str(folder), "-c", "1000", "--memory", "1GiB").out
+    assert f"1000 tokens      {size:.3g} GiB bfloat16, " in said and "32768 tokens" not in said
+    assert "--kv-cache-dtype bfloat16 fits into 1 GiB" in said
+    assert "none fits into" in cli("info", "-m", str(folder), "-c", "1000", "--memory", "9").out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("-m", "MODEL", "-c", "0"), "-c 0: must be at least 1 token"),
+        (("-m", "MODEL", "-c", "999999"), "the model's context"),
+        (("-m", "MODEL", "--memory", "5x"), "must be a positive number of bytes, such as 4GiB"),
+        (("-c", "5"), "--ctx-size and --memory are about a model: give -m"),
+    ],
+)
+def test_info_refuses(cli: Cli, folder: Path, given: tuple[str, ...], message: str) -> None:
+    ran = cli("info", *(str(folder) if each == "MODEL" else each for each in given))
+    assert ran.code == 2 and message in ran.err and ran.err.count("\n") == 1

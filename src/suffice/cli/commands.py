@@ -331,10 +331,25 @@ def info(
         "--measure",
         "Measure and store the speed of memory and arithmetic, which `--growth bmc` uses.",
     ),
+    ctx_size: int | None = flag(
+        None,
+        "-c --ctx-size",
+        "With -m: the tokens of a text whose memory is said; default: 8192, 32768 and 131072.",
+        environment=False,
+    ),
+    memory: str | None = flag(
+        None,
+        "--memory",
+        "With -m: memory of weights, keys and values, such as 16GiB; default: the machine's.",
+        metavar="SIZE",
+        environment=False,
+    ),
 ) -> None:
     """Describe the machine, a model, a seam or a technique."""
     from suffice.cli import info as showing
 
+    if model is None and (ctx_size is not None or memory is not None):
+        raise InputError("info: --ctx-size and --memory are about a model: give -m")
     if names:
         if measure or model is not None:
             raise InputError(f"info {names[0]}: goes with neither -m nor --measure")
@@ -344,7 +359,7 @@ def info(
     elif measure:
         showing.measure()
     elif model is not None:
-        showing.show_model(model)
+        showing.show_model(model, ctx_size, memory)
     else:
         showing.show()
 

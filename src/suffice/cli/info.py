@@ -14,6 +14,7 @@ from suffice import __version__, native
 from suffice.cache import JOINT_DTYPES, KV_DTYPES, fits_keys, machine, token_bytes
 from suffice.cli.output import busy, markdown
 from suffice.cli.techniques import SEAMS, Seam
+from suffice.errors import OptionError
 from suffice.eval.record import versions
 from suffice.pull import MODELS, model_path, resolve
 from suffice.registry import Table
@@ -144,12 +145,21 @@ def _heads(config: DecoderConfig) -> str:
     return f"{config.heads} query, " + "; ".join(parts) + also
 
 
-def show_model(name: str) -> None:
+def show_model(name: str, tokens: int | None = None, memory: str | None = None) -> None:
     """Print a model's configuration and sizes.
 
+    `tokens` is the length of a text whose memory is said, and whether it fits into `memory`; None:
+    of some lengths, and the machine's memory.
+
     Raises:
-        InputError: The model does not exist or cannot be used.
+        InputError: The model does not exist or cannot be used, or an argument is bad.
     """
+    from suffice.engine.context_memory import machine_bytes
+    from suffice.engine.option_values import size
+
+    room = size("memory", memory) or machine_bytes()
+    if tokens is not None and tokens < 1:
+        raise OptionError("ctx_size", tokens, "must be at least 1 token")
     path = resolve(name)
     with busy(f"opening {name}"):
         from suffice.checkpoints.formats.quantized_file import Quantized
@@ -182,7 +192,7 @@ def show_model(name: str) -> None:
             and (config.alike or not fits_keys(dtype))
         ),
         **({"states": _states(config)} if config.states else {}),
-        **_lengths(config, _file_bytes(opened.path) or 2 * parameters),
+        **_lengths(config, _file_bytes(opened.path) or 2 * parameters, room, tokens),
     }
     if isinstance(opened, Quantized):
         lines |= _quantized(opened)
@@ -208,21 +218,24 @@ def _file_bytes(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _lengths(config: DecoderConfig, weights: int) -> dict[str, str]:
+def _lengths(config: DecoderConfig, weights: int, memory: int, asked: int | None) -> dict[str, str]:
     """Return the memory of keys and values of long texts, and the type in which they fit."""
-    from suffice.engine.context_memory import fitting, machine_bytes, row_bytes, types_for
+    from suffice.engine.context_memory import fitting, row_bytes, types_for
 
+    if asked is not None and asked > config.most_positions:
+        must = f"must be at most {config.most_positions}, the model's context"
+        raise OptionError("ctx_size", asked, must)
     found = {}
-    for tokens in _LENGTHS:
+    for tokens in _LENGTHS if asked is None else (asked,):
         if tokens > config.most_positions:
             break
         sizes = ", ".join(
             f"{tokens * row_bytes(config, each) / 2**30:.3g} GiB {each}"
             for each in types_for(config)
         )
-        chosen = fitting(tokens, config, weights)
+        chosen = fitting(tokens, config, weights, memory)
         fits = "none fits" if chosen is None else f"--kv-cache-dtype {chosen} fits"
-        room = f"{machine_bytes() / 2**30:.3g} GiB, weights included"
+        room = f"{memory / 2**30:.3g} GiB, weights included"
         found[f"{tokens} tokens"] = f"{sizes}: {fits} into {room}"
     return found
 

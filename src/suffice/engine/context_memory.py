@@ -63,9 +63,12 @@ def check_context(tokens: int, model: DecoderConfig, dtype: str, limit: int | No
     )
 
 
-def fitting(tokens: int, model: DecoderConfig, weights: int) -> str | None:
-    """Return the type nearest to exact in which a text fits next to the weights; None if none."""
-    room = machine_bytes() - weights
+def fitting(tokens: int, model: DecoderConfig, weights: int, memory: int) -> str | None:
+    """Return the type nearest to exact in which a text fits into `memory` bytes with the weights.
+
+    None if there is none.
+    """
+    room = memory - weights
     types = types_for(model)
     return next((each for each in types if tokens * row_bytes(model, each) <= room), None)
 

@@ -48,7 +48,10 @@ from suffice.sampling_params import SamplingParams
             "--stop '': every entry must be a string that is not empty",
         ),
         (["run", "a", "-t", "4096"], "-t 4096: must not be more than "),
-        (["run", "a", "--kv-cache-bytes", "much"], "--kv-cache-bytes much: must be a positive number of"),
+        (
+            ["run", "a", "--kv-cache-bytes", "much"],
+            "--kv-cache-bytes much: must be a positive number of",
+        ),
         (
             ["run", "a", "--tepm", "1"],
             "unknown flag '--tepm'. Did you mean '--temp'? `suffice run --help` lists the flags",

@@ -22,24 +22,35 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "suffice"
 
 
-_OTHERS = 0o077  # bits of a mode that let others in
+_PRIVATE, _OTHERS = 0o700, 0o077  # a folder's mode, and the bits of one that let others in
 
 
 def private_folder_fault(given: str) -> str | None:
     """Return what a folder's path must be that need not exist yet; None if it is that.
 
-    One that others can open must be empty.
+    One that others can open must be empty: `make_private_folder` closes it.
     """
     path = Path(given).expanduser()
-    if not (given and (path.is_dir() or not path.exists())):
-        return "must be a folder, or the path of a new one"
     try:
+        if not (given and (path.is_dir() or not path.exists())):
+            return "must be a folder, or the path of a new one"
         shared = path.is_dir() and path.stat().st_mode & _OTHERS and any(path.iterdir())
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be opened: {error.strerror}"
     if shared:
         return "must be a folder that only you can open (chmod 700), or a new one"
     return None
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder, or close one that is there to others.
+
+    Raises:
+        OSError: It cannot be made or closed.
+    """
+    path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+    if path.stat().st_mode & _OTHERS:
+        path.chmod(_PRIVATE)
 
 
 _DIGITS = 16  # hexadecimal, in the name of a file that is being written

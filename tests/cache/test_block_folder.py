@@ -66,7 +66,7 @@ def test_an_open_folder_is_closed_if_it_is_ours_and_else_refused(tmp_path: Path)
     (tmp_path / "others" / "work").touch()
     with pytest.raises(InputError, match="must be a folder that only you can open"):
         BlockFolder(tmp_path / "others")
-    with pytest.raises(InputError, match=r"must be a folder$"):
+    with pytest.raises(InputError, match="must be a folder, or the path of a new one"):
         BlockFolder(tmp_path / "others" / "work")
     with pytest.raises(InputError, match="cannot be made or opened"):
         BlockFolder(tmp_path / "others" / "work" / "kept")

@@ -43,9 +43,12 @@ def done(server: Served, place: int, action: str, **body: Any) -> dict[str, Any]
     return found
 
 
-def fault(answer: Any, status: int, text: str) -> None:
-    assert answer.status_code == status and text in answer.json()["error"]["message"], answer.text
-    assert "\n" not in answer.json()["error"]["message"]
+def fault(answer: Any, status: int) -> str:
+    """The message of an error with this status, which has one line; else only what differs."""
+    if answer.status_code != status:
+        return f"status {answer.status_code}"
+    message: str = answer.json()["error"]["message"]
+    return "several lines" if "\n" in message else message
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +134,13 @@ def test_states_are_had_back(tmp_path: Path) -> None:
 
 def test_another_key_finds_no_text_and_no_file(server: Served, folder: Path) -> None:
     saved(server, "mine.bin", place=2)
-    fault(act(server, 2, "save", "two", filename="x.bin"), 400, "has no text of yours")
-    fault(act(server, 0, "restore", "two", filename="mine.bin"), 404, "no saved slot 'mine.bin'")
-    fault(act(server, 2, "save", filename="x.bin", cache_salt="s"), 400, "has no text of yours")
+    assert "has no text of yours" in fault(act(server, 2, "save", "two", filename="x.bin"), 400)
+    assert "no saved slot 'mine.bin'" in fault(
+        act(server, 0, "restore", "two", filename="mine.bin"), 404
+    )
+    assert "has no text of yours" in fault(
+        act(server, 2, "save", filename="x.bin", cache_salt="s"), 400
+    )
     assert act(server, 2, "erase", "two").json() == {"id_slot": 2, "n_erased": 0}
     before = (next(folder.glob("*/mine.bin"))).read_bytes()
     server.client.headers["authorization"] = "Bearer two"
@@ -172,12 +179,12 @@ def test_another_key_finds_no_text_and_no_file(server: Served, folder: Path) -> 
 def test_what_is_refused(
     server: Served, place: object, action: str, body: Any, status: int, text: str
 ) -> None:
-    fault(act(server, place, action, **body), status, text)
+    assert text in fault(act(server, place, action, **body), status)
 
 
 def test_places_are_asked_for(server: Served) -> None:
     answer = server.post("/completion", {"prompt": "a", "id_slot": 3})
-    fault(answer, 400, "id_slot=3: must be less than 3")
+    assert "id_slot=3: must be less than 3" in fault(answer, 400)
     chat = server.chat("hello", max_tokens=2, id_slot=2)
     assert chat.status_code == 200 and done(server, 2, "erase")["n_erased"] > 2
 
@@ -185,7 +192,9 @@ def test_places_are_asked_for(server: Served) -> None:
 def test_a_server_without_a_folder_has_none(words: Path) -> None:
     with real(words) as server:
         ask(server, "a", id_slot=3)
-        fault(act(server, 0, "save", filename="x"), 501, "start it with --slot-save-path DIR")
+        assert "start it with --slot-save-path DIR" in fault(
+            act(server, 0, "save", filename="x"), 501
+        )
 
 
 def test_damaged_and_foreign_files(server: Served, folder: Path) -> None:
@@ -194,19 +203,21 @@ def test_damaged_and_foreign_files(server: Served, folder: Path) -> None:
     whole, bad = good.read_bytes(), good.with_name("bad.bin")
     for damaged in (whole[:-9], whole[: len(whole) // 2], whole[:40], whole + b"x"):
         bad.write_bytes(damaged)
-        fault(act(server, 0, "restore", filename="bad.bin"), 400, "bad.bin is damaged")
+        assert "bad.bin is damaged" in fault(act(server, 0, "restore", filename="bad.bin"), 400)
     flipped = bytearray(whole)
     flipped[-99] ^= 4
     bad.write_bytes(flipped)
-    fault(act(server, 0, "restore", filename="bad.bin"), 400, "bad.bin is damaged")
+    assert "bad.bin is damaged" in fault(act(server, 0, "restore", filename="bad.bin"), 400)
     bad.write_bytes(b"something else")
-    fault(act(server, 0, "restore", filename="bad.bin"), 400, "bad.bin is no file of saved rows")
-    fault(act(server, 1, "save", filename="bad.bin"), 400, "give another name")
+    assert "bad.bin is no file of saved rows" in fault(
+        act(server, 0, "restore", filename="bad.bin"), 400
+    )
+    assert "give another name" in fault(act(server, 1, "save", filename="bad.bin"), 400)
     assert bad.read_bytes() == b"something else"
     bad.unlink()
     bad.mkdir()
-    fault(act(server, 0, "restore", filename="bad.bin"), 404, "no saved slot")
-    fault(act(server, 1, "save", filename="bad.bin"), 400, "bad.bin")
+    assert "no saved slot" in fault(act(server, 0, "restore", filename="bad.bin"), 404)
+    assert "bad.bin" in fault(act(server, 1, "save", filename="bad.bin"), 400)
     assert not list(folder.glob("*/*.part")), "nothing half-written is left"
     assert done(server, 0, "restore", filename="good.bin")["n_restored"] == len(text)
 
@@ -215,7 +226,9 @@ def test_a_file_of_another_model(server: Served, words: Path, folder: Path) -> N
     saved(server, "types.bin")
     with real(words, api_keys=KEYS, slot_save_path=str(folder), kv_cache_dtype="int8") as other:
         other.client.headers["authorization"] = "Bearer one"
-        fault(act(other, 0, "restore", filename="types.bin"), 400, "was saved by another model")
+        assert "was saved by another model" in fault(
+            act(other, 0, "restore", filename="types.bin"), 400
+        )
         assert str(folder) not in act(other, 0, "restore", filename="types.bin").text
 
 
@@ -225,13 +238,15 @@ def test_rows_that_the_store_has_no_room_for(server: Served, words: Path, folder
     with real(words, api_keys=KEYS, slot_save_path=str(folder), limits=limits) as other:
         other.client.headers["authorization"] = "Bearer one"
         answer = act(other, 0, "restore", filename="large.bin")
-        fault(answer, 400, "more than the engine keeps")
+        assert "more than the engine keeps" in fault(answer, 400)
 
 
 def test_a_model_that_is_not_served(server: Served) -> None:
-    fault(act(server, 0, "erase", model="none"), 404, "the model 'none' is not served here")
+    assert "the model 'none' is not served here" in fault(
+        act(server, 0, "erase", model="none"), 404
+    )
     answer = server.post("/slots/0?action=erase&model=none", {})
-    fault(answer, 404, "the model 'none' is not served here")
+    assert "the model 'none' is not served here" in fault(answer, 404)
 
 
 def test_a_folder_that_others_can_open_must_be_empty(tmp_path: Path) -> None:

@@ -36,19 +36,9 @@ load = sharing(threads=1, dtype="float32")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make(tmp_path_factory.mktemp("model"), "llama", tokenizer=True)
-
-
-@pytest.fixture(scope="module")
 def head(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head that knows the answers to the prompts, but for one that was held out."""
     return trained(load(model), PROMPTS, tmp_path_factory.mktemp("head"))
-
-
-@pytest.fixture(scope="module")
-def untrained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return heads.make(tmp_path_factory.mktemp("untrained"), model)
 
 
 def drafting(model: Path, head: Path, **options: Any) -> LLM:

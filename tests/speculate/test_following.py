@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import heads
-import tiny
 from engines import run, sharing
 from suffice import LLM, SamplingParams
 from suffice.cache.with_head import CacheWithHead
@@ -35,16 +33,6 @@ GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 PROMPTS = [[(7 * i + 13 * number) % 190 + 3 for i in range(60)] for number in range(8)]
 LATE = 21
 load = sharing(threads=1, dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make(tmp_path_factory.mktemp("model"), "llama", tokenizer=True)
-
-
-@pytest.fixture(scope="module")
-def untrained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return heads.make(tmp_path_factory.mktemp("untrained"), model)
 
 
 @pytest.fixture(scope="module")

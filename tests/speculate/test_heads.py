@@ -50,11 +50,6 @@ def waiting(cache: Any) -> np.ndarray:
     return np.stack(cache._hidden)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make(tmp_path_factory.mktemp("model"), "llama", tokenizer=True)
-
-
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "olmoe"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_hidden_states_are_those_of_the_layers(tmp_path: Path, variant: str, threads: int) -> None:

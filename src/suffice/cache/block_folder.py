@@ -28,13 +28,13 @@ from pathlib import Path
 
 from suffice.cache.block_file import NAME, UNFINISHED, Block, write
 from suffice.errors import InputError, OptionError
+from suffice.paths import make_private_folder, private_folder_fault
 
 SUFFIX = ".block"
 _LABEL = ".txt"
 SECRET = "secret"  # the file's name
 LEAST_SECRET = 16  # bytes
 _FOLDER, _FILE = 0o700, 0o600
-_OTHERS = 0o077  # whom a folder's mode must not let in
 _SPARE = 64 << 20  # bytes of the disk that stay free for others
 _PAUSE = 10.0  # seconds without another try after a write has failed
 _DEAD = 3600.0  # seconds after which an unfinished file is nobody's any more
@@ -286,19 +286,11 @@ def _make_private(path: Path) -> None:
     Raises:
         InputError: It cannot be made, or others can open it.
     """
+    fault = private_folder_fault(str(path))
+    if fault is not None and not is_folder_of_blocks(path):
+        raise OptionError("prefix_dir", str(path), fault)
     try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # by another process, meanwhile
-                path.mkdir(_FOLDER)
-        about = path.stat()
-        if not stat.S_ISDIR(about.st_mode):
-            raise OptionError("prefix_dir", path, "must be a folder")
-        if about.st_mode & _OTHERS:
-            if not (is_folder_of_blocks(path) or not any(path.iterdir())):
-                must = "must be a folder that only you can open (chmod 700), or a new one"
-                raise OptionError("prefix_dir", path, must)
-            path.chmod(_FOLDER)
+        make_private_folder(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"prefix_dir={path}: cannot be made or opened: {reason}") from None

@@ -35,6 +35,9 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 Result = TypeVar("Result")
 
+# The folder of prompts, and what else is about it.
+ON_DISK = ("prefix_dir", "prefix_disk_bytes", "prefix_max_age", "prefix_secret")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -269,7 +272,7 @@ def read(given: EngineOptions) -> dict[str, Any]:
 
 def _check_no_folder(given: EngineOptions, found: dict[str, Any]) -> None:
     """Refuse options of a folder of prompts that there is not; defaults say nothing."""
-    for name in ("prefix_disk_bytes", "prefix_max_age", "prefix_secret"):
+    for name in ON_DISK[1:]:
         field, option = options()[name]
         if found[name] != option.parse(name, field.default):
             must = "needs prefix_dir (--prefix-dir), the folder that it is about"

@@ -77,6 +77,7 @@ class RowsFiles:
             InputError: A bad prompt, or the file cannot be written.
         """
         depends_on = self._llm.rows_depend_on(work.adapter, self._requests.made(work).technique)
+        saved_rows.check(Path(file.path))
         kept, ended = CachedPrefix(), queue.SimpleQueue[Delta]()
 
         def take(delta: Delta) -> None:

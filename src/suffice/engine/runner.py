@@ -187,9 +187,7 @@ class Runner(WholePrompts):
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         steps = [self._step_rows(rows) for rows in batch]
         streams = None
-        followed = [part.sequence for part in batch if part.follow]
-        if self.head is not None and followed:
-            self.follow(followed)
+        if self.head is not None and any(part.follow for part in batch):
             streams = self.head.streams_of(steps)
         audit = audit and any(rows.counted for rows in steps)
         reads: list[Reads] = []

@@ -238,7 +238,9 @@ class Budget:
             return
         self._tokens += len(tokens)
         sample.rates = sample.rates or Rates(self._all)
-        for rates in (sample.rates, self._all) if len(tree) else ():
+        if not len(tree):
+            return
+        for rates in (sample.rates, self._all):
             rates.learn(tree, tokens, self._width)
 
 

@@ -11,6 +11,7 @@ _FIRST = 0.5  # rate before any observation
 _WEIGHT = 4.0  # weight of the prior rate, in observations
 _LONGEST = 8  # longer matches count as this long
 _STEPS = 10  # of confidence, that have a rate each
+_SURE = -1  # counts by such a step have it in place of a rank
 
 
 class Rates:
@@ -32,7 +33,6 @@ class Rates:
         self._before = before
         self._kept = 1 - 1 / memory
         self._counts: dict[tuple[int, int], tuple[float, float]] = {}  # (seen, right)
-        self._sure: dict[int, tuple[float, float]] = {}  # by confidence
 
     def rate(self, match: int, rank: int) -> float:
         """Return the probability of sibling number `rank` after `match` matched tokens."""
@@ -49,7 +49,7 @@ class Rates:
 
     def rate_if(self, sure: float) -> float:
         """Return the probability of a draft to which a model gave that of `sure`."""
-        seen, right = self._sure.get(_step(sure), (0.0, 0.0))
+        seen, right = self._counts.get((_step(sure), _SURE), (0.0, 0.0))
         expected = sure if self._before is None else self._before.rate_if(sure)
         return (right + _WEIGHT * expected) / (seen + _WEIGHT)
 
@@ -66,9 +66,7 @@ class Rates:
             for rank, child in enumerate(children):
                 self._add(min(tree.match + depth, _LONGEST), rank, child == right)
                 if tree.sure is not None:
-                    step = _step(tree.sure[child])
-                    seen, good = self._sure.get(step, (0.0, 0.0))
-                    self._sure[step] = self._kept * seen + 1, self._kept * good + (child == right)
+                    self._add(_step(tree.sure[child]), _SURE, child == right)
             for rank in range(len(children), width if children else 0):
                 self._forget(min(depth, _LONGEST), rank)
             if right is None:
@@ -95,8 +93,9 @@ class Rates:
         for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
             rank = siblings[parent] = siblings.get(parent, -1) + 1
             path = found[parent] if parent >= 0 else 1.0
-            rate = self.rate(tree.match + depth - 1, rank)
-            if tree.sure is not None:
+            if tree.sure is None:
+                rate = self.rate(tree.match + depth - 1, rank)
+            else:
                 rate = self.rate_if(tree.sure[node])
             rate = min(rate, left.get(parent, 1.0))
             left[parent] = left.get(parent, 1.0) - rate

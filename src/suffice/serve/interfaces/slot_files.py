@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from suffice.engine import saved_rows
 from suffice.engine.work import RowsFile
 from suffice.errors import InputError, brief
+from suffice.paths import make_private_folder
 from suffice.serve.errors import Problem
 from suffice.serve.http.front import Front
 from suffice.serve.http.slots import plain
@@ -120,8 +121,7 @@ def _make_private(*folders: Path) -> None:
     """
     try:
         for each in folders:
-            each.mkdir(0o700, parents=True, exist_ok=True)
-            each.chmod(0o700)
+            make_private_folder(each)
     except OSError as error:
         message = f"the folder of saved slots cannot be made: {error.strerror}"
         raise Problem("invalid_value", message) from None

@@ -21,7 +21,7 @@ import msgspec
 from suffice.cache.block_folder import BlockFolder
 from suffice.decoder import shelf
 from suffice.engine.config import Config
-from suffice.engine.options import EngineOptions
+from suffice.engine.options import ON_DISK, EngineOptions
 from suffice.errors import InputError
 from suffice.serve.processes import wire
 from suffice.serve.processes.gathering import Gathering
@@ -32,7 +32,6 @@ LOG = logging.getLogger("suffice.serve")
 LONGEST_END = 5.0  # seconds that an engine has to end by itself
 _SPENT = (10, 12, 14, 15)  # of /proc/PID/stat: minor and major faults, user and system time
 SPARE_BYTES = 512 << 20  # beyond an engine's weights, for its keys and values
-_ON_DISK = ("prefix_dir", "prefix_disk_bytes", "prefix_max_age", "prefix_secret")
 
 
 class Life:
@@ -199,9 +198,9 @@ async def launched(
         raise
     finally:
         theirs.close()
-    life.tell(
-        first if not again else msgspec.structs.replace(first, options=lasting(first.options))
-    )
+    if again:
+        first = msgspec.structs.replace(first, options=lasting(first.options))
+    life.tell(first)
     return life
 
 
@@ -228,5 +227,5 @@ def lasting(options: dict[str, Any]) -> dict[str, Any]:
         BlockFolder(config.prefix_dir, secret=config.prefix_secret)
     except InputError as error:
         LOG.error("a new engine keeps no prompts on disk: %s", error)
-        return {name: value for name, value in options.items() if name not in _ON_DISK}
+        return {name: value for name, value in options.items() if name not in ON_DISK}
     return options

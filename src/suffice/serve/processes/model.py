@@ -11,7 +11,7 @@ from suffice.decoder.shelf import Shelf
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
-from suffice.engine.options import EngineOptions
+from suffice.engine.options import ON_DISK, EngineOptions
 from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
 from suffice.errors import OptionError
@@ -19,10 +19,7 @@ from suffice.serve.processes import wire
 from suffice.serve.processes.hosted import Opened
 
 # Options that change no text: the fingerprint is the same whatever they are.
-SAME_TEXT = (
-    *("threads", "max_num_seqs", "kv_cache_bytes", "prefix_dir"),
-    *("prefix_disk_bytes", "prefix_max_age", "prefix_secret"),
-)
+SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes", *ON_DISK)
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 

@@ -184,7 +184,7 @@ def test_a_checksum_differs_for_any_word_and_any_order() -> None:
         changed = data.copy()
         changed[at] ^= 0x80  # the highest bit, which a product moves nowhere
         sums.add(stored_rows.checksum(changed))
-        changed[(at + 64) % 1000] ^= 0x80
+        changed[(at + 128) % 1000] ^= 0x80
         sums.add(stored_rows.checksum(changed))
     assert len(sums) == 1 + 2 * 143
     for length in (0, 1, 63, 64, 65):

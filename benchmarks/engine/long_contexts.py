@@ -5,20 +5,22 @@
     ... --memory 12                   measure what fits into 12 GB, compute the rest
     ... --quick                       a tiny shape, to see that it runs
 
-Files have random codes in a model's shape (Q4_0), and the cache is filled with random rows instead
-of running a text. A step decodes one token at the end of a text; a part of a prompt has 128 tokens.
-A prompt's time is computed from its parts: they get longer along a line, from that at the beginning
-to that at the end. What does not fit is computed along the line from a short text to the
-longest that fits. Each cell says which; it is written when its column is done, and a later run
-leaves out what is there, unless `--again` is given. How much `tiers` reads of random rows is not
-what it reads of a text.
+Files have random codes in a model's shape (Q4_0), and the cache is filled with random rows, the
+same thousand again and again, instead of running a text. A step decodes one token at the end of a
+text; a part of a prompt has 128 tokens. A prompt's time is computed from its parts: they get longer
+along a line, from that at the beginning to that at the end. What does not fit is computed along the
+line from a short text to the longest that fits. Each cell says which; it is written when its column
+is done, and a later run leaves out what is there, unless `--again` is given. How much `tiers` reads
+of random rows is not what it reads of a text.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -34,7 +36,7 @@ from benchmarks.harness.shaped_models import MODELS, TINY, Model
 from benchmarks.harness.tables import CellStore, markdown
 from benchmarks.peers.start import available_bytes
 from suffice import LLM, native
-from suffice.cache import row_bytes
+from suffice.cache import row_bytes, stored_rows
 
 NAME, KIND = "long_contexts", "Q4_0"
 FILES = record.BUILD / "shaped"
@@ -48,7 +50,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "tiers": {"kv_cache_dtype": "bfloat16", "attention": "tiers"},
 }
 SKETCHED = 1.3  # bytes of rows with a copy in 4 bits, over the rows; measured cells say it exactly
-PART, STEPS, CHUNK = 128, 5, 1024  # tokens of a prompt; timed steps; rows filled at a time
+PART, STEPS, CHUNK = 128, 5, 1024  # tokens of a prompt; timed steps; random rows
 SPARE = 1.5e9  # bytes, for all else
 NOTE = "**A quick run of a tiny shape: no figure means anything.**"
 HEAD = [
@@ -77,15 +79,20 @@ def fits(model: Model, kind: str, tokens: int, most: float) -> bool:
 
 
 def fill(cache: Any, tokens: int) -> None:
-    """Fill a cache up to a length with random rows."""
+    """Fill a cache up to a length with random rows: those of its beginning again and again."""
     random = np.random.default_rng(0)
-    shape = cache.heads(0), CHUNK, cache.size(0)
+    rows = math.gcd(tokens, CHUNK)
+    shape = cache.heads(0), rows, cache.size(0)
     keys, values = (random.standard_normal(shape, np.float32) for _ in range(2))
-    while (left := tokens - cache.length) > 0:
-        rows = min(left, CHUNK)
-        for layer in range(cache.layers):
-            cache.append(layer, keys[:, :rows], values[:, :rows])
-        cache.advance(rows)
+    for layer in range(cache.layers):
+        cache.append(layer, keys, values)
+    cache.advance(rows)
+    with os.fdopen(os.memfd_create("rows"), "wb") as file:
+        file.write(stored_rows.taken(cache, 0, rows).data)
+        file.flush()
+        for first in range(rows, tokens, rows):
+            stored_rows.read(cache, first, rows, file.fileno(), 0)
+    stored_rows.resume(cache, tokens)
 
 
 def resident() -> int:
@@ -212,6 +219,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder for the results")
     flags = parser.parse_args()
     flags.lengths = sorted(flags.lengths or (QUICK_LENGTHS if flags.quick else LENGTHS))
+    if any(each < 1 or each % PART for each in flags.lengths):
+        parser.error(f"--lengths must be multiples of {PART}")
     return flags
 
 

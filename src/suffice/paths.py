@@ -22,7 +22,8 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "suffice"
 
 
-_PRIVATE, _OTHERS = 0o700, 0o077  # a folder's mode, and the bits of one that let others in
+PRIVATE = 0o600  # the mode of a file with a text, or with rows from which it can be guessed
+PRIVATE_FOLDER, _OTHERS = 0o700, 0o077  # a mode, and its bits that let others in
 
 
 def private_folder_fault(given: str) -> str | None:
@@ -48,9 +49,9 @@ def make_private_folder(path: Path) -> None:
     Raises:
         OSError: It cannot be made or closed.
     """
-    path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+    path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     if path.stat().st_mode & _OTHERS:
-        path.chmod(_PRIVATE)
+        path.chmod(PRIVATE_FOLDER)
 
 
 _DIGITS = 16  # hexadecimal, in the name of a file that is being written

@@ -103,6 +103,7 @@ def test_a_conversation_is_saved_and_goes_on(cli: Cli, fake: Fake, tmp_path: Pat
     stored = load(path)
     assert stored.system == "x" and stored.messages[0] == {"role": "user", "content": "ab"}
     assert sorted(tmp_path.iterdir()) == [path], "no part is left"
+    assert path.stat().st_mode & 0o777 == 0o600, "nobody else reads it"
     llm = fake(scripted())
     out, said = talk(cli, f"/load {path}", "c", "/history")
     assert "loaded: 1 turn" in said

@@ -87,6 +87,8 @@ def test_info_says_what_long_texts_take(cli: Cli, folder: Path) -> None:
     size = 32_768 * row_bytes(model, "bfloat16") / 2**30
     assert f"32768 tokens     {size:.3g} GiB bfloat16, " in said
     assert "--kv-cache-dtype bfloat16 fits into" in said and "131072 tokens" not in said
+    assert "long prompts     --attention tiers:eps=0,skip=0,prompt=0.03 reads fewer keys" in said
+    assert "long prompts" not in cli("info", "-m", str(folder), "-c", "8191").out
 
 
 def test_info_says_whether_a_length_fits_into_a_memory(cli: Cli, folder: Path) -> None:

@@ -60,6 +60,25 @@ def test_a_restarted_server_reads_what_it_had(
         assert page["suffice:disk_bytes_read_total"] > 0
 
 
+def test_every_interface_says_what_came_from_disk(words: Path, tmp_path: Path) -> None:
+    kept, text = tmp_path / "kept", TEXT * 3
+    asked = {
+        "/v1/completions": {"prompt": "1" + text, "max_tokens": 2},
+        "/completion": {"prompt": "2" + text, "n_predict": 2},
+        "/v1/messages": {"messages": [{"role": "user", "content": text}], "max_tokens": 2},
+        "/v1/responses": {"input": "4" + text, "max_output_tokens": 2},
+    }
+    found = []
+    for _ in range(2):
+        with real(words, prefix_dir=str(kept)) as server:
+            answers = {path: server.post(path, body).json() for path, body in asked.items()}
+            until(lambda: blocks(kept) >= 4 * 5)
+        found.append({path: each["suffice"] for path, each in answers.items()})
+    assert not any("cached_tokens_from_disk" in each for each in found[0].values())
+    for path, own in found[1].items():
+        assert own["cached_tokens_from_disk"] >= 5 * 64, path
+
+
 def _page(server: Served, name: str) -> dict[str, float] | None:
     """The metrics, once one of them is there."""
     lines = server.client.get("/metrics").text.splitlines()

@@ -226,9 +226,8 @@ def test_a_file_of_another_model(server: Served, words: Path, folder: Path) -> N
     saved(server, "types.bin")
     with real(words, api_keys=KEYS, slot_save_path=str(folder), kv_cache_dtype="int8") as other:
         other.client.headers["authorization"] = "Bearer one"
-        assert "was saved by another model" in fault(
-            act(other, 0, "restore", filename="types.bin"), 400
-        )
+        told = fault(act(other, 0, "restore", filename="types.bin"), 400)
+        assert "was saved with kv_cache_dtype float32 (here int8): give the same" in told
         assert str(folder) not in act(other, 0, "restore", filename="types.bin").text
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from suffice.cache import stored_rows
 from suffice.cache.kv import KVCache
+from suffice.paths import PRIVATE
 
 HEAD = 128  # bytes
 NAME = 20  # bytes of a name
@@ -32,7 +33,6 @@ _VERSION = 1
 OWNER = 8  # bytes that name an owner
 _FIELDS = struct.Struct(f"<8sII{NAME}sI{OWNER}sQQQQQ")
 _DIGEST = 16
-_PRIVATE = 0o600
 
 
 class Place(NamedTuple):
@@ -100,7 +100,7 @@ def write(path: Path, block: Block) -> None:
         OSError: It cannot be written; nothing is left of it.
     """
     part = path.with_name(f"{path.name}-{secrets.token_hex(8)}{UNFINISHED}")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
     try:
         try:
             for left in block.parts:

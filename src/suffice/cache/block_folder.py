@@ -28,13 +28,12 @@ from pathlib import Path
 
 from suffice.cache.block_file import NAME, UNFINISHED, Block, write
 from suffice.errors import InputError, OptionError
-from suffice.paths import make_private_folder, private_folder_fault
+from suffice.paths import PRIVATE, PRIVATE_FOLDER, make_private_folder, private_folder_fault
 
 SUFFIX = ".block"
 _LABEL = ".txt"
 SECRET = "secret"  # the file's name
 LEAST_SECRET = 16  # bytes
-_FOLDER, _FILE = 0o700, 0o600
 _SPARE = 64 << 20  # bytes of the disk that stay free for others
 _PAUSE = 10.0  # seconds without another try after a write has failed
 _DEAD = 3600.0  # seconds after which an unfinished file is nobody's any more
@@ -161,7 +160,7 @@ class BlockFolder:
             if left.f_bavail * left.f_frsize < block.size + _SPARE:
                 raise OSError("the disk is full")
             with contextlib.suppress(FileExistsError):
-                path.parent.mkdir(_FOLDER)
+                path.parent.mkdir(PRIVATE_FOLDER)
             write(path, block)
         except (OSError, InputError):
             self.fail()
@@ -325,7 +324,7 @@ def _make_secret(path: Path, secret: bytes) -> None:
 def _unfinished(path: Path, data: bytes) -> Path:
     """Write a private file next to `path`, to be renamed; return it."""
     part = path.with_name(f"{path.name}-{secrets.token_hex(8)}{UNFINISHED}")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
     try:
         os.write(file, data)
         os.fsync(file)  # a lost secret would lose all blocks

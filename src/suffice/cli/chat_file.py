@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, check_text
-from suffice.paths import write_whole
+from suffice.paths import PRIVATE, write_whole
 
 KIND, SCHEMA = "suffice chat", 1
 Message = dict[str, str]
@@ -42,7 +42,7 @@ def save(path: Path, talk: Talk) -> None:
     stored = {"kind": KIND, "schema": SCHEMA, "system": talk.system, "messages": talk.messages}
     text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
     try:
-        with write_whole(path) as part:
+        with write_whole(path, PRIVATE) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from None

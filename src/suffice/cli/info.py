@@ -40,6 +40,10 @@ ISA_NAMES = {
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
 _LENGTHS = (8192, 32_768, 131_072)  # of texts
+_TILED = (
+    "--attention tiers:eps=0,skip=0,prompt=0.03 reads fewer keys for them (1.56 times as fast at "
+    "8190 tokens of SmolLM2-135M); texts change, and share no prefixes"
+)
 
 
 def show() -> None:
@@ -237,6 +241,8 @@ def _lengths(config: DecoderConfig, weights: int, memory: int, asked: int | None
         fits = "none fits" if chosen is None else f"--kv-cache-dtype {chosen} fits"
         room = f"{memory / 2**30:.3g} GiB, weights included"
         found[f"{tokens} tokens"] = f"{sizes}: {fits} into {room}"
+        if tokens >= _LENGTHS[0]:
+            found["long prompts"] = _TILED
     return found
 
 

@@ -12,9 +12,10 @@ the rows since the last whole block.
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -138,7 +139,7 @@ class DiskPrefixes:
     def __init__(
         self,
         folder: BlockFolder,
-        depends_on: Callable[[int, int], bytes],
+        depends_on: Callable[[int, int], Mapping[str, str]],
         *,
         stateful: bool,
         label: str = "",
@@ -159,7 +160,7 @@ class DiskPrefixes:
 
     def chain(self, technique: int, adapter: int, group: str) -> Chain:
         """Return the names of the blocks of a new text, for requests of a group alone."""
-        depends = self._depends_on(technique, adapter)
+        depends = json.dumps(self._depends_on(technique, adapter)).encode()
         owner = hashlib.blake2b(depends, digest_size=OWNER).digest()
         self.folder.label(owner, self._label)
         root = _hash(self.folder.key, b"root", depends)

@@ -82,7 +82,7 @@ class LLM:
         self.tokenizer = tokenizer
         self.budget = Budget(config.speculative_config)
         self.maker = RequestMaker(config, tokenizer, runner)
-        self._rows_identity: Callable[[int, int], bytes] | None = None
+        self._rows_identity: Callable[[int, int], dict[str, str]] | None = None
         self.loop = Loop(
             runner,
             tokenizer,
@@ -297,7 +297,7 @@ class LLM:
         session.load(path)
         return session
 
-    def rows_depend_on(self, adapter: str | None, technique: int = 0) -> bytes:
+    def rows_depend_on(self, adapter: str | None, technique: int = 0) -> dict[str, str]:
         """Return all that the bits of rows of keys and values depend on, besides the tokens.
 
         Raises:

@@ -40,8 +40,10 @@ def disk_prefixes(config: Config, runner: Any) -> DiskPrefixes | None:
     return DiskPrefixes(folder, rows_identity(config, runner), stateful=stateful, label=label)
 
 
-def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
+def rows_identity(config: Config, runner: Any) -> Callable[[int, int], dict[str, str]]:
     """Return a function that returns all that rows depend on, by technique and adapter.
+
+    Its names are for users.
 
     Raises:
         InputError: A file cannot be read, or a technique of another package changes rows: nobody
@@ -62,15 +64,15 @@ def rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
     adapters = [contents(_adapter_files(folder)) for _, folder in config.adapters]
 
     @functools.cache
-    def depends_on(technique: int, adapter: int) -> bytes:
+    def depends_on(technique: int, adapter: int) -> dict[str, str]:
         own = "" if adapter < 0 else adapters[adapter]
-        parts = (code, model, own, runner.rows_depend_on(technique))
-        return repr(parts).encode()
+        files = {"version": code, "model": model, "adapter": own}
+        return {**files, **runner.rows_depend_on(technique)}
 
     return depends_on
 
 
-def saved_rows_identity(config: Config, runner: Any) -> Callable[[int, int], bytes]:
+def saved_rows_identity(config: Config, runner: Any) -> Callable[[int, int], dict[str, str]]:
     """Return `rows_identity` for rows that are saved.
 
     Raises:

@@ -1,6 +1,6 @@
 """A file with the rows of one text, which a later process goes on with.
 
-    | head | tokens | rows, block by block | states after some lengths, if layers keep any |
+    | head | whose rows | tokens | rows, block by block | states after some lengths, if any |
 
 Rows are there as the cache stores them, for the model and the options that made them alone. What
 does not fit is refused with a reason: a text must never begin with the rows of another.
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import struct
 from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +26,30 @@ from suffice.cache.kv import KVCache
 from suffice.cache.stored_rows import Taken
 from suffice.engine.protocol import LoopRunner, Sequence
 from suffice.errors import InputError, shown
-from suffice.paths import try_write_whole, write_whole
+from suffice.paths import PRIVATE, try_write_whole, write_whole
 
 _MAGIC = b"sufficeP"
-_VERSION = 1
+_VERSION = 2
 _DIGEST = 16
-_FIELDS = struct.Struct(f"<8sIII{_DIGEST}s")  # version, tokens, lengths with states, whose rows
-_PRIVATE = 0o600  # from rows a text can be guessed
+_FIELDS = struct.Struct("<8sIIII")  # version, tokens, lengths with states, bytes of whose rows
 _ROWS = 256  # of a block: what is copied at a time
+_SHORT = 32  # characters of a value that is said
+Whose = Mapping[str, str]  # all that bits of rows depend on besides the tokens, by users' names
 
 
-def save(path: Path, cache: KVCache, tokens: abc.Sequence[int], depends_on: bytes) -> None:
+def save(path: Path, cache: KVCache, tokens: abc.Sequence[int], whose: Whose) -> None:
     """Write the rows of a cache's first tokens, either completely or not at all.
-
-    `depends_on` is all that their bits depend on.
 
     Raises:
         InputError: The file cannot be written, or exists and holds something else.
     """
     _check_ours(path)
     lengths = [each for each in _kept(cache) if each <= len(tokens)]
-    plain = np.asarray([*tokens, *lengths], "<i4").tobytes()
-    head = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), _owner(depends_on)) + plain
+    said = json.dumps(dict(whose)).encode()
+    fields = _FIELDS.pack(_MAGIC, _VERSION, len(tokens), len(lengths), len(said))
+    head = fields + said + np.asarray([*tokens, *lengths], "<i4").tobytes()
     try:
-        with write_whole(path, _PRIVATE) as part, part.open("wb") as stream:
+        with write_whole(path, PRIVATE) as part, part.open("wb") as stream:
             stream.write(head + hashlib.blake2b(head, digest_size=_DIGEST).digest())
             for place in _places(head, len(tokens), lengths):
                 for each in _block(cache, place).parts:
@@ -134,9 +135,7 @@ def opened(runner: LoopRunner, context: int, path: object, tokens: int) -> Seque
     return sequence
 
 
-def load(
-    path: Path, depends_on: bytes, opened: Callable[[int], Sequence]
-) -> tuple[Sequence, list[int]]:
+def load(path: Path, whose: Whose, opened: Callable[[int], Sequence]) -> tuple[Sequence, list[int]]:
     """Return a sequence with the rows of a file that `save` wrote, and their tokens.
 
     `opened` returns a new one with memory for a number of tokens.
@@ -146,12 +145,9 @@ def load(
         OutOfMemory: There is no memory for the rows.
     """
     with _opened(path) as file:
-        head, owner, tokens, lengths = _head(path, file)
-        if owner != _owner(depends_on):
-            raise InputError(
-                f"{path} was saved by another model, version, instruction set or other options: "
-                "give these, or another file"
-            )
+        head, theirs, tokens, lengths = _head(path, file)
+        if others := _differences(theirs, whose):
+            raise InputError(f"{path} was saved with {others}: give the same, or another file")
         sequence: Any = opened(len(tokens))
         cache: KVCache = sequence.cache
         try:
@@ -174,8 +170,15 @@ def tokens_of(path: Path) -> list[int]:
         return _head(path, file)[2]
 
 
-def _owner(depends_on: bytes) -> bytes:
-    return hashlib.blake2b(depends_on, digest_size=_DIGEST).digest()
+def _differences(theirs: Whose, ours: Whose) -> str:
+    """Return in words how a file's rows differ from ours; nothing if they do not."""
+    found = []
+    for name in {**theirs, **ours}:
+        there, here = theirs.get(name, "None"), ours.get(name, "None")
+        if there != here:
+            short = max(len(there), len(here)) <= _SHORT
+            found.append(f"{name} {there} (here {here})" if short else f"another {name}")
+    return ", ".join(found)
 
 
 @contextlib.contextmanager
@@ -200,23 +203,24 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _head(path: Path, file: int) -> tuple[bytes, bytes, list[int], list[int]]:
+def _head(path: Path, file: int) -> tuple[bytes, Whose, list[int], list[int]]:
     """Return a file's head, whose rows they are, their tokens and lengths with states."""
     fields = os.pread(file, _FIELDS.size, 0)
     if len(fields) < _FIELDS.size or not fields.startswith(_MAGIC):
         raise InputError(f"{path} is no file of saved rows")
-    _, version, count, states, owner = _FIELDS.unpack(fields)
+    _, version, count, states, said = _FIELDS.unpack(fields)
     if version != _VERSION:
         raise InputError(f"{path} has version {version}; {_VERSION} is known")
-    size = _FIELDS.size + 4 * (count + states)
+    size = _FIELDS.size + said + 4 * (count + states)
     if size > os.fstat(file).st_size:
         raise Damaged
     both = os.pread(file, size + _DIGEST, 0)
     head, digest = both[:size], both[size:]
     if digest != hashlib.blake2b(head, digest_size=_DIGEST).digest():
         raise Damaged
-    numbers = np.frombuffer(head, "<i4", count + states, _FIELDS.size).tolist()
-    return head, owner, numbers[:count], numbers[count:]
+    begins = _FIELDS.size + said
+    numbers = np.frombuffer(head, "<i4", count + states, begins).tolist()
+    return head, json.loads(head[_FIELDS.size : begins]), numbers[:count], numbers[count:]
 
 
 def _read(file: int, cache: KVCache, places: Iterator[Place], at: int) -> None:

@@ -31,7 +31,7 @@ class Model(Protocol):
     runner: Runner
     config: Config
 
-    def rows_depend_on(self, adapter: str | None) -> bytes:
+    def rows_depend_on(self, adapter: str | None) -> dict[str, str]:
         """Return all that the bits of rows depend on, besides the tokens."""
 
     def chat_tokens(self, messages: Any) -> list[int]:

@@ -151,23 +151,28 @@ class ModelWithTechniques(ModelFacts):
         """Whether a prompt's rows depend on the request's technique."""
         return self.config.softmax.prefill
 
-    def rows_depend_on(self, technique: int = 0) -> str:
+    def rows_depend_on(self, technique: int = 0) -> dict[str, str]:
         """Return all that the bits of a prompt's rows depend on, but for files and the code.
 
-        They are the same in every process with the same text here.
+        They are the same in every process with the same texts here. Names are for users.
         """
         config, model = self.config, self.decoder.config
-        found: list[Any] = [
-            *(config.quantization, config.experts, config.dtype, config.kv_cache_dtype),
-            *(self._based, self.runs_as, native.isa()),
-            *(rope.text for rope in model.ropes),
-        ]
+        found: dict[str, Any] = {
+            "quantization": config.quantization,
+            "experts": config.experts,
+            "dtype": config.dtype,
+            "weights in memory": self.runs_as,
+            "kv_cache_dtype": config.kv_cache_dtype,
+            "keys in 4 bits next to the cache": self._based,
+            "instruction set": native.isa(),
+            "rotation": [rope.text for rope in model.ropes],
+        }
         if self.rounding is not None:
             fitted = b"".join(each.tobytes() for each in self.rounding)
-            found.append(hashlib.blake2b(fitted, digest_size=16).hexdigest())
+            found["rounding of keys"] = hashlib.blake2b(fitted, digest_size=16).hexdigest()
         if self.prompts_by_technique:
-            found += [config.softmax, config.levels(), self._rules_of[technique]]
-        return repr(found)
+            found["attention"] = config.softmax, config.levels(), self._rules_of[technique]
+        return {name: str(value) for name, value in found.items()}
 
     def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""

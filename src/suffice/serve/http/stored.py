@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from suffice.paths import PRIVATE
+
 LOG = logging.getLogger("suffice.serve")
 _BUSY_SECONDS = 2.0  # that another process may hold the file
 _DEEPEST = 1000  # answers that one goes on from
@@ -134,7 +136,7 @@ class Responses:
 
     def _opened(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)
+        self._path.touch(PRIVATE)
         file = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
             file.execute("PRAGMA journal_mode=WAL")

@@ -57,6 +57,7 @@ def costs(job: Job) -> dict[str, Any]:
     tokens = sum(ticket.generated for ticket in job.tickets)
     audited = sum(each.audited for each in finals)
     moved = sum(each.state_bytes_moved for each in finals)
+    disk = sum(each.cached_from_disk for each in finals)
     return {
         "timings": {
             "cache_n": cached,
@@ -75,6 +76,7 @@ def costs(job: Job) -> dict[str, Any]:
             "kv_bytes_read": sum(each.bytes_read for each in finals),
             "kv_bytes_held": sum(each.bytes_held for each in finals),
             **({"state_bytes_moved": moved} if moved else {}),
+            **({"cached_tokens_from_disk": disk} if disk else {}),
             "attention": finals[0].attention,
             "guarantee": weakest({each.guarantee for each in finals}),
             "missing": _most(each.missing for each in finals),

@@ -330,7 +330,7 @@ class Load:
     @property
     def done(self) -> bool:
         """Whether nothing is read any more."""
-        return all(future.done() for future in self._futures)
+        return all(future.done() for future in reversed(self._futures))  # they end in order
 
     def cancel(self) -> None:
         """Read no more, and return once no thread uses the cache."""

@@ -33,7 +33,7 @@ _VERSION = 2
 _DIGEST = 16
 _FIELDS = struct.Struct("<8sIIII")  # version, tokens, lengths with states, bytes of whose rows
 _ROWS = 256  # of a block: what is copied at a time
-_SHORT = 32  # characters of a value that is said
+_SHORT = 24  # characters of a value that is said
 Whose = Mapping[str, str]  # all that bits of rows depend on besides the tokens, by users' names
 
 

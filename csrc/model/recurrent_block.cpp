@@ -80,13 +80,14 @@ struct RecurrentWork {
   // Keys and queries of length 1, queries also divided by the root of their size.
   void normalize_keys(int count) const {
     const int size = block.key_size;
-    const float root = std::sqrt(static_cast<float>(size)), eps = 1e-6f / size;
+    const float eps = 1e-6f / size;
+    own.scales.assign(2 * size, 1.0f / size);
+    std::fill_n(own.scales.begin() + size, size, 1 / std::sqrt(static_cast<float>(size)));
     for (int row = 0; row < count; row++)
       for (int at = 0; at < 2 * keys(); at += size) {
-        float* const x = row_of(row) + at;
-        kernels().pointwise.normalize(x, size, nullptr, nullptr, false, eps, x);
-        const float scale = at < keys() ? 1.0f / size : 1 / root;
-        for (int i = 0; i < size; i++) x[i] *= scale;
+        const float* const scales = own.scales.data() + (at < keys() ? 0 : size);
+        kernels().pointwise.normalize(row_of(row) + at, size, scales, nullptr, false, eps,
+                                      row_of(row) + at);
       }
   }
 
@@ -168,11 +169,9 @@ struct RecurrentWork {
       part.corrects = block.strength.data != nullptr;
       part.scratch = own.scratch.data();
       kernels().states.advance(part);
-      for (int row = 0; row < rows.count; row++) {
+      for (int row = 0; row < rows.count && !part.corrects; row++) {
         float* const to = output(rows, row, head);
-        const float* const from = own.rows[row].output;
-        if (part.corrects) std::fill_n(to, block.value_size, 0.0f);  // else of skipped values
-        for (int i = 0; i < block.value_size; i++) to[i] += from[i];
+        for (int i = 0; i < block.value_size; i++) to[i] += own.rows[row].output[i];
       }
     }
   }
@@ -185,9 +184,10 @@ struct RecurrentWork {
     found.decays = own.decays.data() + decays_of(row, head);
     found.value = value(row, head);
     if (!rows.settled) found.change = after.changes + row * shape.changes() + head * size;
-    found.output = own.outputs.data() + row * size;
+    found.output = own.outputs.data() + row * size;  // to be added to skipped values
     found.parent = rows.parents[row];
     if (block.strength.data) {
+      found.output = output(rows, row, head);
       const size_t at = static_cast<size_t>(rows.first_row + row) * shared.decay_width + head;
       found.strength = block.most_strength * logistic(shared.strengths[at]);
     }

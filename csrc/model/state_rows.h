@@ -30,6 +30,7 @@ void log_inputs(const StateRows& rows, int layer, const std::vector<const float*
 
 struct RecurrenceBuffers {
   std::vector<float> mixed, decays, values, outputs;  // of the heads of one thread
+  std::vector<float> scales;                          // of queries and of keys
   std::vector<StateRow> rows, again;
   std::vector<float> scratch;
   std::vector<const float*> inputs;

@@ -250,7 +250,22 @@ def test_a_folder_that_vanished_is_made_again(
     assert BlockFolder(tmp_path / "kept", secret=secret).key == folder.key, "names are the same"
     assert label_of(folder.path, b"owner  1") and modes(folder.path) == {"d0o700", "f0o600"}
     (line,) = lines
-    assert line.startswith(f"prefix_dir={folder.path} has vanished")
+    assert line.startswith(f"prefix_dir={folder.path}: blocks are not written: it has vanished")
+
+
+def test_a_full_disk_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(block_folder._log, "warning", lambda text, *of: lines.append(text % of))
+    folder = BlockFolder(tmp_path / "kept")
+    for said in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(block_folder, "_SPARE", 1 << 62)
+            for _ in range(3):
+                after_a_pause(folder, said)
+        assert len(lines) == said, "again only after something was written"
+        after_a_pause(folder, said)
+    assert set(lines) == {f"prefix_dir={folder.path}: blocks are not written: the disk is full"}
+    assert (folder.counts.failed, folder.counts.written) == (6, 2)
 
 
 def test_where_a_disk_was_no_folder_is_made(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import Cli
+from suffice import LLM
 from suffice.cache.block_folder import files
 from suffice.engine.disk_prefixes import DiskPrefixes
 from suffice.engine.loop import Loop
@@ -184,13 +185,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_prompt_is_run(
     arguments = ("run", "-m", str(checkpoint), "--raw", "-t", "1", "--prompt-cache", str(file))
     found = cli(*arguments, "--attention", "tiers:prompt=0.01", PROMPT)
     assert (found.code, found.out) == (2, "")
-    assert found.err.splitlines()[-1].startswith("suffice: error: rows cannot be saved: the policy")
+    assert found.err.splitlines()[-1].startswith("suffice: error: rows serve no later prompt")
 
 
-def test_after_ctrl_c_a_file_has_what_was_computed(
-    cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, steps, genuine = tmp_path / "rows", list[int](), Loop.step
+def _interrupt_second_step(patch: pytest.MonkeyPatch) -> None:
+    steps, genuine = list[int](), Loop.step
 
     def interrupted(self: Loop) -> None:
         genuine(self)
@@ -198,15 +197,56 @@ def test_after_ctrl_c_a_file_has_what_was_computed(
         if len(steps) == 2:
             signal.raise_signal(signal.SIGINT)
 
+    patch.setattr(Loop, "step", interrupted)
+
+
+def test_after_ctrl_c_a_file_has_what_was_computed(
+    cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows"
     arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")
     wanted = cli(*arguments, PROMPT * 2)
-    monkeypatch.setattr(Loop, "step", interrupted)
+    _interrupt_second_step(monkeypatch)
     first = cli(*arguments, "--prompt-cache", str(file), PROMPT * 2)
     assert first.code == 130 and first.out == ""
     (count,) = re.findall(r"^(\d+) tokens are kept in .*: the same command goes on", first.err)
     assert int(count) >= 128
     again = cli(*arguments, "--prompt-cache", str(file), PROMPT * 2)
     assert again.out == wanted.out and f"({count} cached)" in again.err
+
+
+def test_after_ctrl_c_a_line_says_that_the_folder_has_the_prompt(
+    cli: Cli, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("run", "-m", str(checkpoint), "--raw", "-n", "4", "--temp", "0", "-t", "1")
+    wanted = cli(*arguments, PROMPT * 2)
+    arguments = (*arguments, "--prefix-dir", str(tmp_path / "kept"))
+    with monkeypatch.context() as patch:
+        _interrupt_second_step(patch)
+        first = cli(*arguments, PROMPT * 2)
+    assert first.code == 130 and first.out == ""
+    kept = f"what was computed is kept in {tmp_path / 'kept'}: the same command goes on with it\n"
+    assert first.err == kept
+    again = cli(*arguments, PROMPT * 2)
+    assert again.out == wanted.out and " cached)" in again.err
+
+
+def test_what_a_chat_has_dropped_is_not_saved(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    rows = tmp_path / "talk.json.rows"
+    arguments = ("chat", "-m", str(checkpoint), "-n", "8", "--temp", "0", "-t", "1")
+    llm = LLM(str(checkpoint), threads=1)
+
+    def kept() -> str:
+        with llm.load_prefix(rows) as session:
+            return llm.tokenizer.decode(session.tokens)
+
+    cli(*arguments, stdin=f"{PROMPT}\nswordfish\n/save {file}\n")
+    assert "swordfish" in kept()
+    cli(*arguments, stdin=f"{PROMPT}\nswordfish\n/undo\n/save {file}\n")
+    assert "swordfish" not in kept() and PROMPT[:40] in kept()
+    cli(*arguments, stdin=f"{PROMPT}\nswordfish\n/reset\n/save {file}\n")
+    assert not rows.exists(), "an empty conversation has none"
 
 
 def test_a_chat_goes_on_with_its_rows(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
@@ -223,4 +263,4 @@ def test_a_chat_goes_on_with_its_rows(cli: Cli, checkpoint: Path, tmp_path: Path
     lossy = cli(
         *arguments, "--policy", "h2o:rank_only=true", stdin=f"hello\n/save {tmp_path / 'b'}\n"
     )
-    assert "are not saved: rows cannot be saved" in lossy.err and (tmp_path / "b").exists()
+    assert "are not saved: rows serve no later prompt" in lossy.err and (tmp_path / "b").exists()

@@ -10,9 +10,17 @@ import tiny
 from commands import Cli
 from engines import sharing
 from suffice.checkpoints.open import open_model
+from suffice.decoder.names import weight_count
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine import context_memory
-from suffice.engine.context_memory import TYPES, fitting, machine_bytes, row_bytes, types_for
+from suffice.engine.context_memory import (
+    TYPES,
+    fitting,
+    in_words,
+    machine_bytes,
+    row_bytes,
+    types_for,
+)
 from suffice.errors import InputError
 
 load = sharing(threads=1, dtype="float32")
@@ -47,7 +55,7 @@ def test_a_context_that_cannot_fit_is_refused_with_the_number(
         load(folder, max_model_len=20_000)
     assert str(error.value).startswith("max_model_len=20000: must be at most 5000: a text of")
     assert "of keys and values as float32 (as bfloat16 " in str(error.value)
-    assert str(error.value).endswith("GiB are all there is for them")
+    assert str(error.value).endswith("are all there is for them")
     assert not read, "before anything is loaded"
 
 
@@ -84,8 +92,8 @@ def test_the_memory_is_what_a_control_group_allows(
 def test_info_says_what_long_texts_take(cli: Cli, folder: Path) -> None:
     said = cli("info", "-m", str(folder)).out
     model = open_model(str(folder)).config
-    size = 32_768 * row_bytes(model, "bfloat16") / 2**30
-    assert f"32768 tokens     {size:.3g} GiB bfloat16, " in said
+    size = in_words(32_768 * row_bytes(model, "bfloat16"))
+    assert f"32768 tokens     {size} bfloat16, " in said
     assert "--kv-cache-dtype bfloat16 fits into" in said and "131072 tokens" not in said
     assert "long prompts     --attention tiers:eps=0,skip=0,prompt=0.03 reads fewer keys" in said
     assert "long prompts" not in cli("info", "-m", str(folder), "-c", "8191").out
@@ -93,11 +101,17 @@ def test_info_says_what_long_texts_take(cli: Cli, folder: Path) -> None:
 
 def test_info_says_whether_a_length_fits_into_a_memory(cli: Cli, folder: Path) -> None:
     model = open_model(str(folder)).config
-    size = 1000 * row_bytes(model, "bfloat16") / 2**30
+    size = in_words(1000 * row_bytes(model, "bfloat16"))
     said = cli("info", "-m", str(folder), "-c", "1000", "--memory", "1GiB").out
-    assert f"1000 tokens      {size:.3g} GiB bfloat16, " in said and "32768 tokens" not in said
+    assert f"1000 tokens      {size} bfloat16, " in said and "32768 tokens" not in said
     assert "--kv-cache-dtype bfloat16 fits into 1 GiB" in said
-    assert "none fits into" in cli("info", "-m", str(folder), "-c", "1000", "--memory", "9").out
+    *_, least = types_for(model)
+    said = cli("info", "-m", str(folder), "-c", "1000", "--memory", "9").out
+    assert f"none fits into 9 bytes, weights included: at most 0 tokens as {least} do" in said
+    row = row_bytes(model, least)
+    weights = 2 * weight_count(model)
+    said = cli("info", "-m", str(folder), "-c", "1000", "--memory", str(weights + 900 * row)).out
+    assert f"at most 900 tokens as {least} do" in said
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(make: Make, tmp_path: Path) -> None:
         make().save_prefix(tokens(20), tmp_path / "gone" / "rows")
     with pytest.raises(InputError, match="nothing is in the cache yet"):
         make().session().save(path)
-    with pytest.raises(InputError, match="rows cannot be saved: the policy"):
+    with pytest.raises(InputError, match="rows serve no later prompt"):
         make(policy="h2o:rank_only=true", attention="aet:keys=0.7").save_prefix(tokens(20), path)
 
 
@@ -130,8 +130,16 @@ def test_what_cannot_be_saved_is_not_computed(
     monkeypatch.setattr(Loop, "step", steps.append)
     for options, path, message in (
         ({}, tmp_path / "gone" / "rows", "rows cannot be written: No such file"),
-        ({"policy": "h2o:rank_only=true"}, tmp_path / "rows", "rows cannot be saved: the policy"),
-        ({"attention": "tiers:prompt=0.01"}, tmp_path / "rows", "rows cannot be saved: the policy"),
+        (
+            {"policy": "h2o:rank_only=true"},
+            tmp_path / "rows",
+            "rows serve no later prompt",
+        ),
+        (
+            {"attention": "tiers:prompt=0.01"},
+            tmp_path / "rows",
+            "rows serve no later prompt",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             make(**options).save_prefix(tokens(20), path)

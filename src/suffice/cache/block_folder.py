@@ -89,7 +89,7 @@ class BlockFolder:
         self.key = hashlib.blake2b(text, digest_size=32).digest()
         self._own = text if secret is None else None  # the secret that is in the folder
         self._device = path.stat().st_dev
-        self._gone = False
+        self._gone = self._failing = False
 
     def place(self, name: bytes) -> Path:
         """Return where a block's file is, if it is kept."""
@@ -162,10 +162,12 @@ class BlockFolder:
             with contextlib.suppress(FileExistsError):
                 path.parent.mkdir(PRIVATE_FOLDER)
             write(path, block)
-        except (OSError, InputError):
+        except (OSError, InputError) as error:
             self.fail()
             self._pause()
+            self._warn(error)
             return
+        self._failing = False
         self.bytes += block.size
         self.counts.written += 1
         self.counts.written_bytes += block.size
@@ -174,6 +176,13 @@ class BlockFolder:
 
     def _pause(self) -> None:
         self._paused_until = time.monotonic() + _PAUSE
+
+    def _warn(self, error: Exception) -> None:
+        """Say why nothing is written, once until something is written again."""
+        if not self._failing:
+            reason = getattr(error, "strerror", None) or error
+            _log.warning("prefix_dir=%s: blocks are not written: %s", self.path, reason)
+        self._failing = True
 
     def _find(self) -> None:
         """Make a folder that vanished again, with its secret, at the second call that misses it.
@@ -187,10 +196,7 @@ class BlockFolder:
             return
         if not self._gone:
             self._gone, self.bytes = True, 0
-            _log.warning(
-                "prefix_dir=%s has vanished: it is made again if it was no other disk", self.path
-            )
-            raise OSError("the folder has vanished")
+            raise OSError("it has vanished, and is made again if it was no other disk")
         if not there and self.path.parent.stat().st_dev != self._device:
             raise OSError("it was on another disk")
         _make_private(self.path)

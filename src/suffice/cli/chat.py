@@ -129,7 +129,14 @@ class Chat:
         save(path, self._talk)
         _say(f"saved: {file}")
         if self._session.tokens:
-            _say(saved(self._session, path))
+            _say(saved(self._session, path, self._read_as()))
+
+    def _read_as(self) -> list[int]:
+        """Return the tokens of the conversation so far, as the model reads it."""
+        if not self._talk.messages:
+            return []
+        text = self._llm.chat_text(self._talk.whole, False, self._speaker.facts)
+        return self._llm.tokenizer.encode(text, special=False)
 
     def _load(self, file: str) -> None:
         path = _path("/load", file)

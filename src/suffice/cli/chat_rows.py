@@ -5,9 +5,11 @@ The text alone is enough to go on: without its rows they are computed again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suffice.engine.saved_rows import remove
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,11 +21,15 @@ def rows_of(chat: Path) -> Path:
     return chat.with_name(f"{chat.name}.rows")
 
 
-def saved(session: Session, chat: Path) -> str:
-    """Save the rows of a conversation; return what became of them."""
+def saved(session: Session, chat: Path, prompt: Sequence[int]) -> str:
+    """Save the rows of a conversation that the model reads as `prompt`; return what became of them.
+
+    Those of a text that was dropped are not saved, and what is there of another is removed.
+    """
     try:
-        count = session.save(rows_of(chat))
+        count = session.save(rows_of(chat), prompt)
     except InputError as error:
+        remove(rows_of(chat))
         return f"its keys and values are not saved: {error}"
     return f"saved: {count:,} tokens of keys and values in {rows_of(chat).name}"
 

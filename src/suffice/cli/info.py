@@ -224,7 +224,7 @@ def _file_bytes(path: Path) -> int:
 
 def _lengths(config: DecoderConfig, weights: int, memory: int, asked: int | None) -> dict[str, str]:
     """Return the memory of keys and values of long texts, and the type in which they fit."""
-    from suffice.engine.context_memory import fitting, row_bytes, types_for
+    from suffice.engine.context_memory import fitting, in_words, row_bytes, types_for
 
     if asked is not None and asked > config.most_positions:
         must = f"must be at most {config.most_positions}, the model's context"
@@ -234,13 +234,16 @@ def _lengths(config: DecoderConfig, weights: int, memory: int, asked: int | None
         if tokens > config.most_positions:
             break
         sizes = ", ".join(
-            f"{tokens * row_bytes(config, each) / 2**30:.3g} GiB {each}"
-            for each in types_for(config)
+            f"{in_words(tokens * row_bytes(config, each))} {each}" for each in types_for(config)
         )
-        chosen = fitting(tokens, config, weights, memory)
-        fits = "none fits" if chosen is None else f"--kv-cache-dtype {chosen} fits"
-        room = f"{memory / 2**30:.3g} GiB, weights included"
-        found[f"{tokens} tokens"] = f"{sizes}: {fits} into {room}"
+        room = f"{in_words(memory)}, weights included"
+        if chosen := fitting(tokens, config, weights, memory):
+            fits = f"--kv-cache-dtype {chosen} fits into {room}"
+        else:
+            *_, least = types_for(config)
+            most = max(memory - weights, 0) // row_bytes(config, least)
+            fits = f"none fits into {room}: at most {most} tokens as {least} do"
+        found[f"{tokens} tokens"] = f"{sizes}: {fits}"
         if tokens >= _LENGTHS[0]:
             found["long prompts"] = _TILED
     return found

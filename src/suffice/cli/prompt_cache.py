@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from suffice.cli.flags import flag
 
 if TYPE_CHECKING:
+    from suffice.engine.disk_prefixes import DiskPrefixes
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
     from suffice.engine.session import Session
 
     Stream = Generator[tuple[str, RequestOutput], None, None]
 
+_REST = 10.0  # seconds for writing what was computed
 FILE = flag(
     None,
     "--prompt-cache",
@@ -53,7 +55,8 @@ def streaming(
             no rows that others can use. Nothing has been run.
     """
     if file is None:
-        yield lambda prompt, params: llm.stream(prompt, params, adapter=adapter)
+        with _kept_in_folder(llm.loop.disk):
+            yield lambda prompt, params: llm.stream(prompt, params, adapter=adapter)
         return
     there = file.exists()
     session = llm.load_prefix(file, adapter=adapter) if there else llm.session(adapter)
@@ -78,6 +81,20 @@ def streaming(
                 if interrupted:
                     goes_on = "the same command goes on with them"
                     print(f"{count} tokens are kept in {file}: {goes_on}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _kept_in_folder(disk: DiskPrefixes | None) -> Iterator[None]:
+    """Say after Ctrl-C that `--prefix-dir` has what was computed, if it has any of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if disk is not None:
+            disk.writer.flush(_REST)
+            if disk.folder.counts.written:
+                kept = f"what was computed is kept in {disk.folder.path}"
+                print(f"{kept}: the same command goes on with it", file=sys.stderr)
+        raise
 
 
 def _saved(session: Session, file: Path, before: list[int], prompt: list[int]) -> int:

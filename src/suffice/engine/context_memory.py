@@ -44,13 +44,13 @@ def check_context(tokens: int, model: DecoderConfig, dtype: str, limit: int | No
     Raises:
         OptionError: A text of this length does not fit even alone; says what would.
     """
-    whose = f"the machine's {_gib(machine_bytes())}" if limit is None else _gib(limit)
+    whose = f"the machine's {in_words(machine_bytes())}" if limit is None else in_words(limit)
     room = machine_bytes() if limit is None else limit
     row = row_bytes(model, dtype)
     if tokens * row <= room:
         return
     others = [
-        f"{each} {_gib(tokens * row_bytes(model, each))}"
+        f"{each} {in_words(tokens * row_bytes(model, each))}"
         for each in types_for(model)
         if row_bytes(model, each) < row
     ]
@@ -58,7 +58,7 @@ def check_context(tokens: int, model: DecoderConfig, dtype: str, limit: int | No
     raise OptionError(
         "max_model_len",
         tokens,
-        f"must be at most {room // row}: a text of {tokens} tokens has {_gib(tokens * row)} of "
+        f"must be at most {room // row}: a text of {tokens} tokens has {in_words(tokens * row)} of "
         f"keys and values as {dtype}{smaller}, and {whose} are all there is for them",
     )
 
@@ -73,5 +73,9 @@ def fitting(tokens: int, model: DecoderConfig, weights: int, memory: int) -> str
     return next((each for each in types if tokens * row_bytes(model, each) <= room), None)
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
+def in_words(size: int) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} bytes"

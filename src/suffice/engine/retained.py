@@ -62,7 +62,7 @@ class CachedPrefix:
         pairs = zip(self.tokens, prompt[:-1], strict=False)
         return next(
             (index for index, (held, token) in enumerate(pairs) if held != token),
-            min(len(self.tokens), len(prompt) - 1),
+            min(len(self.tokens), max(len(prompt) - 1, 0)),
         )
 
 

@@ -80,7 +80,7 @@ def saved_rows_identity(config: Config, runner: Any) -> Callable[[int, int], dic
     """
     if not runner.shares_prompts:
         raise InputError(
-            "rows cannot be saved: the policy, or tiles of a prompt, choose by the whole prompt"
+            "rows serve no later prompt: the policy, or tiles, choose by the whole prompt"
         )
     return rows_identity(config, runner)
 

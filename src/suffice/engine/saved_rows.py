@@ -34,6 +34,7 @@ _DIGEST = 16
 _FIELDS = struct.Struct("<8sIIII")  # version, tokens, lengths with states, bytes of whose rows
 _ROWS = 256  # of a block: what is copied at a time
 _SHORT = 24  # characters of a value that is said
+_FIRST = ("version", "model")  # where these differ, what else does follows from them
 Whose = Mapping[str, str]  # all that bits of rows depend on besides the tokens, by users' names
 
 
@@ -71,8 +72,17 @@ def check(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
+def remove(path: Path) -> None:
+    """Remove a file that `save` wrote; what is none stays."""
+    if _is_ours(path):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def _check_ours(path: Path) -> None:
     _check_name(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file")
     if path.exists() and not _is_ours(path):
         raise InputError(f"{path} is no file of saved rows: give another name")
 
@@ -172,13 +182,14 @@ def tokens_of(path: Path) -> list[int]:
 
 def _differences(theirs: Whose, ours: Whose) -> str:
     """Return in words how a file's rows differ from ours; nothing if they do not."""
-    found = []
+    found = {}
     for name in {**theirs, **ours}:
         there, here = theirs.get(name, "None"), ours.get(name, "None")
         if there != here:
             short = max(len(there), len(here)) <= _SHORT
-            found.append(f"{name} {there} (here {here})" if short else f"another {name}")
-    return ", ".join(found)
+            found[name] = f"{name} {there} (here {here})" if short else f"another {name}"
+    first = [name for name in _FIRST if name in found]
+    return ", ".join(found[name] for name in first or found)
 
 
 @contextlib.contextmanager

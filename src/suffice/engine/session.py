@@ -76,11 +76,12 @@ class Session:
         """Generate the next message of a conversation; see `LLM.stream`."""
         return self.stream(self._llm.chat_tokens(messages), sampling_params)
 
-    def save(self, path: str | os.PathLike[str]) -> int:
+    def save(self, path: str | os.PathLike[str], prompt: Sequence[int] | None = None) -> int:
         """Write the cache to a file, with which `load` goes on; return the number of its tokens.
 
         Left out are rows of answers that are not those that a prompt would have, and of models
-        with states what follows the last that was kept.
+        with states what follows the last that was kept; and, if a `prompt` is given, all that it
+        does not begin with.
 
         Raises:
             InputError: There is nothing to save, the policy keeps no rows that others can use, or
@@ -93,7 +94,8 @@ class Session:
                 raise InputError("nothing is in the cache yet: there is nothing to save")
             cache = kept.sequence.cache
             cache.keep_state()
-            count = int(cache.reachable(kept.clean))
+            most = kept.clean if prompt is None else min(kept.clean, kept.shared(list(prompt)))
+            count = int(cache.reachable(most))
             if not count:
                 raise InputError("the cache has no rows that others can go on with")
             saved_rows.save(Path(path), cache, kept.tokens[:count], depends_on)

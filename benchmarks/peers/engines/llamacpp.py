@@ -6,6 +6,7 @@ llama.cpp's own greedy sampler.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from importlib.metadata import version
 from typing import Any
@@ -37,6 +38,7 @@ class LlamaCpp:
         self.greedy = lib.llama_sampler_init_greedy()
         self._contexts: dict[tuple[int, str], Any] = {}
         self._kept: dict[tuple[int, str], list[list[int]]] = {}
+        self._states: dict[tuple[int, str], list[Any]] = {}  # after what is kept, less a token
 
     def about(self) -> dict[str, Any]:
         return {
@@ -61,11 +63,14 @@ class LlamaCpp:
         rows = min(len(kept[0]), length) - 1
         begun = all(old[:rows] == new[:rows] for old, new in zip(kept, prompts, strict=True))
         rows = rows if begun and rows > 0 else 0
-        self._forget(context, sequences, rows)
+        if not self._forget(context, sequences, rows):
+            rows = self._restore(context, self._states.get((sequences, cache), []), rows)
         step = BATCH // sequences
         for first in range(rows, length - 1, step):
             self._run(context, [prompt[:-1][first : first + step] for prompt in prompts], first)
         self._kept[sequences, cache] = prompts
+        if lib.llama_model_is_hybrid(self.model):
+            self._states[sequences, cache] = [_state(context, each) for each in range(sequences)]
         self._run(context, [prompt[-1:] for prompt in prompts], length - 1)
         tokens = self._sample(context, sequences)
         chosen = [tokens[0]]
@@ -134,11 +139,21 @@ class LlamaCpp:
             self._contexts[sequences, cache] = lib.llama_init_from_model(self.model, params)
         return self._contexts[sequences, cache]
 
-    def _forget(self, context: Any, sequences: int, rows: int) -> None:
-        """Keep the first `rows` rows of each sequence."""
+    def _forget(self, context: Any, sequences: int, rows: int) -> bool:
+        """Keep the first `rows` rows of each sequence; return whether that is possible.
+
+        Layers with states cannot go back to where they were.
+        """
         memory = lib.llama_get_memory(context)
-        for sequence in range(sequences):
-            lib.llama_memory_seq_rm(memory, sequence, rows, -1)
+        cut = [lib.llama_memory_seq_rm(memory, each, rows, -1) for each in range(sequences)]
+        return all(cut)
+
+    def _restore(self, context: Any, states: list[Any], rows: int) -> int:
+        """Go back to states that were kept after `rows` rows; return the rows that are there."""
+        self._forget(context, len(states) or 1, 0)
+        for sequence, state in enumerate(states):
+            lib.llama_state_seq_set_data(context, state, len(state), sequence)
+        return rows if states else 0
 
     def _run(self, context: Any, tokens: list[list[int]], first: int, every: bool = False) -> None:
         """Run tokens of each sequence from position `first` on.
@@ -164,6 +179,13 @@ class LlamaCpp:
 
     def _sample(self, context: Any, sequences: int) -> list[int]:
         return [lib.llama_sampler_sample(self.greedy, context, at) for at in range(sequences)]
+
+
+def _state(context: Any, sequence: int) -> Any:
+    """Return a copy of all that a context has of a sequence."""
+    state = (ctypes.c_uint8 * lib.llama_state_seq_get_size(context, sequence))()
+    lib.llama_state_seq_get_data(context, state, len(state), sequence)
+    return state
 
 
 if __name__ == "__main__":

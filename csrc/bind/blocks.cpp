@@ -14,21 +14,23 @@ void add_layer(PyModel& self, float scale) {
   self.spec.layers.emplace_back().scale = scale;
 }
 
-// Gives a block its place in caches; `shares`: the earlier layer with attention whose keys and
-// values it reads, -1: it has its own.
-void set_rows(PyModel& self, Sight& block, int kv_heads, HeadSize size, int shares) {
+// Returns a block's place in caches; `shares`: the earlier layer with attention whose keys and
+// values it reads, or that of another model's; -1: it has its own.
+int set_rows(PyModel& self, Sight& block, int kv_heads, HeadSize size, int shares) {
   ModelSpec& spec = self.spec;
   require(kv_heads > 0 && kv_heads <= spec.kv_heads && spec.heads % kv_heads == 0,
           "heads are a multiple of a layer's kv_heads");
   require(size.key > 0 && size.key % kPanel == 0 && size.key <= spec.head_size,
           "a layer's head size is a multiple of 16, up to the model's");
-  const LayerRows own{kv_heads, size, shares};
+  require(!spec.reads_only || shares >= 0, "a layer reads the keys and values of another model");
   require(shares == -1 || (shares >= 0 && shares < spec.cached_layers() &&
                            spec.rows[shares] == LayerRows{kv_heads, size, -1}),
           "a layer reads the keys and values of an earlier one of its heads and size");
   block.kv_heads = kv_heads;
   block.size = size.key;
-  spec.rows.push_back(own);
+  if (spec.reads_only) return shares;
+  spec.rows.push_back({kv_heads, size, shares});
+  return spec.cached_layers() - 1;
 }
 
 // The matrices and norms of keys and values; neither, if the layer reads those of another.
@@ -48,7 +50,7 @@ void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_siz
                    bool paired) {
   ModelSpec& spec = self.spec;
   AttentionBlock block;
-  set_rows(self, block, kv_heads, {head_size, 0}, shares);
+  const int place = set_rows(self, block, kv_heads, {head_size, 0}, shares);
   block.whole_norms = whole_norms;
   const int queries = spec.heads * head_size, inputs = paired ? 2 * spec.width : spec.width;
   self.set(block.q, parts, "q", queries, inputs);
@@ -73,6 +75,7 @@ void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_siz
   block.window = window;
   block.rope = rope;
   add_block(self, parts, block);
+  spec.layers.back().cached = place;
 }
 
 // `plain`, `rank` and `value`: see LatentBlock; all layers have the same.
@@ -87,7 +90,7 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
                          2 * spec.ropes[rope].pairs == rotated),
           "the rotation is that of the rotated part");
   LatentBlock block;
-  set_rows(self, block, 1, {spec.head_size, rank}, -1);
+  const int place = set_rows(self, block, 1, {spec.head_size, rank}, -1);
   block.plain = plain;
   block.rank = rank;
   block.value = value;
@@ -111,20 +114,37 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
   block.kv_own = !same_inputs(block.q_low.data ? block.q_low : block.q, block.kv);
   spec.latent_width = std::max({spec.latent_width, queries, spec.heads * value, block.q_low.rows});
   add_block(self, parts, block);
+  spec.layers.back().cached = place;
 }
 
 // The model drafts for another, whose hidden states have `hidden` entries, and whose tokens are
 // `embedded` many; its own vocabulary is of the tokens that it drafts.
-void begin_with_hidden(PyModel& self, int hidden, int embedded, bool normed_stream) {
+void begin_with_hidden(PyModel& self, int hidden, int embedded, bool normed_stream,
+                       bool plain_pairs) {
   ModelSpec& spec = self.spec;
   require(spec.layers.empty(), "what a model begins with comes before its layers");
   require(hidden > 0 && hidden % kPanel == 0 && spec.width % kPanel == 0,
           "hidden states have a multiple of 16 entries");
-  require(spec.embedding_width == spec.width && embedded > 0,
-          "the embedding has the width of the stream, and a row");
+  require(spec.embedding_width == (plain_pairs ? hidden : spec.width) && embedded > 0,
+          "the embedding has the width of the stream, or of hidden states as they are, and a row");
   spec.hidden_width = hidden;
   spec.embedded = embedded;
   spec.normed_stream = normed_stream;
+  spec.plain_pairs = plain_pairs;
+}
+
+// The model's layers read caches of another one, whose layers have these rows; see LayerRows.
+void read_caches(PyModel& self, const std::vector<int>& heads, const std::vector<int>& sizes,
+                 const std::vector<int>& shares) {
+  ModelSpec& spec = self.spec;
+  require(spec.layers.empty() && !heads.empty(), "what layers read comes before them");
+  require(heads.size() == sizes.size() && heads.size() == shares.size(),
+          "one number of heads, one size and one layer that is shared for each layer");
+  for (size_t i = 0; i < heads.size(); i++) {
+    require(heads[i] > 0 && heads[i] <= spec.kv_heads, "kv_heads are the most of a layer");
+    spec.rows.push_back({heads[i], {sizes[i], 0}, shares[i]});
+  }
+  spec.reads_only = true;
 }
 
 void check_activation(int activation) {
@@ -245,20 +265,35 @@ void add_experts(PyModel& self, const Parts& parts, int experts, int inner, int 
   add_block(self, parts, block);
 }
 
+// The groups of the head's rows; `kept_groups` of them count.
+void set_groups(PyModel& self, const Parts& parts) {
+  ModelSpec& spec = self.spec;
+  if (!parts.contains("groups")) return;
+  const int groups = self.rows_of(parts, "groups");
+  self.set(spec.groups, parts, "groups", groups, spec.width);
+  spec.kept_groups = nb::cast<int>(parts["kept_groups"]);
+  require(spec.kept_groups >= 1 && spec.kept_groups <= groups, "from 1 to all groups are kept");
+  require(spec.vocabulary % groups == 0 && spec.vocabulary / groups % kPanel == 0,
+          "the head's rows are in equal groups of whole panels");
+  require(spec.logit_scale == 1 && spec.logit_cap == 0 && !spec.project_out.data,
+          "logits of groups are those of the stream, as they are");
+}
+
 void finish(PyModel& self, const Parts& parts) {
   ModelSpec& spec = self.spec;
-  const bool projected = spec.width != spec.embedding_width;
+  const bool projected = !spec.hidden_width && spec.width != spec.embedding_width;
   self.set(spec.embedding, parts, "embed", spec.embedded, spec.embedding_width);
   self.set(spec.project_in, parts, "project_in", spec.width, spec.embedding_width, projected);
   self.set(spec.project_out, parts, "project_out", spec.embedding_width, spec.width, projected);
-  self.set(spec.head, parts, "head", spec.vocabulary, spec.embedding_width);
+  self.set(spec.head, parts, "head", spec.vocabulary, spec.head_width());
   require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
           "the embedding's columns are those of the model, neither reordered nor rotated");
   self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
   self.set(spec.final_norm, parts, "final_norm", spec.width);
   self.set(spec.fuse, parts, "fuse", spec.width, spec.hidden_width, false);
-  self.set(spec.join, parts, "join", spec.width, 2 * spec.width, false);
+  self.set(spec.join, parts, "join", spec.width, spec.pair_width(), spec.plain_pairs);
   self.set(spec.hidden_norm, parts, "hidden_norm", spec.width);
+  set_groups(self, parts);
   LayerEmbeddings& own = spec.layer_embeddings;
   const int width = own.size * static_cast<int>(spec.layers.size());
   self.set(own.table, parts, "layer_embed", spec.vocabulary, width, own.size > 0);
@@ -291,7 +326,8 @@ void set_query_scales(PyModel& self, nb::object scales, int positions) {
 void bind_blocks(nb::class_<PyModel>& model) {
   model
       .def("begin_with_hidden", &begin_with_hidden, "hidden"_a, "embedded"_a,
-           "normed_stream"_a = false)
+           "normed_stream"_a = false, "plain_pairs"_a = false)
+      .def("read_caches", &read_caches, "heads"_a, "sizes"_a, "shares"_a)
       .def("add_layer", &add_layer, "scale"_a = 1.0f)
       .def("add_attention", &add_attention, "parts"_a, "kv_heads"_a, "head_size"_a, "shares"_a,
            "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true,

@@ -149,8 +149,8 @@ void set_states(Step& step, const ModelSpec& spec, const std::optional<PyRows>& 
   if (!hidden) return;
   step.hidden = hidden->data();
   step.own_hidden = hidden->size() != rows * spec.hidden_width;
-  require(!step.own_hidden || hidden->size() == rows * spec.width,
-          "hidden must be [rows, hidden_width] or [rows, width]");
+  require(!step.own_hidden || (!spec.plain_pairs && hidden->size() == rows * spec.width),
+          "hidden must be [rows, hidden_width], or [rows, width] of a model that normalises pairs");
 }
 
 // Of attention that Python computes: a function of the layer, and the arrays of `Outside`.
@@ -221,6 +221,7 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   require(first_row == rows, "the counts add up to " + std::to_string(first_row) + ", not to the " +
                                  std::to_string(rows) + " tokens given");
   check_tokens(spec, tokens, positions);
+  require(!spec.reads_only || outputs.size() > 0, "a model that stores nothing has outputs");
   step.tokens.assign(tokens.data(), tokens.data() + rows);
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);

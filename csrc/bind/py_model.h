@@ -90,7 +90,6 @@ void add_block(PyModel& self, const Parts& parts, Part part) {
   Layer& layer = self.spec.layers.back();
   constexpr bool attends = std::is_base_of_v<Sight, Part>;
   require(!attends || layer.blocks.empty(), "attention is a layer's first block");
-  if (attends) layer.cached = self.spec.cached_layers() - 1;
   Block block{.before = {}, .after = {}, .whole = {}, .part = std::move(part)};
   const size_t width = self.spec.width;
   self.set(block.before, parts, "before", width);

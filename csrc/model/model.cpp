@@ -12,60 +12,6 @@
 namespace suffice {
 namespace {
 
-// Multiplies `values` of all rows into the stream.
-void multiply_into_stream(const Linear& w, const float* values, int stride, Worker& worker) {
-  StepBuffers& shared = worker.shared;
-  worker.multiply(w, values, stride, worker.rows, shared.output.data(), shared.width);
-  worker.wait();
-  worker.take_output(worker.residual, worker.rows);
-  worker.wait();
-}
-
-// Begins with hidden states and with the embeddings in `normal`: see ModelSpec.
-void take_hidden(Worker& worker) {
-  const ModelSpec& spec = worker.spec;
-  const Step& step = worker.step;
-  const size_t width = worker.shared.width, pair = worker.shared.pair_width;
-  float *const stream = worker.residual.data(), *const pairs = worker.prepared.pairs.data();
-  const Share mine = worker.own(worker.rows);
-  if (!step.own_hidden && spec.fuse.data)
-    multiply_into_stream(spec.fuse, step.hidden, spec.hidden_width, worker);
-  else
-    for (size_t row = mine.first; row < static_cast<size_t>(mine.last); row++)
-      std::copy_n(step.hidden + row * spec.width, spec.width, stream + row * width);
-  for (size_t row = mine.first; row < static_cast<size_t>(mine.last); row++) {
-    float* const hidden = pairs + row * pair + spec.width;
-    worker.normalize_row(spec.embedding_norm, worker.normal.data() + row * width,
-                         pairs + row * pair);
-    worker.normalize_row(spec.hidden_norm, stream + row * width, hidden);
-    if (spec.normed_stream) std::copy_n(hidden, spec.width, stream + row * width);
-  }
-  if (spec.join.data) multiply_into_stream(spec.join, pairs, worker.shared.pair_width, worker);
-}
-
-void embed(Worker& worker) {
-  const ModelSpec& spec = worker.spec;
-  StepBuffers& shared = worker.shared;
-  const bool project = spec.project_in.data, apart = project || spec.hidden_width;
-  const Share mine = worker.own(worker.rows);
-  for (int row = mine.first; row < mine.last; row++) {
-    float* to =
-        (apart ? worker.normal : worker.residual).data() + static_cast<size_t>(row) * shared.width;
-    kernels().products.unpack_row(spec.embedding, worker.step.tokens[row], to);
-    for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
-  }
-  if (spec.hidden_width) return take_hidden(worker);
-  if (project) multiply_into_stream(spec.project_in, worker.normal.data(), shared.width, worker);
-  for (int row = mine.first; row < mine.last && spec.positions; row++) {
-    const float* from =
-        spec.positions + static_cast<size_t>(worker.step.positions[row]) * spec.width;
-    float* to = worker.residual.data() + static_cast<size_t>(row) * shared.width;
-    for (int i = 0; i < spec.width; i++) to[i] += from[i];
-  }
-  if (spec.embedding_norm.weight)
-    worker.normalize(spec.embedding_norm, worker.residual.data(), worker.residual.data());
-}
-
 bool sketches(const ModelSpec& spec, const StepRequest& request) {
   return !request.exact && spec.needs_sketch(request.technique) && request.cache->extras().sketch;
 }
@@ -280,6 +226,7 @@ void logits(Worker& worker) {
     worker.take_output(normal, count);
   }
   const Linear& head = spec.head;
+  if (spec.groups.data) return grouped_logits(worker, count);
   const int stride = round_up(spec.vocabulary, kPanel);
   constexpr int unit = kLogitBlock / kPanel;  // a block is one thread's
   const Inputs x = worker.inputs(normal.data(), shared.width, head, count,

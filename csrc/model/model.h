@@ -58,12 +58,20 @@ struct ModelSpec {
   // Of a model that drafts for another: its rows begin with hidden states, of the other model or of
   // its own, and with embeddings. Both are normalised. `join` makes the stream of them; without it
   // the hidden states are the stream, and the first layer's attention reads both.
+  // With `plain_pairs` both have the other's width and are joined as they are.
   int hidden_width = 0;  // of the other's hidden states; 0: it does not begin with any
   int embedded = 0;      // rows of the embedding
-  Linear fuse;           // makes `width` of the other's hidden states; data null: they have it
-  Linear join;           // [width, 2 width]
+  bool plain_pairs = false;
+  Linear fuse;  // makes `width` of the other's hidden states; data null: they have it
+  Linear join;  // [width, 2 width], or of plain pairs [width, 2 hidden_width]
   Norm hidden_norm;
   bool normed_stream = false;  // the stream begins with hidden states as they are normalised
+  // `rows` are those of another model's caches: layers read them, and nothing is stored.
+  bool reads_only = false;
+  // Of a head whose rows are sorted into equal groups: a row's scores of all groups. The logits of
+  // others than the `kept_groups` best ones are minus infinity. Data null: all rows count.
+  Linear groups;  // [groups, width]
+  int kept_groups = 0;
   // Layers whose inputs steps hand out; the number of layers: what the last one gives, and one
   // more: that after the final norm.
   std::vector<int> taps;
@@ -80,6 +88,10 @@ struct ModelSpec {
   const float* query_scales = nullptr;  // of queries by their position; null: 1
   float unread_in_prompts = 0;          // the largest share of a tile's softmaxes, on average
 
+  // Entries that the head reads: embeddings of a model that drafts may be wider than its stream.
+  int head_width() const { return hidden_width ? width : embedding_width; }
+  // Entries of an embedding and of the hidden states next to it.
+  int pair_width() const { return 2 * (plain_pairs ? hidden_width : width); }
   int cached_layers() const { return static_cast<int>(rows.size()); }
   // Entries of the keys of the layer that has the most.
   int key_width() const {

@@ -45,7 +45,7 @@ void RowBuffers::reserve(const ModelSpec& spec) {
     for (const Block& block : layer.blocks)
       std::visit([&](const auto& part) { reserve_inputs(part, *this); }, block.part);
   for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head, &spec.fuse, &spec.join,
-                          &spec.layer_embeddings.project})
+                          &spec.groups, &spec.layer_embeddings.project})
     inputs.reserve(*w);
 }
 
@@ -55,7 +55,7 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   query_width = spec.heads * spec.head_size;
   latent_width = round_up(spec.latent_width, kPanel);
   hidden_width = spec.hidden_width;
-  pair_width = hidden_width ? round_up(2 * spec.width, kPanel) : 0;
+  pair_width = hidden_width ? round_up(spec.pair_width(), kPanel) : 0;
   key_width = spec.key_width();
   inner_width = round_up(spec.inner_width, kPanel);
   queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
@@ -66,6 +66,8 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
     each->assign(static_cast<size_t>(rows) * latent_width, 0.0f);
   layer_embedding_width = spec.layer_embeddings.project.rows;
   layer_embeddings.resize(static_cast<size_t>(rows) * layer_embedding_width);
+  group_scores.resize(step.outputs.size() * round_up(spec.groups.rows, kPanel));
+  kept_groups.resize(step.outputs.size() * spec.kept_groups);
   output.assign(static_cast<size_t>(rows) * width, 0.0f);
   inner.assign(static_cast<size_t>(rows) * inner_width, 0.0f);
   second_inner.assign(inner.size(), 0.0f);

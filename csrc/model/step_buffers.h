@@ -106,6 +106,8 @@ class StepBuffers {
   // [rows][layers size], of tokens; their stride
   std::vector<float> layer_embeddings;
   int layer_embedding_width = 0;
+  std::vector<float> group_scores;         // [outputs][groups], of a head in groups
+  std::vector<int> kept_groups;            // [outputs][kept groups]
   std::vector<float> output;               // [rows][width], of a block
   std::vector<float> inner, second_inner;  // [rows][inner_width], within a block
   std::vector<ReadSums> reads;             // [cached layers][requests][kv_heads]

@@ -172,6 +172,12 @@ void rotate_neighbours(float* head, int pairs, const float* cos, const float* si
 // every thread has.
 void attend(const Sight& sight, int cached, Worker& worker);
 
+// Begins the stream of all rows.
+void embed(Worker& worker);
+
+// The logits of `count` rows of the worker's states, of a head whose rows are in groups.
+void grouped_logits(Worker& worker, int count);
+
 // Run a block of a layer on the worker's `normal`, and return once every thread has left its part
 // of the output in the shared `output`.
 void run(const AttentionBlock& block, int layer, Worker& worker);

@@ -192,7 +192,7 @@ def test_models_without_a_module(tmp_path: Path) -> None:
         drafting(folder)
     assert str(error.value) == (
         f"speculator 'mtp': the files of {folder} have no module that predicts further tokens; "
-        "'suffix' drafts for any model"
+        "'model' names an assistant, and 'suffix' drafts for any model"
     )
 
 

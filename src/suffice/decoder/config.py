@@ -199,12 +199,16 @@ class DecoderConfig:
         return tuple(layer for layer in self.layers if layer.attends)
 
     def _place(self, layer: int) -> int:
-        """Return the place of a layer among those of `cached`."""
+        """Return the place in caches of a layer whose rows another one shares."""
+        if self.drafts is not None and self.drafts.rows:
+            return layer
         return sum(each.attends for each in self.layers[:layer])
 
     @property
     def rows(self) -> tuple[LayerRows, ...]:
-        """What caches hold of the layers of `cached`."""
+        """What caches hold of the layers of `cached`, or of those of the decoder whose it reads."""
+        if self.drafts is not None and self.drafts.rows:
+            return self.drafts.rows
         return tuple(
             LayerRows(
                 own.kv_heads or self.kv_heads,
@@ -300,4 +304,4 @@ class DecoderConfig:
     @property
     def projected(self) -> bool:
         """Whether embedding rows have their own width and are projected in and out."""
-        return self.embed_width != self.width
+        return self.drafts is None and self.embed_width != self.width

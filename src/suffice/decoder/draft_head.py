@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from suffice.cache import LayerRows
+
 
 @dataclass(frozen=True)
 class DraftHead:
@@ -21,7 +23,14 @@ class DraftHead:
     states that are normalized already. `normed_own`: those that it hands on are what its final norm
     gives, not what its last layer does. `shared`: weights that are the other model's.
 
-    Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2.
+    `plain`: both halves have the other model's width, and a matrix joins them as they are; the
+    states that it hands on go through a matrix to that width. `rows`: it stores nothing, and its
+    layers read the other model's caches, which have these rows; `LayerConfig.shares` are places
+    among them. `groups`: the head's rows are in that many equal groups, and only those of the
+    `kept_groups` that fit a row's state best have logits; 0: all have.
+
+    Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2; the
+    rest `Gemma4AssistantForCausalLM` of transformers.
     """
 
     hidden: int
@@ -31,6 +40,10 @@ class DraftHead:
     normed_stream: bool = False
     normed_own: bool = False
     shared: frozenset[str] = frozenset()
+    plain: bool = False
+    rows: tuple[LayerRows, ...] = ()
+    groups: int = 0
+    kept_groups: int = 0
 
     @staticmethod
     def pairs(head: DraftHead | None, layer: int) -> bool:

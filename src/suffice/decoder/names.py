@@ -1,8 +1,8 @@
 """The weights that a decoder needs, by canonical name.
 
 Names: `embed`, `embed_norm`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, those
-of `blocks.LAYER_EMBEDS`, of a head that drafts `fuse`, `join` and `hidden_norm`, and for each layer
-`layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
+of `blocks.LAYER_EMBEDS`, of what drafts `fuse`, `join`, `hidden_norm`, `hand_on` and `groups`, and
+for each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from suffice.decoder.config import DecoderConfig
 from suffice.decoder.draft_head import DraftHead
 
 # around the layers
-AROUND = ("embed", "head", "project_in", "project_out", "fuse", "join", *LAYER_EMBEDS)
-LINEARS = (*MATRICES, *AROUND)
+AROUND = ("embed", "head", "project_in", "project_out", "fuse", "join", "groups", *LAYER_EMBEDS)
+LINEARS = (*MATRICES, *AROUND, "hand_on")
 
 
 def is_linear(name: str) -> bool:
@@ -51,13 +51,18 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if config.final_norm:
         found.update(_norm(config, "final_norm"))
     if not config.tied:
-        found.update(_matrix(config, "head", (config.vocab, embed_width)))
+        found.update(
+            _matrix(config, "head", (config.vocab, embed_width if drafts is None else width))
+        )
     shared = drafts.shared if drafts is not None else ()
     return {name: shape for name, shape in found.items() if name not in shared}
 
 
 def _of_draft_head(config: DecoderConfig, drafts: DraftHead) -> dict[str, tuple[int, ...]]:
     width = config.width
+    if drafts.plain:
+        pairs = {"join": (width, 2 * drafts.hidden), "hand_on": (drafts.hidden, width)}
+        return {**pairs, **({"groups": (drafts.groups, width)} if drafts.groups else {})}
     fuse = {"fuse": (width, drafts.hidden)} if drafts.fused else {}
     join = {"join": (width, 2 * width)} if drafts.joined else {}
     norms = {**_norm(config, "embed_norm"), **_norm(config, "hidden_norm")}

@@ -78,8 +78,8 @@ class NativeModel:
         self._model = self._built()
         self._rules: list[list[core.AttentionRule]] = [[]]
         self._python: list[PythonAttention | None] = [None]  # of each number of rules
-        self.use(rules or [[None] * config.kv_heads for _ in config.cached])
-        self._untraced = Trace(len(config.cached), config.kv_heads)
+        self.use(rules or [[None] * config.kv_heads for _ in config.rows])
+        self._untraced = Trace(len(config.rows), config.kv_heads)
 
     def _built(self) -> core.Model:
         """Return the core's model, with rotations for the positions reached so far."""
@@ -112,7 +112,11 @@ class NativeModel:
             scales = decoder.layer_embed_scale, config.width**-0.5, 2**-0.5
             model.set_layer_embeddings(size, *scales)
         if (head := config.drafts) is not None:
-            model.begin_with_hidden(head.hidden, head.vocab, head.normed_stream)
+            model.begin_with_hidden(head.hidden, head.vocab, head.normed_stream, head.plain)
+            if head.rows:
+                shares = [-1 if own.shares is None else own.shares for own in head.rows]
+                sizes = [own.heads for own in head.rows], [own.size for own in head.rows]
+                model.read_caches(*sizes, shares)
         for index in range(len(config.layers)):
             model.add_layer(decoder.layer_scale(index))
             for place, block in enumerate(config.blocks(index)):
@@ -122,6 +126,8 @@ class NativeModel:
         parts = named_parts(decoder, "", AROUND, {name: name for name in names})
         if config.tied:
             parts["head"] = parts["embed"]
+        if head is not None and head.groups:
+            parts["kept_groups"] = head.kept_groups
         if learned:
             table = decoder.weights["positions"]
             assert isinstance(table, np.ndarray)
@@ -218,10 +224,10 @@ class NativeModel:
         if not rows:
             return None
         config = self._config
-        return np.empty((len(config.cached), rows, config.heads, config.head_size), np.float32)
+        return np.empty((len(config.rows), rows, config.heads, config.head_size), np.float32)
 
     def _unaudited(self, rows: int) -> np.ndarray:
-        return unaudited(len(self._config.cached), rows, self._config.heads)
+        return unaudited(len(self._config.rows), rows, self._config.heads)
 
     def step(
         self,
@@ -290,7 +296,7 @@ def _numbers(
     """Return the cache, length, size, kind, technique and adapter of each piece."""
     return (
         [piece.rows.cache.native for piece in pieces],
-        _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+        _ints([piece.rows.cache.length + piece.first - piece.rows.reads_only for piece in pieces]),
         _ints([piece.size for piece in pieces]),
         _ints(kinds),
         _ints([piece.rows.technique for piece in pieces]),

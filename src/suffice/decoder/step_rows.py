@@ -30,7 +30,8 @@ class StepRows:
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
     these rows [H, T, D], rotated. `tiled`: they are of a prompt, whose tiles of `MAX_TENTATIVE`
     tokens may leave something unread, see `Omitted`. `streams`: how many of the last rows hand out
-    what `NativeModel.hand_out` says.
+    what `NativeModel.hand_out` says. `reads_only`: one row of a decoder that stores nothing. It has
+    the position after the committed rows and sees these; to the core it is the last of them.
     """
 
     cache: KVCache
@@ -45,6 +46,7 @@ class StepRows:
     tiled: bool = False
     states: bool = False
     streams: int = 0
+    reads_only: bool = False
 
 
 class Piece(NamedTuple):
@@ -151,7 +153,7 @@ def drafted(batch: Sequence[StepRows]) -> Drafted:
         else:
             parents = list(rows.parents)
             positions += [length + depth for depth in _depths(parents)]
-        masks = rows.cache.draft(parents, most_rows(rows))
+        masks = [1] if rows.reads_only else rows.cache.draft(parents, most_rows(rows))
         visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
         start = len(tokens)
         tokens += rows.tokens

@@ -14,6 +14,7 @@ from suffice.checkpoints.open import open_model
 from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
+from suffice.engine.assistants import Assistant
 from suffice.engine.config import Config
 from suffice.engine.heads import Head
 from suffice.engine.option_values import stored_weights
@@ -108,29 +109,52 @@ class DraftModels:
         if predictor is None:
             raise InputError(
                 f"speculator 'mtp': the files of {model} have no module that predicts further "
-                "tokens; 'suffix' drafts for any model"
+                "tokens; 'model' names an assistant, and 'suffix' drafts for any model"
             )
         config = self._runner.decoder.config
         after_norm = len(config.layers) + 1
         found = OpenedHead(predictor(), np.arange(config.vocab), (after_norm,))
         return self._installed("mtp", found, quantization, kv_cache_dtype)
 
+    def assistant(self, folder: str, quantization: str | None) -> Assistant:
+        """Load an assistant, which reads the caches of texts and has no rows of its own.
+
+        Raises:
+            InputError: It cannot be used, or is of another model.
+        """
+        from suffice.checkpoints.assistants import open_assistant
+
+        runner = self._runner
+        opened = open_assistant(folder, runner.decoder.config)
+        decoder = self._decoder("mtp", opened, quantization)
+        assistant = Assistant(decoder, opened.tokens, opened.layers, runner.context)
+        runner.head = assistant
+        return assistant
+
     def _installed(
         self, name: str, opened: OpenedHead, quantization: str | None, kv_cache_dtype: str
     ) -> Head:
-        runner, own = self._runner, self._runner.decoder.weights
-        given = None if quantization is None else QUANTS.build(quantization)
-        found = "bfloat16" if opened.checkpoint.dtype == "bfloat16" else "float32"
-        dtype = found if kv_cache_dtype == "auto" else kv_cache_dtype
+        runner = self._runner
+        dtype = _stored(opened) if kv_cache_dtype == "auto" else kv_cache_dtype
         if not set(types_of(dtype)) <= set(JOINT_DTYPES):
             raise InputError(
                 f"speculator '{name}': kv_cache_dtype='{dtype}': must be one of "
                 f"{', '.join(JOINT_DTYPES)}, or two of them"
             )
+        config = opened.checkpoint.config
+        check_rows(config.head_size, config.joint, *types_of(dtype))
+        decoder = self._decoder(name, opened, quantization)
+        head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
+        runner.head = head
+        return head
+
+    def _decoder(self, name: str, opened: OpenedHead, quantization: str | None) -> DecoderWeights:
+        """Read the weights of what drafts, with those that it shares with the model."""
+        runner, own = self._runner, self._runner.decoder.weights
+        given = None if quantization is None else QUANTS.build(quantization)
         config = opened.checkpoint.config.fitted(runner.context)
         assert config.drafts is not None
-        check_rows(config.head_size, config.joint, *types_of(dtype))
-        quant = stored_weights(given, "auto", found)
+        quant = stored_weights(given, "auto", _stored(opened))
         weights = self._shelf.kept(
             f"{name}: {opened.checkpoint.path} {quant!r}",
             lambda allocate: DecoderWeights.from_checkpoint(
@@ -139,10 +163,7 @@ class DraftModels:
         ).weights
         tied = {"head": "embed"} if runner.decoder.config.tied else {}
         weights = weights | {each: own[tied.get(each, each)] for each in config.drafts.shared}
-        decoder = DecoderWeights(config, weights)
-        head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
-        runner.head = head
-        return head
+        return DecoderWeights(config, weights)
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each sequence in a cheaper setting.
@@ -178,6 +199,11 @@ class DraftModels:
             return logits
 
         return step
+
+
+def _stored(opened: OpenedHead) -> str:
+    """Return the type of what drafts, and of its keys unless another is given."""
+    return "bfloat16" if opened.checkpoint.dtype == "bfloat16" else "float32"
 
 
 def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:

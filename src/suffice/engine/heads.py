@@ -1,21 +1,24 @@
-"""A head that drafts for a runner's model: it reads the hidden states that the model's steps leave.
+"""Heads that draft for a runner's model: they read the hidden states that the model's steps leave.
 
-The head is a decoder of its own with a cache of its own for each text, see `CacheWithHead`.
+A `Head` is a decoder of its own with a cache of its own for each text, see `CacheWithHead`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from suffice.cache import Growth, token_bytes, types_of
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.cache.with_head import CacheWithHead, HeadRows
+from suffice.cache.with_state import CacheWithState
 from suffice.decoder.native_model import NativeModel
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.native import core
+from suffice.speculate.tree import FEW_ROWS
 
 
 def hand_over(batch: Sequence[StepRows], streams: np.ndarray) -> None:
@@ -24,16 +27,51 @@ def hand_over(batch: Sequence[StepRows], streams: np.ndarray) -> None:
     for rows in batch:
         own = streams[first : first + rows.streams]
         first += rows.streams
-        if isinstance(rows.cache, CacheWithHead) and rows.streams:
+        if isinstance(rows.cache, CacheWithHead | CacheWithState) and rows.streams:
             rows.cache.hand_over([*rows.tokens], own.reshape(rows.streams, -1))
 
 
-class Head:
-    """A head of a model whose tokens it drafts: `tokens` [drafted] by its own ids, of `vocab`.
+class Drafter:
+    """A decoder that drafts for a model: `tokens` [drafted] by its own ids, of `vocab`.
 
     `layers` are those of the model whose inputs are its hidden states, and `positions` the longest
-    text. Its keys and values have the type `dtype`.
+    text. `reads_prompts`: it needs the hidden states of all of a prompt's tokens.
     """
+
+    reads_prompts = True
+
+    def __init__(
+        self, decoder: DecoderWeights, tokens: np.ndarray, layers: tuple[int, ...], positions: int
+    ) -> None:
+        self.decoder = decoder
+        self.layers = layers
+        config = decoder.config
+        assert config.drafts is not None
+        self._tokens, self._vocab = tokens, config.drafts.vocab
+        self._has_all = np.array_equal(tokens, np.arange(self._vocab))
+        self._native = NativeModel(decoder, positions)
+        self._native.hand_out([len(config.layers) + config.drafts.normed_own])
+        self._left: dict[int, np.ndarray] = {}  # by cache: what its last row left
+
+    def streams_of(self, batch: Sequence[StepRows]) -> np.ndarray:
+        """Return room for the hidden states [T, layers, W] of a step of the model."""
+        config = self.decoder.config
+        assert config.drafts is not None
+        count = len(self.layers)
+        rows = sum(each.streams for each in batch)
+        return np.empty((rows, count, config.drafts.hidden // count), np.float32)
+
+    def _spread(self, logits: np.ndarray) -> list[np.ndarray]:
+        """Return logits [B, D] of the tokens that it drafts as those [V] of all tokens."""
+        if self._has_all:
+            return list(logits)
+        found = np.full((len(logits), self._vocab), -np.inf, np.float32)
+        found[:, self._tokens] = logits
+        return list(found)
+
+
+class Head(Drafter):
+    """A head with keys and values of its own, of type `dtype`; see `Drafter`."""
 
     def __init__(
         self,
@@ -43,15 +81,26 @@ class Head:
         positions: int,
         dtype: str,
     ) -> None:
-        self.decoder = decoder
-        self.layers = layers
+        super().__init__(decoder, tokens, layers, positions)
         self.dtype = dtype
-        config = decoder.config
-        assert config.drafts is not None
-        self._tokens, self._vocab = tokens, config.drafts.vocab
-        self._native = NativeModel(decoder, positions)
-        self._native.hand_out([len(config.layers) + config.drafts.normed_own])
-        self._begun: dict[int, np.ndarray] = {}  # by cache: what its last row left [W]
+
+    def kind(
+        self, limit: int, growth: Growth, arena: core.Arena, *, late: bool
+    ) -> Callable[..., KVCache]:
+        """Return what makes the cache of a text of at most `limit` tokens; see `CacheWithHead`."""
+        return partial(CacheWithHead, head=self.cache(limit, growth, arena), late=late)
+
+    def ready(self, cache: CacheWithHead) -> bool:
+        """Return whether it has followed a text long enough, and its last hidden states wait.
+
+        After a late beginning its first drafts would be worse than those that it makes later on.
+        """
+        enough = not cache.since or cache.length - cache.since >= FEW_ROWS
+        return enough and cache.followed and 0 < cache.waiting <= cache.head.spare
+
+    def has_room(self, cache: CacheWithHead) -> bool:
+        """Return whether it can draft another token of a text."""
+        return bool(cache.head.spare)
 
     def cache(self, limit: int, growth: Growth, arena: core.Arena) -> KVCache:
         """Return an empty cache for its rows of a text of at most `limit` tokens."""
@@ -73,17 +122,10 @@ class Head:
         config = self.decoder.config
         return token_bytes(*types_of(self.dtype), config.rows, joint=config.joint > 0)
 
-    def streams_of(self, batch: Sequence[StepRows]) -> np.ndarray:
-        """Return room for the hidden states [T, layers, W] of a step of the model."""
-        config = self.decoder.config
-        assert config.drafts is not None
-        count = len(self.layers)
-        rows = sum(each.streams for each in batch)
-        return np.empty((rows, count, config.drafts.hidden // count), np.float32)
-
-    def follow(self, caches: Sequence[CacheWithHead]) -> None:
+    def follow(self, caches: Sequence[KVCache]) -> None:
         """Make the rows of texts with many tokens that wait."""
-        rows = [(each, each.to_follow()) for each in caches if each.waiting > MAX_TENTATIVE]
+        own = [each for each in caches if isinstance(each, CacheWithHead)]
+        rows = [(each, each.to_follow()) for each in own if each.waiting > MAX_TENTATIVE]
         going = [(cache, found) for cache, found in rows if found is not None]
         if going:
             self._follow([cache for cache, _ in going], [found for _, found in going], outputs=0)
@@ -97,7 +139,7 @@ class Head:
         found = [each for each in rows if each is not None]
         assert len(found) == len(caches), "the head follows the texts"
         logits, own = self._follow(caches, found, outputs=1)
-        self._begun = {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        self._left = {id(cache): state for cache, state in zip(caches, own, strict=True)}
         return self._spread(logits)
 
     def _follow(
@@ -112,15 +154,15 @@ class Head:
 
     def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> list[np.ndarray]:
         """Run a drafted token of each text; return the logits float32 [V] after it."""
-        hidden = np.stack([self._begun[id(cache)] for cache in caches])
+        hidden = np.stack([self._left[id(cache)] for cache in caches])
         heads = [cache.head for cache in caches]
         logits, own = self._step(heads, [[token] for token in tokens], hidden, 1)
-        self._begun |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        self._left |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
         return self._spread(logits)
 
     def end(self, caches: Sequence[CacheWithHead]) -> None:
         """Drop the rows of drafted tokens."""
-        self._begun = {}
+        self._left = {}
         for cache in caches:
             cache.drop_drafts()
 
@@ -147,11 +189,3 @@ class Head:
         for head, own in zip(heads, tokens, strict=True):
             head.commit(list(range(len(own))))
         return logits, left[:, 0]
-
-    def _spread(self, logits: np.ndarray) -> list[np.ndarray]:
-        """Return logits [B, D] of the tokens that it drafts as those [V] of all tokens."""
-        if len(self._tokens) == self._vocab:
-            return list(logits)
-        found = np.full((len(logits), self._vocab), -np.inf, np.float32)
-        found[:, self._tokens] = logits
-        return list(found)

@@ -12,12 +12,12 @@ import numpy as np
 
 from suffice.cache import LayerRows, machine, next_capacity, token_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
-from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.adapter import Adapter
 from suffice.decoder.native_states import state_shapes
 from suffice.decoder.pooling import Pooling
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
+from suffice.engine.assistants import Assistant
 from suffice.engine.config import Config
 from suffice.engine.heads import Head, hand_over
 from suffice.engine.protocol import How, Rows
@@ -79,16 +79,16 @@ class Runner(WholePrompts):
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
-        self._head: Head | None = None
+        self._head: Head | Assistant | None = None
         self.pooling = Pooling(0 if model.projected else model.width)
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> Head | Assistant | None:
         """The head that reads the hidden states of the model's steps, if there is one."""
         return self._head
 
     @head.setter
-    def head(self, head: Head) -> None:
+    def head(self, head: Head | Assistant) -> None:
         self._head = head
         self._native.hand_out(head.layers)
 
@@ -111,10 +111,9 @@ class Runner(WholePrompts):
         keys, values = types_of(self.config.kv_cache_dtype)
         kind: Callable[..., KVCache] = KVCache
         if self.head is not None:
-            own = self.head.cache(limit, self.growth, self.arena)
             # With a fixed number of drafts, a seed's tokens may not depend on where a head began.
             late = self.config.speculative_config.adaptive
-            kind = partial(CacheWithHead, head=own, late=late)
+            kind = self.head.kind(limit, self.growth, self.arena, late=late)
         cache = kind(
             model.rows,
             growth=self.growth,
@@ -226,7 +225,7 @@ class Runner(WholePrompts):
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
         how: How = {"technique": rows.technique, "adapter": rows.adapter}
-        streams = min(len(tokens) + len(tree), rows.follow) if self.head is not None else 0
+        streams = self._streams(rows)
         if rows.prompt:
             return StepRows(
                 cache,
@@ -246,6 +245,13 @@ class Runner(WholePrompts):
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
         nodes = [*tokens, *tree.tokens]
         return StepRows(cache, nodes, parents, rows.outputs, **how, streams=streams)
+
+    def _streams(self, rows: Rows) -> int:
+        """Return of how many rows, the last ones, hidden states are handed out."""
+        if self.head is None:
+            return 0
+        most = min(len(rows.tokens) + len(rows.drafts), rows.follow)
+        return min(most, rows.count) if rows.prompt and not self.head.reads_prompts else most
 
     @property
     def most_drafts(self) -> int:
@@ -304,8 +310,7 @@ class Runner(WholePrompts):
     def follow(self, sequences: abc.Sequence[Sequence]) -> None:
         """Make a head's rows of texts with many tokens that wait for it."""
         if self.head is not None:
-            caches = (each.cache for each in sequences)
-            self.head.follow([cache for cache in caches if isinstance(cache, CacheWithHead)])
+            self.head.follow([each.cache for each in sequences])
 
     def propose(self, samples: abc.Sequence[DraftingSample], shapes: list[Widths]) -> list[Tree]:
         """Return drafts for each sample, in these shapes, for which memory is reserved."""

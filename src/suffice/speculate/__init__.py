@@ -103,7 +103,15 @@ class DraftRunner(Protocol):
 
 
 class DraftHead(Protocol):
-    """A head that reads the hidden states of a model; caches are `CacheWithHead` of texts."""
+    """A head that reads the hidden states of a model; caches are those that it has for texts."""
+
+    def ready(self, cache: Any) -> bool:
+        """Return whether it can draft for a text."""
+        ...
+
+    def has_room(self, cache: Any) -> bool:
+        """Return whether it can draft another token of a text."""
+        ...
 
     def begin(self, caches: Sequence[Any], last: Sequence[int]) -> list[NDArray[np.float32]]:
         """Make the rows that texts lack; return logits [V] after the `last` token of each."""
@@ -154,6 +162,13 @@ class DraftSource(Protocol):
         """Load the module of the model's files that predicts further tokens, as a head.
 
         Raises InputError if there is none, or it cannot be used.
+        """
+        ...
+
+    def assistant(self, folder: str, quantization: str | None) -> DraftHead:
+        """Load an assistant of the model, which reads the model's caches, as a head.
+
+        Raises InputError if it cannot be used or is of another model.
         """
         ...
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice.speculate import DraftHead, DraftingSample
-from suffice.speculate.tree import FEW_ROWS, NO_DRAFTS, Tree, Widths
+from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from suffice.cache.with_head import CacheWithHead
     from suffice.speculate.proposers import Drafting
 
 
@@ -26,7 +25,7 @@ class ByHead:
         from suffice.speculate.proposers import Drafting
 
         caches = {at: sample.sequence.cache for at, sample in enumerate(samples)}
-        going = [at for at, cache in caches.items() if shapes[at] and _can_begin(cache)]
+        going = [at for at, cache in caches.items() if shapes[at] and self._head.ready(cache)]
         if not going:
             return [NO_DRAFTS] * len(samples)
         drafting = Drafting([sample.state for sample in samples], shapes)
@@ -34,7 +33,7 @@ class ByHead:
             last = [samples[at].state.output[-1] for at in going]
             logits = self._head.begin([caches[at] for at in going], last)
             while waiting := _drafted(drafting, going, logits):
-                going = [at for at in waiting if caches[at].head.spare]
+                going = [at for at in waiting if self._head.has_room(caches[at])]
                 tokens = [waiting[at] for at in going]
                 logits = self._head.go_on([caches[at] for at in going], tokens) if going else []
         finally:
@@ -49,12 +48,3 @@ def _drafted(drafting: Drafting, going: list[int], logits: list[np.ndarray]) -> 
     """Draft one more depth; return the tokens whose logits the next one needs."""
     found = {at: drafting.draft(at, row) for at, row in zip(going, logits, strict=True)}
     return {at: token for at, token in found.items() if token is not None}
-
-
-def _can_begin(cache: CacheWithHead) -> bool:
-    """Whether the head has followed a text long enough, and hidden states of its last token wait.
-
-    After a late beginning its first drafts would be worse than those that it makes later on.
-    """
-    enough = not cache.since or cache.length - cache.since >= FEW_ROWS
-    return enough and cache.followed and 0 < cache.waiting <= cache.head.spare

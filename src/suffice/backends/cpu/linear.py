@@ -47,6 +47,13 @@ def unpack_rows(packed: PackedLinear, rows: Sequence[int]) -> np.ndarray:
     return packed.by_input(found) if isinstance(packed, PackedCodes) else found
 
 
+def multiply(packed: PackedLinear, x: np.ndarray) -> np.ndarray:
+    """Return the products float32 [rows, N] of a weight with rows of inputs float32 [rows, K]."""
+    found = np.empty((len(x), -(-packed.rows // ROWS) * ROWS), np.float32)
+    native_linear(packed)(np.ascontiguousarray(x), found)
+    return found[:, : packed.rows]
+
+
 def _plain(packed: PackedLinear) -> core.Linear:
     data = packed.data.view(np.uint8).reshape(-1)
     return core.Linear(data, packed.rows, packed.columns, packed.dtype, packed.scale, packed.bias)

@@ -15,6 +15,7 @@ MISSING: Mapping[str, str] = {
     "BloomForCausalLM": _DISTANCE,
     "DbrxForCausalLM": "queries, keys and values that are clamped",
     "FalconMambaForCausalLM": _MAMBA1,
+    "Gemma4AssistantForCausalLM": "the Gemma 4 that it drafts for, `--speculate mtp:model=...`",
     "Gemma3nForCausalLM": "embeddings of each layer, and several residual streams",
     "Gemma3nForConditionalGeneration": "embeddings of each layer, and several residual streams",
     "JambaForCausalLM": _MAMBA1,

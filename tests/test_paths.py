@@ -13,7 +13,6 @@ from benchmarks.harness import record
 from suffice.attention import calibration
 from suffice.cache import machine
 from suffice.checkpoints.formats import quantized_file
-from suffice.cli import chat_file
 from suffice.eval import report
 from suffice.paths import unfinished, write_whole
 from suffice_hw import runs
@@ -28,7 +27,6 @@ def write_trace(path: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "calibration": lambda path: calibration.write(path, {}),
-    "chat": lambda path: chat_file.save(path, chat_file.Talk()),
     "dram": lambda path: dram._write(path, "x"),
     "machine.json": lambda path: machine.save(machine.DEFAULT),
     "quantized": lambda path: quantized_file.write_part(path, {}, {}),

@@ -140,7 +140,10 @@ def test_settings_share_codes_and_answer_as_alone(tmp_path: Path, one_thread: No
     assert {**continued, "seconds": 0} == {**again, "seconds": 0}
 
 
-def test_llama_cpp_runs_what_a_kept_prompt_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_llama_cpp_runs_what_a_kept_prompt_lacks(
+    monkeypatch: pytest.MonkeyPatch, goes_back: bool
+) -> None:
     look_up = types.SimpleNamespace(LlamaPromptLookupDecoding=None)
     monkeypatch.setitem(sys.modules, "llama_cpp", types.ModuleType("llama_cpp"))
     monkeypatch.setitem(sys.modules, "llama_cpp.llama_speculative", look_up)
@@ -152,14 +155,20 @@ def test_llama_cpp_runs_what_a_kept_prompt_lacks(monkeypatch: pytest.MonkeyPatch
 
     class Counting(llamacpp.LlamaCpp):
         def __init__(self) -> None:
-            self._kept = {}
+            self._kept, self._states = {}, {}
 
         def _context(self, sequences: int, cache: str = "f16") -> str:
             return cache
 
-        def _forget(self, context: str, sequences: int, rows: int) -> None:
+        def _forget(self, context: str, sequences: int, rows: int) -> bool:
             nonlocal kept
-            kept = rows
+            if goes_back or rows == 0:
+                kept = rows
+            return goes_back or rows == 0
+
+        def _keep_states(self, context: str, sequences: int, cache: str) -> None:
+            if not goes_back:
+                self._states[sequences, cache] = [bytes(kept)]
 
         def _run(self, context: str, tokens: Any, first: int, every: bool = False) -> None:
             nonlocal kept
@@ -170,6 +179,11 @@ def test_llama_cpp_runs_what_a_kept_prompt_lacks(monkeypatch: pytest.MonkeyPatch
         def _sample(self, context: str, sequences: int) -> list[int]:
             return [7] * sequences
 
+    def put_back(context: str, state: bytes, size: int, sequence: int) -> None:
+        nonlocal kept
+        kept = size
+
+    monkeypatch.setattr(llamacpp.lib, "llama_state_seq_set_data", put_back, raising=False)
     engine = Counting()
     for prompt, expected in (
         (PROMPT[:1], [1]),
@@ -182,7 +196,7 @@ def test_llama_cpp_runs_what_a_kept_prompt_lacks(monkeypatch: pytest.MonkeyPatch
         engine.decode([prompt], 2, "q8_0")
         assert ran == [*expected, 1, 1]
     assert list(engine._kept) == [(1, "q8_0")]
-    monkeypatch.delitem(sys.modules, "benchmarks.peers.engines.llamacpp")
+    monkeypatch.delitem(sys.modules, "benchmarks.peers.engines.llamacpp", raising=False)
 
 
 def test_what_does_not_fit_has_a_reason() -> None:

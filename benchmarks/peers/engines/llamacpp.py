@@ -69,8 +69,7 @@ class LlamaCpp:
         for first in range(rows, length - 1, step):
             self._run(context, [prompt[:-1][first : first + step] for prompt in prompts], first)
         self._kept[sequences, cache] = prompts
-        if lib.llama_model_is_hybrid(self.model):
-            self._states[sequences, cache] = [_state(context, each) for each in range(sequences)]
+        self._keep_states(context, sequences, cache)
         self._run(context, [prompt[-1:] for prompt in prompts], length - 1)
         tokens = self._sample(context, sequences)
         chosen = [tokens[0]]
@@ -147,6 +146,11 @@ class LlamaCpp:
         memory = lib.llama_get_memory(context)
         cut = [lib.llama_memory_seq_rm(memory, each, rows, -1) for each in range(sequences)]
         return all(cut)
+
+    def _keep_states(self, context: Any, sequences: int, cache: str) -> None:
+        """Copy what a context has, if its model's layers keep states."""
+        if lib.llama_model_is_hybrid(self.model):
+            self._states[sequences, cache] = [_state(context, each) for each in range(sequences)]
 
     def _restore(self, context: Any, states: list[Any], rows: int) -> int:
         """Go back to states that were kept after `rows` rows; return the rows that are there."""

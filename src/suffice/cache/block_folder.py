@@ -180,7 +180,7 @@ class BlockFolder:
     def _warn(self, error: Exception) -> None:
         """Say why nothing is written, once until something is written again."""
         if not self._failing:
-            reason = getattr(error, "strerror", None) or error
+            reason = (isinstance(error, OSError) and error.strerror) or error
             _log.warning("prefix_dir=%s: blocks are not written: %s", self.path, reason)
         self._failing = True
 

@@ -169,7 +169,8 @@ struct RecurrentWork {
       part.corrects = block.strength.data != nullptr;
       part.scratch = own.scratch.data();
       kernels().states.advance(part);
-      for (int row = 0; row < rows.count && !part.corrects; row++) {
+      if (part.corrects) continue;  // its outputs are where they belong
+      for (int row = 0; row < rows.count; row++) {
         float* const to = output(rows, row, head);
         for (int i = 0; i < block.value_size; i++) to[i] += own.rows[row].output[i];
       }

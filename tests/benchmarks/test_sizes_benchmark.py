@@ -166,9 +166,9 @@ def test_llama_cpp_runs_what_a_kept_prompt_lacks(
                 kept = rows
             return goes_back or rows == 0
 
-        def _keep_states(self, context: str, sequences: int, cache: str) -> None:
+        def _keep_states(self, context: str, sequences: int, cache: str, rows: int) -> None:
             if not goes_back:
-                self._states[sequences, cache] = [bytes(kept)]
+                self._states[sequences, cache] = rows, [bytes(kept)]
 
         def _run(self, context: str, tokens: Any, first: int, every: bool = False) -> None:
             nonlocal kept

@@ -58,7 +58,7 @@ def test_list_rm_and_prune(cli: Cli, checkpoint: Path, kept: Path) -> None:
     (line,) = [line for line in listed.out.splitlines() if str(checkpoint) in line]
     _, name, label, tokens, size, *_ = (part.strip() for part in line.split("|"))
     assert label == f"{checkpoint}, float32" and int(tokens) == 64 * len(list(files(kept))) > 0
-    assert 0 < float(size.removesuffix(" MB")) < 1, "a tiny model's blocks"
+    assert 0 < float(size.removesuffix(" KiB")) < 1024, "a tiny model's blocks"
     wrong = cli("cache", "rm", "nobody", "--prefix-dir", str(kept))
     assert wrong.code == 2 and "unknown name 'nobody'" in wrong.err
     first = next(files(kept)).path

@@ -16,7 +16,7 @@ import torch
 import assistants
 import hf_reference
 import tiny
-from engines import sharing
+from engines import last_outputs, sharing
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
@@ -214,8 +214,7 @@ def test_a_session(gemma: Path, plain: Path) -> None:
     with llm.session() as session, other.session() as same:
         prompt = PROMPTS[0][:20]
         for _ in range(3):
-            one = list(session.stream(prompt, GREEDY))[-1][1]
-            two = list(same.stream(prompt, GREEDY))[-1][1]
+            one, two = last_outputs((session, same), prompt, GREEDY)
             assert one.outputs == two.outputs
             assert one.speculation.num_draft_tokens > 40
             prompt = [*session.tokens, 8]

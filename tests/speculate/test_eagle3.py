@@ -17,7 +17,7 @@ import pytest
 import adapters
 import heads
 import tiny
-from engines import run, sharing
+from engines import last_outputs, run, sharing
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.request import Request
 from suffice.engine.runner import Runner
@@ -175,8 +175,7 @@ def test_a_session(model: Path, head: Path) -> None:
     with llm.session() as session, plain.session() as other:
         prompt = PROMPTS[0][:20]
         for turn in range(4):
-            one = list(session.stream(prompt, GREEDY))[-1][1]
-            two = list(other.stream(prompt, GREEDY))[-1][1]
+            one, two = last_outputs((session, other), prompt, GREEDY)
             assert one.outputs == two.outputs
             assert session.tokens == other.tokens
             assert one.speculation.num_draft_tokens > 40, "the head has all rows"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import hf_reference
 import predictors
 import tiny
-from engines import sharing
+from engines import last_outputs, sharing
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
@@ -131,8 +131,7 @@ def test_a_session(model: Path) -> None:
     with llm.session() as session, plain.session() as other:
         prompt = PROMPTS[0][:20]
         for _ in range(3):
-            one = list(session.stream(prompt, GREEDY))[-1][1]
-            two = list(other.stream(prompt, GREEDY))[-1][1]
+            one, two = last_outputs((session, other), prompt, GREEDY)
             assert one.outputs == two.outputs
             assert one.speculation.num_draft_tokens > 40
             prompt = [*session.tokens, 8]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from suffice import LLM
+from suffice import LLM, SamplingParams
 from suffice.decoder.shelf import Shelf
 from suffice.engine.config import Config
 from suffice.engine.load import load
-from suffice.engine.request import Request
+from suffice.engine.request import Request, RequestOutput
+from suffice.engine.session import Session
 
 
 def sharing(**usual: Any) -> Callable[..., LLM]:
@@ -24,6 +25,13 @@ def sharing(**usual: Any) -> Callable[..., LLM]:
         return LLM.from_parts(*load(Config.create(str(model), **{**usual, **options}), shelf))
 
     return made
+
+
+def last_outputs(
+    sessions: Iterable[Session], prompt: Any, params: SamplingParams
+) -> list[RequestOutput]:
+    """Return what each session makes of a prompt."""
+    return [list(session.stream(prompt, params))[-1][1] for session in sessions]
 
 
 def run(llm: LLM, requests: list[Request], act: Callable[[int], None] = lambda step: None) -> None:

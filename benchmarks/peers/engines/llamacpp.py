@@ -38,7 +38,7 @@ class LlamaCpp:
         self.greedy = lib.llama_sampler_init_greedy()
         self._contexts: dict[tuple[int, str], Any] = {}
         self._kept: dict[tuple[int, str], list[list[int]]] = {}
-        self._states: dict[tuple[int, str], list[Any]] = {}  # after what is kept, less a token
+        self._states: dict[tuple[int, str], tuple[int, list[Any]]] = {}  # and their rows
 
     def about(self) -> dict[str, Any]:
         return {
@@ -64,12 +64,12 @@ class LlamaCpp:
         begun = all(old[:rows] == new[:rows] for old, new in zip(kept, prompts, strict=True))
         rows = rows if begun and rows > 0 else 0
         if not self._forget(context, sequences, rows):
-            rows = self._restore(context, self._states.get((sequences, cache), []), rows)
+            rows = self._restore(context, sequences, cache, rows)
         step = BATCH // sequences
         for first in range(rows, length - 1, step):
             self._run(context, [prompt[:-1][first : first + step] for prompt in prompts], first)
         self._kept[sequences, cache] = prompts
-        self._keep_states(context, sequences, cache)
+        self._keep_states(context, sequences, cache, length - 1)
         self._run(context, [prompt[-1:] for prompt in prompts], length - 1)
         tokens = self._sample(context, sequences)
         chosen = [tokens[0]]
@@ -147,17 +147,21 @@ class LlamaCpp:
         cut = [lib.llama_memory_seq_rm(memory, each, rows, -1) for each in range(sequences)]
         return all(cut)
 
-    def _keep_states(self, context: Any, sequences: int, cache: str) -> None:
-        """Copy what a context has, if its model's layers keep states."""
+    def _keep_states(self, context: Any, sequences: int, cache: str, rows: int) -> None:
+        """Copy what a context has of `rows` rows, if its model's layers keep states."""
         if lib.llama_model_is_hybrid(self.model):
-            self._states[sequences, cache] = [_state(context, each) for each in range(sequences)]
+            states = [_state(context, each) for each in range(sequences)]
+            self._states[sequences, cache] = rows, states
 
-    def _restore(self, context: Any, states: list[Any], rows: int) -> int:
-        """Go back to states that were kept after `rows` rows; return the rows that are there."""
-        self._forget(context, len(states) or 1, 0)
+    def _restore(self, context: Any, sequences: int, cache: str, most: int) -> int:
+        """Go back to what was kept of at most `most` rows; return how many rows are there."""
+        self._forget(context, sequences, 0)
+        rows, states = self._states.get((sequences, cache), (0, []))
+        if rows > most:
+            return 0
         for sequence, state in enumerate(states):
             lib.llama_state_seq_set_data(context, state, len(state), sequence)
-        return rows if states else 0
+        return rows
 
     def _run(self, context: Any, tokens: list[list[int]], first: int, every: bool = False) -> None:
         """Run tokens of each sequence from position `first` on.

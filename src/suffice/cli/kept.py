@@ -12,6 +12,7 @@ from suffice.cli.flags import REQUIRED, argument, flag
 from suffice.cli.groups import Commands
 from suffice.cli.output import markdown
 from suffice.cli.prefixes import DISK_BYTES, MAX_AGE
+from suffice.engine.context_memory import in_words
 from suffice.errors import InputError, unknown
 
 ALL = "all"
@@ -40,7 +41,7 @@ def listed(prefix_dir: Path = FOLDER) -> None:
         print(f"nothing is kept in {prefix_dir}", file=sys.stderr)
         return
     rows = [
-        [name, own.label, str(own.tokens), _megabytes(own.size), _when(own.used)]
+        [name, own.label, str(own.tokens), in_words(own.size), _when(own.used)]
         for name, own in found.items()
     ]
     print(markdown(["name", "model and type", "tokens", "size", "last used"], rows))
@@ -63,7 +64,7 @@ def remove(
         except OSError as error:
             failed.append(error)
     _check_removed(failed)
-    print(f"removed {_megabytes(sum(own.size for own in chosen))}", file=sys.stderr)
+    print(f"removed {in_words(sum(own.size for own in chosen))}", file=sys.stderr)
 
 
 @kept.program("prune")
@@ -83,7 +84,7 @@ def prune(
         max_age=age("prefix_max_age", prefix_max_age),
     )
     _check_removed(folder.prune())
-    print(f"removed {folder.counts.removed}, kept {_megabytes(folder.bytes)}", file=sys.stderr)
+    print(f"removed {folder.counts.removed}, kept {in_words(folder.bytes)}", file=sys.stderr)
 
 
 def _check_removed(failed: list[OSError]) -> None:
@@ -126,11 +127,6 @@ def _blocks(folder: Path) -> Iterator[tuple[Path, int, float, bytes, int]]:
     for each in files(folder):
         owner, tokens = owner_of(each.path) or (b"", 0)
         yield each.path, each.size, each.used, owner, tokens
-
-
-def _megabytes(size: int) -> str:
-    """Return a size in words: a single block of a small model has less than a megabyte."""
-    return f"{size / 1e6:.{0 if size >= 10e6 else 2}f} MB"
 
 
 def _when(seconds: float) -> str:

@@ -23,6 +23,7 @@ from benchmarks.harness.tables import Cell, CellStore, markdown
 from benchmarks.speculate.cells import Clock, Question, parsed
 from benchmarks.speculate.speed import (
     PLAIN,
+    check_prompts,
     check_sizes,
     missing,
     named,
@@ -151,8 +152,7 @@ def options() -> argparse.Namespace:
     flags = parser.parse_args()
     if flags.quick:
         flags.limit, flags.max_tokens, flags.sizes = 2, 8, [2]
-    if flags.data_dir is None:
-        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    check_prompts(flags)
     check_sizes(flags)
     if flags.clock == "cpu" and flags.threads != 1:
         raise InputError("--clock cpu: counts the time of one thread: give --threads 1 with it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,30 @@ from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.eval.prompts import load_prompts
-from suffice.eval.texts import json_value, read
+from suffice.eval.questions import questions_in
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
 from suffice.text.tokenizer import Tokenizer
 
-QUESTIONS = "spec-bench-questions.jsonl"
 CODE, HUMANEVAL = "humaneval", "humaneval-first100.jsonl"  # a category of its own, and its file
 CONVERSATION = "conversation"  # stands for MT-bench's eight categories
 OWN = ("translation", "summarization", "qa", "math_reasoning", "rag")
-CATEGORIES = (CONVERSATION, *OWN)
+CATEGORIES = {  # of the sets of questions, in the tables' order
+    "spec-bench": (CONVERSATION, *OWN),
+    "speed-bench": (
+        "coding",
+        "humanities",
+        "math",
+        "multilingual",
+        "qa",
+        "rag",
+        "reasoning",
+        "roleplay",
+        "stem",
+        "summarization",
+        "writing",
+    ),
+}
 Clock = Callable[[], float]
 REPEATED = 4  # length of the runs of tokens that count as repeated
 
@@ -38,31 +53,32 @@ REPEATED = 4  # length of the runs of tokens that count as repeated
 class Question:
     """A prompt of the benchmark: its first turn, in the model's chat template."""
 
-    ident: int
+    ident: int | str
     tokens: list[int]
+
+    @property
+    def seed(self) -> int:
+        """The seed of its answer."""
+        return self.ident if isinstance(self.ident, int) else zlib.crc32(self.ident.encode())
 
 
 def questions(
-    folder: Path, tokenizer: Tokenizer, limit: int, longest: int
+    name: str, folder: Path, tokenizer: Tokenizer, limit: int, longest: int
 ) -> dict[str, list[Question]]:
     """Return up to `limit` prompts of each category, spread evenly, of at most `longest` tokens.
 
     Raises:
-        InputError: The file is missing or not from Spec-Bench.
+        InputError: The file of the set `name` is missing, or is another.
     """
-    path = folder / QUESTIONS
-    found: dict[str, list[Question]] = {category: [] for category in CATEGORIES}
-    for number, line in enumerate(read(path).splitlines(), 1):
-        where = f"{path}, line {number}"
-        row = json_value(where, line)
-        try:
-            ident, category, text = row["question_id"], row["category"], row["turns"][0]
-        except (TypeError, KeyError, IndexError):
-            raise InputError(f"{where}: needs question_id, category and turns") from None
-        tokens = tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)
+    found: dict[str, list[Question]] = {category: [] for category in CATEGORIES[name]}
+    for each in questions_in(name, str(folder)):
+        place = each.category if each.category in found else CONVERSATION
+        if place not in found:
+            raise InputError(f"{folder}: {name} has no category '{place}'")
+        message = {"role": "user", "content": each.turns[0]}
+        tokens = tokenizer.chat([message], add_generation_prompt=True)
         if len(tokens) <= longest:
-            place = category if category in OWN else CONVERSATION
-            found[place].append(Question(ident, tokens))
+            found[place].append(Question(each.ident, tokens))
     return {
         category: [each[i * len(each) // count] for i in range(count)]
         for category, each in found.items()
@@ -160,7 +176,7 @@ def answering(
     )
 
     def answer(question: Question) -> tuple[list[int], int, float, DraftStats]:
-        seed = question.ident if seeded else None
+        seed = question.seed if seeded else None
         params = SamplingParams(temperature=temperature, max_tokens=most, seed=seed)
         request = maker.make(split(question.tokens)[0], params)
         loop.add(request)

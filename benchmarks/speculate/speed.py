@@ -8,7 +8,8 @@
     python -m benchmarks.speculate.speed --rows --depths 1024      what a step of several rows costs
     ... --quick                                                    tiny sizes, into build/
 
-The prompts are the first turns of spec-bench-questions.jsonl in DIR, in the model's chat template.
+The prompts are the first turns of Spec-Bench's questions, or with `--questions speed-bench` of
+SPEED-Bench's, from the set's file in DIR, in the model's chat template.
 Each is decoded without drafts and right after that with a setting's, so that other load slows both;
 the ratio is that of all tokens per second. On a shared machine, `--clock cpu --threads 1` counts
 processor time only. Times begin with the first token; a prompt is run once for all settings. A
@@ -53,7 +54,7 @@ from suffice import LLM
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
-from suffice.errors import InputError
+from suffice.errors import InputError, unknown
 from suffice.eval.record import settings as settings_of
 from suffice.eval.texts import load_text
 from suffice.progress import progress_bar
@@ -179,9 +180,8 @@ def of_prompts(about: str | None, **defaults: object) -> argparse.ArgumentParser
     parser.add_argument("--quantization")
     parser.add_argument("--kv-cache-dtype")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument(
-        "--categories", nargs="+", choices=(*CATEGORIES, CODE), default=list(CATEGORIES)
-    )
+    parser.add_argument("--questions", choices=CATEGORIES, default="spec-bench")
+    parser.add_argument("--categories", nargs="+", help=f"default: all but {CODE}")
     parser.add_argument("--deep", type=int, help="prompts of N tokens of WikiText-2 instead")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--limit", type=int, help="prompts of a category")
@@ -193,6 +193,21 @@ def of_prompts(about: str | None, **defaults: object) -> argparse.ArgumentParser
     parser.add_argument("--out", type=Path)
     parser.set_defaults(**defaults)
     return parser
+
+
+def check_prompts(flags: argparse.Namespace) -> None:
+    """Set the categories that are asked, and refuse what is in none of the data's files.
+
+    Raises:
+        InputError: There is no folder, or no such category.
+    """
+    if flags.data_dir is None:
+        raise InputError("--data-dir: the folder with the questions' file is needed")
+    known = (*CATEGORIES[flags.questions], CODE)
+    flags.categories = flags.categories or list(CATEGORIES[flags.questions])
+    for category in flags.categories:
+        if category not in known:
+            raise unknown("category", category, known)
 
 
 def check_sizes(flags: argparse.Namespace, **least: int) -> None:
@@ -262,7 +277,7 @@ def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, lis
         text = load_text("wikitext2", str(flags.data_dir))
         return {f"WikiText-2, {flags.deep}": continued(text, tokenizer, flags.deep, flags.limit)}
     longest = flags.context - flags.max_tokens
-    asked = questions(flags.data_dir, tokenizer, flags.limit, longest)
+    asked = questions(flags.questions, flags.data_dir, tokenizer, flags.limit, longest)
     if CODE in flags.categories:
         asked[CODE] = programs(flags.data_dir, tokenizer, flags.limit, longest)
     return {category: asked[category] for category in flags.categories if category in asked}
@@ -289,13 +304,13 @@ def shown_of(flags: argparse.Namespace, config: Config, weights: str) -> dict[st
 def named(script: str, flags: argparse.Namespace) -> str:
     """Return the name of a script's results of a model."""
     deep = f"_{flags.deep}" if flags.deep else ""
-    return f"{script}_{Path(flags.model).name}{deep}"
+    other = "" if flags.questions == "spec-bench" else f"_{flags.questions}"
+    return f"{script}_{Path(flags.model).name}{other}{deep}"
 
 
 def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
     """Measure missing cells; return all."""
-    if flags.data_dir is None:
-        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    check_prompts(flags)
     for setting in flags.settings:
         parsed(setting)
     config, base, tokenizer = load(wanted(flags))

@@ -30,6 +30,7 @@ from benchmarks.speculate import step_cost, trees_report
 from benchmarks.speculate.cells import Answers, Question, answering, engines, parsed
 from benchmarks.speculate.speed import (
     PLAIN,
+    check_prompts,
     check_sizes,
     missing,
     named,
@@ -170,8 +171,7 @@ def options() -> argparse.Namespace:
     flags = parser.parse_args()
     if flags.quick:
         flags.limit, flags.max_tokens = 1, 12
-    if flags.data_dir is None:
-        raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
+    check_prompts(flags)
     if "eagle3" in flags.families and flags.head is None:
         raise InputError("--head: the folder of a head is needed by --families eagle3")
     check_sizes(flags)

@@ -24,7 +24,7 @@ def asked(tmp_path: Path) -> Path:
     """Files of two prompts of Spec-Bench and of three of HumanEval."""
     rows = [{"question_id": at, "category": "qa", "turns": ["a b c" * (at + 1)]} for at in range(2)]
     code = [{"task_id": str(at), "prompt": f"def f{at}():"} for at in range(3)]
-    for name, lines in ((cells.QUESTIONS, rows), (cells.HUMANEVAL, code)):
+    for name, lines in (("spec-bench-questions.jsonl", rows), (cells.HUMANEVAL, code)):
         (tmp_path / name).write_text("\n".join(map(json.dumps, lines)))
     return tmp_path
 

@@ -35,7 +35,7 @@ def asked(tmp_path: Path) -> Path:
         )
     ]
     lines = "\n".join(json.dumps(row) for row in rows)
-    (tmp_path / cells.QUESTIONS).write_text(lines)
+    (tmp_path / "spec-bench-questions.jsonl").write_text(lines)
     return tmp_path
 
 
@@ -126,7 +126,8 @@ def test_greedy_tokens_that_differ_fail(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "--data-dir: the folder with spec-bench-questions.jsonl is needed"),
+        ([], "--data-dir: the folder with the questions' file is needed"),
+        (["--data-dir", ".", "--categories", "q"], "unknown category 'q'. Did you mean 'qa'"),
         (["--data-dir", ".", "--settings", "ngrm"], "unknown speculator 'ngrm'. Did you mean"),
         (["--data-dir", ".", "--settings", "ngram + bcm"], "unknown growth 'bcm'. Did you mean"),
         (["--limit", "0"], "--limit: must be at least 1"),
@@ -147,9 +148,31 @@ def test_bad_options(
 
 
 def test_lines_that_are_no_questions(asked: Path) -> None:
-    (asked / cells.QUESTIONS).write_text('{"category": "qa"}')
-    with pytest.raises(InputError, match="line 1: needs question_id, category and turns"):
-        cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
+    (asked / "spec-bench-questions.jsonl").write_text('{"category": "qa"}')
+    with pytest.raises(InputError, match="line 1: needs question_id, category, and turns"):
+        cells.questions("spec-bench", asked, None, 1, 10)  # type: ignore[arg-type]
+
+
+def test_speed_bench_has_categories_and_results_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"question_id": f"{at:032x}", "category": category, "messages": [message] * 2}
+        for at, category in enumerate(["coding", "stem", "coding"])
+        for message in [{"role": "user", "content": "a b a b"}]
+    ]
+    file = tmp_path / "qualitative.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    more = ["--questions", "speed-bench", "--settings", "ngram", "--temperatures", "0"]
+    assert run(monkeypatch, model, tmp_path / "out", "--data-dir", str(tmp_path), *more) == 0
+    data, _ = found(tmp_path / "out")
+    assert {place: cells["ngram"]["prompts"] for place, cells in data["cells"].items()} == {
+        "coding at temperature 0": 2,
+        "stem at temperature 0": 1,
+    }
+    assert [path.name for path in (tmp_path / "out").glob("*speed-bench.json")]
+    file.write_text(json.dumps(rows[0] | {"category": "none"}))
+    assert run(monkeypatch, model, tmp_path / "out", "--data-dir", str(tmp_path), *more) == 2
 
 
 def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:

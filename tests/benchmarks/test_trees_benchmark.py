@@ -100,7 +100,7 @@ def run(monkeypatch: pytest.MonkeyPatch, model: Path, folder: Path, *more: str) 
         for at, (category, text) in enumerate([("qa", "a b a b a b"), ("rag", "c d c d c")])
     ]
     folder.mkdir(exist_ok=True)
-    (folder / cells.QUESTIONS).write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "spec-bench-questions.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     arguments = ["trees", "--model", str(model), "--out", str(folder / "out"), "--threads", "1"]
     arguments += ["--data-dir", str(folder), "--context", "200", "--max-tokens", "24"]
     monkeypatch.setattr(sys, "argv", [*arguments, *more])

@@ -81,7 +81,11 @@ def test_a_killed_run_writes_the_same_files(model: Path, tmp_path: Path) -> None
         (["--draft-vocab", "0"], "draft_vocab=0: must be at least 1"),
         (["-o", "missing/folder"], "-o missing/folder: must be in a folder that is there"),
         (["-o", "."], "-o .: must be a new folder, or an empty one"),
-        (["--prompts", "nothing"], "unknown prompts (no such file either) 'nothing'. Known: gsm8k"),
+        (
+            ["--prompts", "nothing"],
+            "unknown prompts (no such file either) 'nothing'. Known: gsm8k, spec-bench, "
+            "speed-bench",
+        ),
     ],
 )
 def test_what_is_refused(cli: Cli, model: Path, more: list[str], message: str) -> None:

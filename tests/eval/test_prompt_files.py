@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from suffice.errors import InputError
 from suffice.eval.prompts import load_prompts
+from suffice.eval.questions import Question, questions_in
 
 
 def written(folder: Path, text: str, name: str = "prompts.jsonl") -> str:
@@ -30,6 +32,35 @@ def test_lines_of_text(tmp_path: Path) -> None:
 def test_a_data_set_in_a_folder(tmp_path: Path) -> None:
     written(tmp_path, '{"question": "how many?", "answer": "two"}', "gsm8k-test.jsonl")
     assert load_prompts("gsm8k", str(tmp_path)) == ["how many?"]
+
+
+TALK = {"role": "user", "content": "first"}, {"role": "assistant", "content": "a"}
+LATER = {"role": "user", "content": "later"}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "own"),
+    [
+        ("spec-bench", "spec-bench-questions.jsonl", {"turns": ["first", "later"]}),
+        ("spec-bench", "question.jsonl", {"turns": ["first", "later"]}),
+        ("speed-bench", "qualitative.jsonl", {"messages": [*TALK, LATER]}),
+    ],
+)
+def test_sets_of_questions(tmp_path: Path, name: str, file: str, own: dict[str, object]) -> None:
+    row = {"question_id": "f" * 32, "category": "qa\u2028", **own}
+    path = written(tmp_path, json.dumps(row, ensure_ascii=False), file)
+    assert load_prompts(name, str(tmp_path)) == ["first"] == load_prompts(path)
+    assert questions_in(name, str(tmp_path)) == [Question("f" * 32, "qa\u2028", ("first", "later"))]
+    with pytest.raises(InputError, match=f"'{name}' is read from .* give it with --data-dir"):
+        load_prompts(name)
+
+
+def test_texts_that_are_to_be_fetched_first(tmp_path: Path) -> None:
+    mark = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+    row = {"question_id": "f" * 32, "category": "qa", "turns": [mark + "\n\n{question}"]}
+    written(tmp_path, json.dumps(row), "qualitative.jsonl")
+    with pytest.raises(InputError, match=r"line 1: its text is a placeholder: run .*prepare.py"):
+        load_prompts("speed-bench", str(tmp_path))
 
 
 def test_all_of_gsm8k() -> None:

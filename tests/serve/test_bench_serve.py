@@ -87,14 +87,21 @@ def test_prompts_share_their_beginnings() -> None:
     assert len({prompt[8:] for prompt in prompts}) == 6
 
 
-def test_a_file_of_spec_bench(tmp_path: Path, quick: Served) -> None:
+@pytest.mark.parametrize("dataset", ["spec-bench", "speed-bench"])
+def test_files_of_questions(tmp_path: Path, quick: Served, dataset: str) -> None:
     file = tmp_path / "questions.jsonl"
-    file.write_text('{"turns": ["one", "two"]}\n{"turns": ["three"]}\n')
-    load = Load(dataset="spec-bench", file=file, requests=4, output_len=2)
+    turns = [["one", "two"], ["three"]]
+    if dataset == "spec-bench":
+        said: list[dict[str, object]] = [{"turns": each} for each in turns]
+    else:
+        said = [{"messages": [{"role": "user", "content": one} for one in each]} for each in turns]
+    rows = [{"question_id": at, "category": "qa", **own} for at, own in enumerate(said)]
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    load = Load(dataset=dataset, file=file, requests=4, output_len=2)
     talks = serving_load.conversations(load)
     assert sorted(talk.turns for talk in talks) == [("one", "two")] * 2 + [("three",)] * 2
     assert len(ran(quick, load)) == 6
-    for text in ("[]", "{}", '{"turns": [1]}', ""):
+    for text in ("[]", "{}", json.dumps(rows[0] | {"turns": [1]}), ""):
         file.write_text(text)
         with pytest.raises(InputError):
             serving_load.conversations(load)
@@ -176,7 +183,7 @@ def test_the_command(cli: Cli, quick: Served) -> None:
     [
         (["--goodput", "speed:1"], "must be like ttft:500"),
         (["--dataset-name", "randm"], "Did you mean 'random'?"),
-        (["--dataset-name", "spec-bench"], "needs a file"),
+        (["--dataset-name", "spec-bench"], "need a file"),
         (["--num-prompts", "0"], "--num-prompts 0: must be at least 1"),
         (["--extra-body", "["], "must be a JSON object"),
         (["--request-rate", "0"], "must be more than 0"),

@@ -31,9 +31,11 @@ class LoadFlags:
     )
     key: str = flag("", "--key", "The API key to send.", metavar="KEY")
     dataset: str = flag(
-        "random", "--dataset-name", "random, shared-prefix, multi-turn or spec-bench."
+        "random",
+        "--dataset-name",
+        "random, shared-prefix, multi-turn, spec-bench or speed-bench.",
     )
-    file: Path | None = flag(None, "--dataset-path", "The file of spec-bench.")
+    file: Path | None = flag(None, "--dataset-path", "The file of spec-bench or speed-bench.")
     requests: int = flag((64), "--num-prompts", "Requests, or conversations.")
     input_len: int = flag(
         128, "--input-len --random-input-len", "Tokens of a prompt, or words of a message."

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from suffice.errors import InputError, check_text, unknown
-from suffice.eval.texts import Corpus, fetched, file_of, json_value, read
+from suffice.eval.questions import QUESTION_SETS, question_of, questions_in
+from suffice.eval.texts import Corpus, fetched, file_in, json_value, read
 
-FIELDS = ("prompt", "question", "turns")
+FIELDS = ("prompt", "question")
+CONVERSATIONS = ("turns", "messages")
 PROMPTS = {
     "gsm8k": Corpus(
         hub=("openai/gsm8k", "main", "test"), column="question", files=("gsm8k-test.jsonl",)
@@ -19,8 +21,9 @@ PROMPTS = {
 def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
     """Return the prompts of a data set or of a file.
 
-    A file has one prompt per line: text, or JSON with a field "prompt" or "question", or with
-    "turns", whose first is the prompt. Empty lines are skipped.
+    A file has one prompt per line: text, or JSON with a field "prompt" or "question", or a
+    conversation as in Spec-Bench and SPEED-Bench, whose first turn is the prompt. Empty lines are
+    skipped.
 
     Raises:
         InputError: There is neither, the data set is not available, or a line has no prompt.
@@ -28,10 +31,15 @@ def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
     if name in PROMPTS:
         if data_dir is None:
             return fetched(name, PROMPTS[name])
-        return list(_prompts(file_of(PROMPTS[name], data_dir)))
+        return list(_prompts(file_in(data_dir, PROMPTS[name].files)))
+    if name in QUESTION_SETS:
+        if data_dir is None:
+            file = QUESTION_SETS[name][0]
+            raise InputError(f"'{name}' is read from {file} in a folder: give it with --data-dir")
+        return [question.turns[0] for question in questions_in(name, data_dir)]
     path = Path(name)
     if not path.exists() and path.name == name and not path.suffix:
-        raise unknown("prompts (no such file either)", name, tuple(PROMPTS))
+        raise unknown("prompts (no such file either)", name, (*PROMPTS, *QUESTION_SETS))
     return list(_prompts(path))
 
 
@@ -46,12 +54,12 @@ def _prompts(path: Path) -> Iterator[str]:
 def _of_row(where: str, line: str) -> str:
     """Return the prompt of a row of JSON; `where` names the row in errors."""
     row = json_value(where, line)
+    if isinstance(row, dict) and any(field in row for field in CONVERSATIONS):
+        return question_of(where, line).turns[0]
     named = [field for field in FIELDS if isinstance(row, dict) and field in row]
     if not named:
         raise InputError(f"{where}: has no field {' or '.join(FIELDS)}")
     prompt = row[named[0]]
-    if named[0] == "turns" and isinstance(prompt, list) and prompt:
-        prompt = prompt[0]
     if not isinstance(prompt, str) or not prompt.strip():
         raise InputError(f"{where}: the field '{named[0]}' must be non-empty text")
     check_text(f"{where}: the field '{named[0]}'", prompt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, OptionError
+from suffice.eval.questions import QUESTION_SETS, load_questions
 from suffice.eval.serving_client import Exchange, Target, exchange
 
-DATASETS = ("random", "shared-prefix", "multi-turn", "spec-bench")
+DATASETS = ("random", "shared-prefix", "multi-turn", *QUESTION_SETS)
 _FIRST_ID, _LAST_ID = 1000, 9000  # tokens that every usual vocabulary has, none of them special
 _WORDS = (
     *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world"),
@@ -68,8 +68,11 @@ class Load:
             raise OptionError("rate", self.rate, "must be more than 0")
         if self.concurrency is not None and self.concurrency < 1:
             raise OptionError("concurrency", self.concurrency, "must be at least 1")
-        if (self.dataset == "spec-bench") != (self.file is not None):
-            raise InputError("the data set spec-bench, and it alone, needs a file: --dataset-path")
+        if (self.dataset in QUESTION_SETS) != (self.file is not None):
+            raise InputError(
+                f"the data sets {' and '.join(QUESTION_SETS)}, and they alone, need a file: "
+                "--dataset-path"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def conversations(load: Load) -> list[Conversation]:
     """Return what is sent; the same seed gives the same.
 
     Raises:
-        InputError: The file cannot be read, or is no Spec-Bench file.
+        InputError: The file cannot be read, or has no questions.
     """
     draw = random.Random(load.seed)
 
@@ -100,9 +103,9 @@ def conversations(load: Load) -> list[Conversation]:
     def tokens(count: int) -> tuple[int, ...]:
         return tuple(draw.randrange(_FIRST_ID, _LAST_ID) for _ in range(count))
 
-    if load.dataset == "spec-bench":
+    if load.dataset in QUESTION_SETS:
         assert load.file is not None, "checked"
-        return _spec_bench(load.file, load, draw)
+        return _asked(load.file, load, draw)
     if load.dataset == "multi-turn":
         return [
             Conversation(
@@ -126,18 +129,8 @@ def conversations(load: Load) -> list[Conversation]:
     ]
 
 
-def _spec_bench(path: Path, load: Load, draw: random.Random) -> list[Conversation]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        talks = [tuple(json.loads(line)["turns"]) for line in lines if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path}: is no Spec-Bench file: a line is like {{'turns': [...]}}"
-        ) from None
-    if not talks or not all(turns and all(isinstance(t, str) for t in turns) for turns in talks):
-        raise InputError(f"{path}: has no conversations, or turns that are no texts")
+def _asked(path: Path, load: Load, draw: random.Random) -> list[Conversation]:
+    talks = [question.turns for question in load_questions(path)]
     draw.shuffle(talks)
     chosen = [talks[at % len(talks)] for at in range(load.requests)]
     return [Conversation(turns, (load.output_len,) * len(turns)) for turns in chosen]

@@ -71,23 +71,22 @@ def line_ends(text: str) -> str:
 def _corpus(name: str, data_dir: str | None) -> str:
     corpus = CORPORA[name]
     if data_dir is not None:
-        return read(file_of(corpus, data_dir))
+        return read(file_in(data_dir, corpus.files))
     return "".join(fetched(name, corpus))
 
 
-def file_of(corpus: Corpus, data_dir: str) -> Path:
-    """Return the file of a corpus in a folder of data.
+def file_in(data_dir: str, names: Sequence[str]) -> Path:
+    """Return the first file in a folder of data that has one of these names.
 
     Raises:
         InputError: The folder or the file does not exist.
     """
     if not Path(data_dir).is_dir():
         raise InputError(f"--data-dir {data_dir}: there is no such folder")
-    for file in corpus.files:
+    for file in names:
         if (path := Path(data_dir) / file).is_file():
             return path
-    wanted = " or ".join(corpus.files)
-    raise InputError(f"--data-dir {data_dir} has no {wanted}: put it there")
+    raise InputError(f"--data-dir {data_dir} has no {' or '.join(names)}: put it there")
 
 
 def fetched(name: str, corpus: Corpus) -> list[str]:

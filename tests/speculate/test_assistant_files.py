@@ -33,7 +33,7 @@ def plain(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(model: Path, assistant: Path, **options: Any) -> LLM:
-    method = {"method": "mtp", "model": str(assistant), **options}
+    method = {"method": "mtp", "model": str(assistant), "quantization": "file", **options}
     return load(model, speculative_config=method)
 
 

@@ -62,7 +62,8 @@ def plain(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drafting(model: Path, assistant: Path, **options: Any) -> LLM:
     method = {"method": "mtp", "model": str(assistant), "adaptive": False}
-    method |= {"num_speculative_tokens": 3, **options.pop("speculation", {})}
+    method |= {"num_speculative_tokens": 3, "quantization": "file"}
+    method |= options.pop("speculation", {})
     return load(model, speculative_config=method, **options)
 
 

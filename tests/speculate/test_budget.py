@@ -155,10 +155,10 @@ def test_rates_go_on_where_a_longer_match_was_seen() -> None:
     chain = Tree.chain([1, 2, 3], match=2)
     for _ in range(200):
         rates.learn(chain, [1, 2, 9])
-    assert rates.rate(2, 0) > 0.95 < rates.rate(3, 0)
-    assert rates.rate(4, 0) < 0.05
-    assert rates.rate(1, 0) == 0.5, "nothing is known of shorter matches"
-    assert rates.rate(7, 0) < 0.05, "what is not known is as what is a token shorter"
+    assert rates.rate(2, 1) > 0.95 < rates.rate(3, 1)
+    assert rates.rate(4, 1) < 0.05
+    assert rates.rate(1, 1) == 0.5, "nothing is known of shorter matches"
+    assert rates.rate(7, 1) < 0.05, "what is not known is as what is a token shorter"
     found = rates.chances(chain)
     assert found[0] > found[1] > 0.9 > 0.1 > found[2]
     assert rates.levels((1, 1)) == [[0.5], [pytest.approx(0.5 * 0.5)]]
@@ -166,17 +166,17 @@ def test_rates_go_on_where_a_longer_match_was_seen() -> None:
 
 def test_siblings_share_what_is_left() -> None:
     rates = rates_of(0.6)
-    first, second = rates.rate(2, 0), rates.rate(2, 1)
+    first, second = rates.rate(2, 1), rates.rate(2, 1, 1)
     assert first == pytest.approx(0.6, abs=0.08) and second == pytest.approx(0.2, abs=0.06)
 
 
 def test_a_sample_begins_with_what_all_have_shown() -> None:
     everyone = rates_of(0.9)
     own = Rates(everyone)
-    assert own.rate(2, 0) == everyone.rate(2, 0)
+    assert own.rate(2, 1) == everyone.rate(2, 1)
     for _ in range(30):
         own.learn(BRANCHED, [99])
-    assert own.rate(2, 0) < 0.2 < everyone.rate(2, 0)
+    assert own.rate(2, 1) < 0.2 < everyone.rate(2, 1)
 
 
 def test_costs_follow_what_steps_take() -> None:

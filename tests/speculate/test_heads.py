@@ -35,7 +35,7 @@ load = sharing(threads=2, dtype="float32")
 
 
 def with_head(model: Path, head: Path, **options: Any) -> LLM:
-    speculator = {"method": "eagle3", "model": str(head), "adaptive": False}
+    speculator = {"method": "eagle3", "model": str(head), "adaptive": False, "quantization": "file"}
     return load(model, speculative_config=speculator, **options)
 
 
@@ -67,6 +67,14 @@ def test_hidden_states_are_those_of_the_layers(tmp_path: Path, variant: str, thr
     wanted, same = (torch.cat(each.hidden_states[:3], dim=-1)[0] for each in (exact, plain))
     assert_matches(waiting(sequence.cache), wanted, same)
     runner.close(sequence)
+
+
+def test_drafts_take_four_bits_unless_told_otherwise(model: Path, untrained: Path) -> None:
+    given = {"quantization": "file"}, {}, {"quantization": "int8"}
+    speculation = [{"method": "eagle3", "model": str(untrained), **each} for each in given]
+    llms = [load(model, speculative_config=each) for each in speculation]
+    bits = [parts(llm)[1].decoder.bits_per_weight for llm in llms]
+    assert bits[0] == 32 > bits[2] > bits[1] + 2, "the embedding is the model's"
 
 
 @pytest.mark.parametrize("normed", [False, True])

@@ -38,7 +38,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def drafting(model: Path, **options: Any) -> LLM:
-    method = {"method": "mtp", "adaptive": False, "num_speculative_tokens": 3}
+    method = {
+        "method": "mtp",
+        "adaptive": False,
+        "num_speculative_tokens": 3,
+        "quantization": "file",
+    }
     return load(model, speculative_config=method | options.pop("speculation", {}), **options)
 
 
@@ -156,6 +161,19 @@ def test_a_file_of_llama_cpp(model: Path, tmp_path: Path) -> None:
     plain = load(file, tokenizer=str(model)).generate(PROMPTS, GREEDY)
     drafted = drafting(file, tokenizer=str(model)).generate(PROMPTS, GREEDY)
     assert [each.outputs for each in drafted] == [each.outputs for each in plain]
+
+
+@pytest.mark.parametrize(("kind", "same"), [("Q8_0", True), ("F32", False)])
+def test_codes_of_a_file_stay_as_they_are(tmp_path: Path, kind: str, same: bool) -> None:
+    sizes = ("hidden_size", "intermediate_size", "moe_intermediate_size")
+    folder = predictors.make(tmp_path / "model", "glm4-moe", **dict.fromkeys(sizes, 64))
+    file, bits = predictors.as_gguf(folder, tmp_path / "model.gguf", kind), []
+    for weights in ("file", None):
+        own = {"quantization": weights}
+        runner = drafting(file, tokenizer=str(folder), speculation=own).runner
+        assert isinstance(runner, Runner) and runner.head is not None
+        bits.append(runner.head.decoder.bits_per_weight)
+    assert bits[1] == bits[0] if same else bits[1] < bits[0]
 
 
 @pytest.mark.parametrize(

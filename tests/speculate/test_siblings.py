@@ -335,16 +335,16 @@ def test_siblings_that_are_not_drafted_are_tried_again() -> None:
     for _ in range(60):
         rates.learn(tree, [1], 2)
         rates.learn(tree, [9], 2)
-    low = rates.rate(0, 1)
+    low = rates.rate(0, 1, 1)
     assert low < 0.05
     for _ in range(200):
         rates.learn(Tree.chain([1]), [1], 1)
         rates.learn(Tree.chain([1]), [9], 1)
-    assert rates.rate(0, 1) == pytest.approx(low, abs=0.01), "a chain knows nothing of siblings"
+    assert rates.rate(0, 1, 1) == pytest.approx(low, abs=0.01), "a chain knows nothing of siblings"
     for _ in range(200):
         rates.learn(Tree.chain([1]), [1], 2)
         rates.learn(Tree.chain([1]), [9], 2)
-    assert rates.rate(0, 1) > 0.2, "half of what the first leaves"
+    assert rates.rate(0, 1, 1) > 0.2, "half of what the first leaves"
 
 
 def test_siblings_of_a_tree_share_what_is_left() -> None:
@@ -353,7 +353,7 @@ def test_siblings_of_a_tree_share_what_is_left() -> None:
         rates.learn(Tree.chain([1], match=2), [1])  # a first without others is always right
         rates.learn(Tree((1, 2), (-1, -1), match=2), [2])
     first, second = rates.chances(Tree((1, 2), (-1, -1), match=2))
-    assert first == rates.rate(2, 0) > 0.4 and rates.rate(2, 1) > 0.9
+    assert first == rates.rate(2, 1) > 0.4 and rates.rate(2, 1, 1) > 0.9
     assert first + second == pytest.approx(1)
 
 
@@ -362,7 +362,7 @@ def test_ranks_count_as_no_more_likely_than_those_before() -> None:
     for _ in range(100):
         rates.learn(Tree.levels([[1, 2, 3]]), [2])
     (level,) = rates.levels((3,))
-    assert rates.rate(0, 1) > 0.9 and level[0] == level[1] == rates.rate(0, 0)
+    assert rates.rate(0, 1, 1) > 0.9 and level[0] == level[1] == rates.rate(0, 1)
 
 
 @pytest.mark.parametrize("method", ["self", "draft_model"])

@@ -27,7 +27,7 @@ _PARTS = (
 )
 
 
-def make(folder: Path, variant: str) -> Path:
+def make(folder: Path, variant: str, **own: Any) -> Path:
     """Write a checkpoint with a module, and in `alone` one whose only layer is the module's.
 
     `alone` has the parts around the layer in `parts.safetensors`.
@@ -35,7 +35,7 @@ def make(folder: Path, variant: str) -> Path:
     made, left = MADE[variant], _LEFT[variant]
     plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}  # as GGUF can say
     changes = plain if variant == "deepseek-v3" else {}
-    tiny.make(folder, variant, tokenizer=True, num_hidden_layers=made, **changes)
+    tiny.make(folder, variant, tokenizer=True, num_hidden_layers=made, **changes, **own)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = load_file(folder / "model.safetensors")
     width, qwen = config["hidden_size"], variant.startswith("qwen")

@@ -114,6 +114,7 @@ def test_training_raises_acceptance(model: Path, tmp_path: Path) -> None:
     assert before.tokens_per_step < 1.5 < 2.5 < after.tokens_per_step
     training.write("float32")
     method = {"method": "eagle3", "model": str(tmp_path / "head"), "adaptive": False}
+    method["quantization"] = "file"
     llm = load(model, speculative_config=method)
     plain = load(model)
     texts = [training._texts[at] for at in training._training[: len(training._held_out)]]

@@ -36,6 +36,10 @@ _KEEPS_STATES = (
 )
 
 
+# Drafts of 4-bit weights are as often right as those of bfloat16, and take half the time.
+_DRAFT_WEIGHTS = "rtn:group=64,act_bits=8"
+
+
 class DraftModels:
     """Gives speculators access to draft models: a second model, or a setting of the runner's own.
 
@@ -151,7 +155,10 @@ class DraftModels:
     def _decoder(self, name: str, opened: OpenedHead, quantization: str | None) -> DecoderWeights:
         """Read the weights of what drafts, with those that it shares with the model."""
         runner, own = self._runner, self._runner.decoder.weights
-        given = None if quantization is None else QUANTS.build(quantization)
+        if quantization is None:
+            coded = any(matrix.coded for matrix in opened.checkpoint.matrices)
+            quantization = "file" if coded else _DRAFT_WEIGHTS
+        given = QUANTS.build(quantization)
         config = opened.checkpoint.config.fitted(runner.context)
         assert config.drafts is not None
         quant = stored_weights(given, "auto", _stored(opened))

@@ -27,6 +27,7 @@ from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
+from suffice.speculate.text_drafts import MOST_OF_TEXT
 from suffice.trace import Reads, Trace
 
 
@@ -257,7 +258,8 @@ class Runner(WholePrompts):
     def most_drafts(self) -> int:
         """The largest number of tokens drafted for a step; 0 if there are no drafts."""
         speculator = self.config.speculative_config
-        return speculator.num_speculative_tokens * speculator.width
+        own = speculator.num_speculative_tokens * speculator.width
+        return max(own, MOST_OF_TEXT) if speculator.text and speculator.adaptive else own
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0

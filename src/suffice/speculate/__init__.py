@@ -204,6 +204,14 @@ class Speculator(Protocol):
         """Whether drafts come from the text alone, so that making them costs next to nothing."""
         ...
 
+    @property
+    def text(self) -> bool:
+        """Whether the text drafts next to a model, where that is expected to be faster.
+
+        Its state of a sample is the sample's `drafter` then. Only with `adaptive`.
+        """
+        ...
+
     @classmethod
     def exact_limit(cls) -> Speculator | None:
         """Return a setting whose greedy tokens must equal those of plain decoding; None if none."""

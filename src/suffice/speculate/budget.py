@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from suffice.speculate.costs import Account, StepCosts
 from suffice.speculate.rates import Rates
-from suffice.speculate.shapes import count_that_pays, shapes_that_pay
+from suffice.speculate.shapes import best_speed, count_that_pays, shapes_that_pay
+from suffice.speculate.text_drafts import TextDrafts
 from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, MOST_DRAFTS, Tree, Widths, filled
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Budget:
     shape saves time, one draft with its siblings is tried now and then; trials take at most 2 % of
     the time. An `Account` stops drafts that were expected to save time but do not.
 
+    Where texts draft next to a model, a sample has the drafts from which more tokens per second are
+    expected. Texts are looked up in every step, so the rates of their drafts are always known.
+
     A head follows texts only while drafts are wanted, and shortly after: else the model hands out
     no hidden states. Where drafts are wanted again, it begins in the middle of texts; for a trial
     it reads no more than the last tokens of a prompt. What that takes counts as a loss.
@@ -56,6 +60,7 @@ class Budget:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
         self._depths, self._width = speculator.num_speculative_tokens, speculator.width
         self._costs = costs or StepCosts()
+        self._texts = TextDrafts(speculator.text and speculator.adaptive)
         self._all = Rates(memory=_MEMORY)
         self._account = Account()
         self._proposing = self._following = 0.0  # this step's seconds of drafts, and of reading
@@ -77,14 +82,16 @@ class Budget:
             return [filled(self._depths, self._width, most) for most in room]
         free = [at for at, sample in enumerate(samples) if not _seeded(sample)]
         shapes: list[Widths] = [()] * len(room)
+        speeds = [len(room) / self._costs.step(len(room), 0)] * len(room)
         if self._is_due() and self._may_draft:
-            for at, shape in zip(free, self._best_shapes(samples, room, free), strict=True):
-                shapes[at] = shape
-        self._unpaid = 0 if any(shapes) else self._unpaid + 1
-        if free and not any(shapes) and self._is_time(len(samples)):
+            self._find_shapes(samples, room, free, shapes, speeds)
+        self._use_texts(samples, room, shapes, speeds)
+        idle = not any(shapes) and not self._texts
+        self._unpaid = 0 if any(shapes) else self._unpaid + idle
+        if idle and free and self._is_time(len(samples)):
             for at in free:
                 shapes[at] = filled(1, self._width, room[at])
-        self._unwanted = 0 if any(shapes) else self._unwanted + 1
+        self._unwanted = 0 if any(shapes) else self._unwanted + idle
         return shapes
 
     def follows(self, sample: DraftingSample) -> int:
@@ -95,17 +102,44 @@ class Budget:
             return 0
         return ALL_ROWS if self._unpaid <= _PAUSE else FEW_ROWS
 
-    def _best_shapes(
-        self, samples: Sequence[DraftingSample], room: Sequence[int], free: Sequence[int]
-    ) -> list[Widths]:
+    def _find_shapes(
+        self,
+        samples: Sequence[DraftingSample],
+        room: Sequence[int],
+        free: Sequence[int],
+        shapes: list[Widths],
+        speeds: list[float],
+    ) -> None:
+        """Set the best shapes of samples `free`, and the speed expected from each alone."""
         wholes = [filled(min(self._depths, room[at]), self._width, MOST_DRAFTS) for at in free]
         levels = [
             self._rates(samples[at]).levels(whole) for at, whole in zip(free, wholes, strict=True)
         ]
+        step, draft = partial(self._costs.step, len(samples)), self._costs.draft
+        found = shapes_that_pay(levels, [room[at] for at in free], len(samples), step, draft)
+        for at, shape, chances in zip(free, found, levels, strict=True):
+            tokens = len(samples) + sum(
+                sum(level[:width]) for level, width in zip(chances, shape, strict=False)
+            )
+            shapes[at] = shape
+            speeds[at] = tokens / (step(sum(shape)) + len(shape) * draft)
+
+    def _use_texts(
+        self,
+        samples: Sequence[DraftingSample],
+        room: Sequence[int],
+        shapes: list[Widths],
+        speeds: Sequence[float],
+    ) -> None:
+        """Use what texts draft where it is expected to be faster; leave out a model's drafts."""
+        self._texts.look_up(samples, room)
         step = partial(self._costs.step, len(samples))
-        return shapes_that_pay(
-            levels, [room[at] for at in free], len(samples), step, self._costs.draft
-        )
+        for at, sample in enumerate(samples):
+            chances = sorted(self._rates(sample).chances(self._texts.of(sample)), reverse=True)
+            faster = chances and best_speed(chances, len(samples), step) > speeds[at]
+            if faster and self._may_draft:
+                shapes[at] = ()
+                self._texts.use(sample)
 
     @property
     def _may_draft(self) -> bool:
@@ -138,15 +172,19 @@ class Budget:
         Those of a model are a choice where it says how sure it is of them: of greedy texts, which
         are the same whatever is drafted. What was sampled is checked whole.
         """
+        made = sum(max(tree.depths, default=0) for tree in trees) * (not self._from_text)
+        trees = [
+            self._texts.of(sample) if self._texts.uses(sample) else tree
+            for sample, tree in zip(samples, trees, strict=True)
+        ]
         if not self._adaptive or not any(map(len, trees)):
-            return list(trees)
-        free = [self._from_text or tree.sure is not None for tree in trees]
+            return trees
+        free = [self._from_text or tree.match > 0 or tree.sure is not None for tree in trees]
         chances = [
             self._rates(sample).chances(tree) if each else []
             for sample, tree, each in zip(samples, trees, free, strict=True)
         ]
         whole = sum(len(tree) for tree, each in zip(trees, free, strict=True) if not each)
-        made = sum(max(tree.depths, default=0) for tree in trees) * (not self._from_text)
         kept = self._best(chances, room, whole, made * self._costs.draft)
         return [
             tree.only(nodes) if each else tree
@@ -194,6 +232,8 @@ class Budget:
         if not self._adaptive or self._from_text:
             return
         count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
+        if not count and self._texts:  # no pause: the model could have drafted
+            return
         self._streak = self._streak + 1 if count else 0
         self._idle = 0 if count else self._idle + 1
         if count and self._streak == 1:
@@ -238,10 +278,10 @@ class Budget:
             return
         self._tokens += len(tokens)
         sample.rates = sample.rates or Rates(self._all)
-        if not len(tree):
-            return
-        for rates in (sample.rates, self._all):
-            rates.learn(tree, tokens, self._width)
+        for drafts in (tree, self._texts.of(sample)):
+            if len(drafts):
+                for rates in (sample.rates, self._all):
+                    rates.learn(drafts, tokens, self._width)
 
 
 def _seeded(sample: DraftingSample) -> bool:

@@ -41,7 +41,8 @@ class ByHead:
         return drafting.trees()
 
     def forget(self, sample: DraftingSample) -> None:
-        """Do nothing: the head's rows are in the sample's cache."""
+        """Free what its text drafts with; the head's rows are in the sample's cache."""
+        sample.drafter = None
 
 
 def _drafted(drafting: Drafting, going: list[int], logits: list[np.ndarray]) -> dict[int, int]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
 from suffice.registry import spelling
@@ -42,6 +42,8 @@ class DraftModel(ReadsNoKeys):
     `kv_cache_dtype`. With the request's own model and `kmeans4`, the second cache is little more
     than a quarter of a bfloat16 one.
     """
+
+    text: ClassVar[bool] = False
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4

@@ -17,7 +17,10 @@ Options
     num_speculative_tokens  maximum length of the chain of drafts in a step
     width                   maximum number of siblings: tokens drafted for the same place
     adaptive                draft fewer, or none, while drafts do not save time
-    quantization            how its weights are stored; none: as in its files
+    text                    draft as `suffix` does instead where that is expected to be faster;
+                            only with `adaptive`
+    quantization            how its weights are stored; file: as in its files; none: so too if they
+                            have codes, else in 4 bits
     kv_cache_dtype          type of its keys and values: float32, bfloat16, float16 or int8
 """
 
@@ -36,14 +39,15 @@ from suffice.speculate.tree import check_drafts
 class Eagle3(ReadsNoKeys):
     """Drafts of the head `model`, a folder or a hub id, that was trained for the model.
 
-    Its weights are stored by `quantization` (None: as in its files), its keys and values in
-    `kv_cache_dtype`.
+    Its weights are stored by `quantization` (None: in 4 bits, or in the codes of its files), its
+    keys and values in `kv_cache_dtype`.
     """
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
     width: int = 1
     adaptive: bool = True  # make only as many drafts as save time
+    text: bool = True  # the text's own drafts instead where they are expected to be faster
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
 

@@ -19,7 +19,10 @@ Options
     num_speculative_tokens  maximum length of the chain of drafts in a step
     width                   maximum number of siblings: tokens drafted for the same place
     adaptive                draft fewer, or none, while drafts do not save time
-    quantization            how its weights are stored; none: as in the files
+    text                    draft as `suffix` does instead where that is expected to be faster;
+                            only with `adaptive`
+    quantization            how its weights are stored; file: as in the files; none: so too if they
+                            have codes, else in 4 bits
     kv_cache_dtype          type of its keys and values: float32, bfloat16, float16 or int8
     model                   an assistant of the model: a folder or a hub id; none: its own module
 """
@@ -39,13 +42,14 @@ from suffice.speculate.tree import check_drafts
 class Predictor(ReadsNoKeys):
     """Drafts of the model's own module, or of its assistant `model`, a folder or a hub id.
 
-    Its weights are stored by `quantization` (None: as in the files), a module's keys and values in
-    `kv_cache_dtype`.
+    Its weights are stored by `quantization` (None: in 4 bits, or in the codes of the files), a
+    module's keys and values in `kv_cache_dtype`.
     """
 
     num_speculative_tokens: int = field(default=2, metadata=spelling(alone=True))
     width: int = 1
     adaptive: bool = True  # make only as many drafts as save time
+    text: bool = True  # the text's own drafts instead where they are expected to be faster
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     model: str | None = None

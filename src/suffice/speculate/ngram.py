@@ -32,6 +32,7 @@ class NGram(ReadsNoKeys):
     """Drafts from the longest match of `prompt_lookup_max` to `prompt_lookup_min` last tokens."""
 
     from_text: ClassVar[bool] = True
+    text: ClassVar[bool] = False
     width: ClassVar[int] = 1
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))

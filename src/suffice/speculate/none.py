@@ -21,6 +21,7 @@ class NoDrafts(ReadsNoKeys):
     width: ClassVar[int] = 1
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
+    text: ClassVar[bool] = False
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:

@@ -172,8 +172,8 @@ def _sure(logits: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
     """Return the probabilities of tokens that logits [V] give; 0 if these are no numbers."""
     with np.errstate(invalid="ignore"):
         powers = np.exp(logits - logits.max())
-        found = np.nan_to_num(powers[list(tokens)] / powers.sum())
-    return [float(each) for each in found]
+    total = float(powers.sum())
+    return [float(powers[token]) / total if total > 0 else 0.0 for token in tokens]
 
 
 def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Acceptance rates of drafts, by the length of their match and their rank, or by confidence."""
+"""Acceptance rates of drafts: by the length of their match, by depth and rank, by confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from suffice.speculate.tree import Tree, Widths
 
 _FIRST = 0.5  # rate before any observation
 _WEIGHT = 4.0  # weight of the prior rate, in observations
-_LONGEST = 8  # longer matches count as this long
+_LONGEST = 8  # longer matches count as this long, deeper drafts as this deep
 _STEPS = 10  # of confidence, that have a rate each
 _SURE = -1  # counts by such a step have it in place of a rank
 
@@ -17,9 +17,10 @@ _SURE = -1  # counts by such a step have it in place of a rank
 class Rates:
     """Exponential means of the share of drafts that were right.
 
-    Drafts before a draft count as matched tokens: the third draft after a match of four tokens has
-    the rate of the first after a match of six. `before` has prior rates, used until there are
-    observations; without it the prior is the rate of a match one token shorter.
+    Drafts of the text have a rate by the length of their match. Drafts before a draft count as
+    matched tokens: the third draft after a match of four tokens has the rate of the first after a
+    match of six. Those of a model have rates of their own, by depth. `before` has prior rates, used
+    until there are observations; without it the prior is the rate one token before.
 
     Where a model says how sure it is of a draft, drafts also have a rate by that, for siblings of
     any rank: the prior is what the model says.
@@ -34,18 +35,24 @@ class Rates:
         self._kept = 1 - 1 / memory
         self._counts: dict[tuple[int, int], tuple[float, float]] = {}  # (seen, right)
 
-    def rate(self, match: int, rank: int) -> float:
-        """Return the probability of sibling number `rank` after `match` matched tokens."""
-        at = min(match, _LONGEST), rank
-        seen, right = self._counts.get(at, (0.0, 0.0))
-        return (right + _WEIGHT * self._expected(*at)) / (seen + _WEIGHT)
+    def rate(self, match: int, depth: int, rank: int = 0) -> float:
+        """Return the probability of sibling number `rank` at `depth` >= 1, if its parent is right.
 
-    def _expected(self, match: int, rank: int) -> float:
+        It continues `match` matched tokens; 0: a model drafted it.
+        """
+        return self._rate(_place(match, depth), rank)
+
+    def _rate(self, place: int, rank: int) -> float:
+        seen, right = self._counts.get((place, rank), (0.0, 0.0))
+        return (right + _WEIGHT * self._expected(place, rank)) / (seen + _WEIGHT)
+
+    def _expected(self, place: int, rank: int) -> float:
         if self._before is not None:
-            return self._before.rate(match, rank)
+            return self._before._rate(place, rank)
         if rank:
-            return (1 - self.rate(match, 0)) * 0.5**rank
-        return self.rate(match - 1, 0) if match else _FIRST
+            return (1 - self._rate(place, 0)) * 0.5**rank
+        nearer = place - 1 if place > 0 else place + 1
+        return self._rate(nearer, 0) if nearer else _FIRST
 
     def rate_if(self, sure: float) -> float:
         """Return the probability of a draft to which a model gave that of `sure`."""
@@ -60,26 +67,27 @@ class Rates:
         forgotten: so they are tried again.
         """
         node = -1
-        for depth, token in enumerate(tokens):
+        for depth, token in enumerate(tokens, 1):
+            place = _place(tree.match, depth)
             children = tree.children(node)
             right = tree.child(node, token)
             for rank, child in enumerate(children):
-                self._add(min(tree.match + depth, _LONGEST), rank, child == right)
+                self._add(place, rank, child == right)
                 if tree.sure is not None:
                     self._add(_step(tree.sure[child]), _SURE, child == right)
             for rank in range(len(children), width if children else 0):
-                self._forget(min(depth, _LONGEST), rank)
+                self._forget(place, rank)
             if right is None:
                 return
             node = right
 
-    def _add(self, match: int, rank: int, right: bool) -> None:
-        seen, good = self._counts.get((match, rank), (0.0, 0.0))
-        self._counts[match, rank] = (self._kept * seen + 1, self._kept * good + right)
+    def _add(self, place: int, rank: int, right: bool) -> None:
+        seen, good = self._counts.get((place, rank), (0.0, 0.0))
+        self._counts[place, rank] = (self._kept * seen + 1, self._kept * good + right)
 
-    def _forget(self, match: int, rank: int) -> None:
-        seen, good = self._counts.get((match, rank), (0.0, 0.0))
-        self._counts[match, rank] = (self._kept * seen, self._kept * good)
+    def _forget(self, place: int, rank: int) -> None:
+        seen, good = self._counts.get((place, rank), (0.0, 0.0))
+        self._counts[place, rank] = (self._kept * seen, self._kept * good)
 
     def chances(self, tree: Tree) -> list[float]:
         """Return the probability of each draft of a tree to become part of the text.
@@ -94,7 +102,7 @@ class Rates:
             rank = siblings[parent] = siblings.get(parent, -1) + 1
             path = found[parent] if parent >= 0 else 1.0
             if tree.sure is None:
-                rate = self.rate(tree.match + depth - 1, rank)
+                rate = self.rate(tree.match, depth, rank)
             else:
                 rate = self.rate_if(tree.sure[node])
             rate = min(rate, left.get(parent, 1.0))
@@ -108,11 +116,16 @@ class Rates:
         No sibling counts as more likely than those before it, which must be drafted first.
         """
         found: list[list[float]] = []
-        for depth, width in enumerate(shape):
+        for depth, width in enumerate(shape, 1):
             path = found[-1][0] if found else 1.0
-            rates = accumulate((self.rate(depth, rank) for rank in range(width)), min)
+            rates = accumulate((self.rate(0, depth, rank) for rank in range(width)), min)
             found.append([path * rate for rate in rates])
         return found
+
+
+def _place(match: int, depth: int) -> int:
+    """Return where a draft's rates are: by the matched tokens before it, or minus its depth."""
+    return min(match + depth - 1, _LONGEST) if match else -min(depth, _LONGEST)
 
 
 def _step(sure: float) -> int:

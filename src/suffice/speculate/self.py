@@ -57,6 +57,7 @@ class SelfDraft:
     """
 
     from_text: ClassVar[bool] = False
+    text: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = True
 
     num_speculative_tokens: int = field(default=4, metadata=spelling(alone=True))

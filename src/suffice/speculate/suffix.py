@@ -42,6 +42,7 @@ class Suffix(ReadsNoKeys):
     """The most likely continuations of the text's suffix, as a chain or as a tree."""
 
     from_text: ClassVar[bool] = True
+    text: ClassVar[bool] = False
     width: ClassVar[int] = 1
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))

@@ -39,7 +39,6 @@ from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.eval.record import settings as settings_of
 from suffice.speculate import DraftingSample, Tree, Widths
 
 NAME = "batches"
@@ -182,7 +181,7 @@ def measure(flags: argparse.Namespace) -> CellStore:
         llm = LLM.from_parts(*load(own, shelf))
         llms[setting] = llm, Timed(llm, CLOCKS[flags.clock])
     llm = llms[PLAIN][0]
-    shown = shown_of(flags, llm.config, settings_of(llm.config)["quant"])
+    shown = shown_of(flags, llm.config, flags.quantization)
     store = CellStore(flags.out, named(NAME, flags), shown, record.facts(), table)
     store.read()
     for category, asked in prompts_of(flags, llm.tokenizer).items():

@@ -190,6 +190,7 @@ def of_prompts(about: str | None, **defaults: object) -> argparse.ArgumentParser
     parser.add_argument("--threads", type=int)
     parser.add_argument("--clock", choices=step_cost.CLOCKS, default="wall")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
+    parser.add_argument("--label", help="of the results' file, where there are several")
     parser.add_argument("--out", type=Path)
     parser.set_defaults(**defaults)
     return parser
@@ -305,7 +306,8 @@ def named(script: str, flags: argparse.Namespace) -> str:
     """Return the name of a script's results of a model."""
     deep = f"_{flags.deep}" if flags.deep else ""
     other = "" if flags.questions == "spec-bench" else f"_{flags.questions}"
-    return f"{script}_{Path(flags.model).name}{other}{deep}"
+    label = f"_{flags.label}" if flags.label else ""
+    return f"{script}_{Path(flags.model).name}{other}{deep}{label}"
 
 
 def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
@@ -314,7 +316,7 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellSt
     for setting in flags.settings:
         parsed(setting)
     config, base, tokenizer = load(wanted(flags))
-    shown = shown_of(flags, config, settings_of(config)["quant"])
+    shown = shown_of(flags, config, flags.quantization)
     store = CellStore(flags.out, named(NAME, flags), shown, facts, table)
     store.read()
     asked = prompts_of(flags, tokenizer)

@@ -6,7 +6,8 @@
     ... --families eagle3 --head FOLDER --categories humaneval   a head of `suffice train-drafter`
     ... --quick                                                  tiny sizes, into build/
 
-A family is a chain and its trees. Each prompt is decoded without drafts and in every way of the
+A family is a chain and its trees; that of a head also has its text alone, the head alone, and a
+cache that grows token by token. Each prompt is decoded without drafts and in every way of the
 family, one after the other, so that other load slows all; the order rotates from prompt to prompt.
 Times begin with the first token; a prompt is run once for all ways. A way keeps its acceptance
 rates from prompt to prompt. Each cell is stored as soon as it is measured; it is measured again if
@@ -62,7 +63,14 @@ FAMILIES = {
         f"{SELF},adaptive=false,width=3",
     ),
     "draft_model": (DRAFT, f"{DRAFT},width=2", f"{DRAFT},width=3"),
-    "eagle3": (HEAD, f"{HEAD},width=2", f"{HEAD},width=3", f"{HEAD} + iterative"),
+    "eagle3": (
+        HEAD,
+        "suffix",
+        f"{HEAD},text=false",
+        f"{HEAD},width=2",
+        f"{HEAD},width=3",
+        f"{HEAD} + iterative",
+    ),
 }
 WITHOUT_HEAD = [family for family in FAMILIES if family != "eagle3"]
 RATES = f"{SELF},adaptive=false,num_speculative_tokens=6,width=5"

@@ -70,5 +70,5 @@ def test_trees_of_a_head(monkeypatch: pytest.MonkeyPatch, model: Path, asked: Pa
     data, _ = found(asked / "out")
     (cell,) = data["cells"].values()
     ways = cell["eagle3"]["ways"]
-    assert len(ways) == 5 and all(way["same"] == 2 for way in ways.values())
+    assert len(ways) == 7 and all(way["same"] == 2 for way in ways.values())
     assert any(way["drafted"] for way in ways.values())

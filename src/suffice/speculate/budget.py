@@ -83,9 +83,10 @@ class Budget:
         free = [at for at, sample in enumerate(samples) if not _seeded(sample)]
         shapes: list[Widths] = [()] * len(room)
         speeds = [len(room) / self._costs.step(len(room), 0)] * len(room)
-        if self._is_due() and self._may_draft:
+        if free and self._is_due() and self._may_draft:
             self._find_shapes(samples, room, free, shapes, speeds)
-        self._use_texts(samples, room, shapes, speeds)
+        if self._texts.on:
+            self._use_texts(samples, room, shapes, speeds)
         idle = not any(shapes) and not self._texts
         self._unpaid = 0 if any(shapes) else self._unpaid + idle
         if idle and free and self._is_time(len(samples)):

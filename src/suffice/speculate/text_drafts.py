@@ -15,20 +15,20 @@ MOST_OF_TEXT = Suffix.num_speculative_tokens  # of a text in a step
 class TextDrafts:
     """What the texts of a step's samples draft, as `suffix` does, and which of it is used.
 
-    `on`: whether anything is looked up.
+    `on`: whether texts are to be looked up.
     """
 
     def __init__(self, on: bool) -> None:
-        self._texts = FromText(lambda: SuffixAutomaton(Suffix())) if on else None
+        self.on = on
+        self._texts = FromText(lambda: SuffixAutomaton(Suffix()))
         self._found: dict[int, Tree] = {}  # by sample
         self._used: set[int] = set()
 
     def look_up(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> None:
         """Begin a step: look up drafts for each sample, at most `room[i]` for sample i."""
         self._used = set()
-        if self._texts is not None:
-            found = self._texts.propose(samples, [(1,) * most for most in room])
-            self._found = dict(zip(map(id, samples), found, strict=True))
+        found = self._texts.propose(samples, [(1,) * most for most in room])
+        self._found = dict(zip(map(id, samples), found, strict=True))
 
     def of(self, sample: DraftingSample) -> Tree:
         """Return what was found for a sample, used or not."""

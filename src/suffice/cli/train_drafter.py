@@ -31,7 +31,8 @@ class TrainFlags:
     prompts: str = flag(
         REQUIRED,
         "--prompts",
-        "A file with a prompt per line (text, or JSON with a field prompt or question), or gsm8k.",
+        "A file with a prompt per line (text, or JSON with a field prompt or question), or gsm8k, "
+        "spec-bench or speed-bench.",
     )
     output: Path = flag(
         REQUIRED, "-o --output", "The folder to write the head to.", environment=False

@@ -55,7 +55,8 @@ class LatencyFlags:
     prompts: str | None = flag(
         None,
         "--prompts",
-        "Real prompts instead of --lengths: gsm8k, or a file with a prompt per line.",
+        "Real prompts instead of --lengths: gsm8k, spec-bench, speed-bench, or a file with a "
+        "prompt per line.",
     )
     data_dir: str | None = DATA_DIR()
     batch_size: str | None = flag(

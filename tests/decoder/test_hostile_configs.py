@@ -58,6 +58,22 @@ def outcome(raw: Any) -> str | DecoderConfig:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
+        (
+            {"architectures": ["NemotronHForCausalLM"], "n_groups": 0},
+            "config field 'n_groups' = 0 must be a whole number from 1 to 2147483647",
+        ),
+        (
+            {
+                "architectures": ["HunYuanDenseV1ForCausalLM"],
+                "head_dim": 2,
+                "rope_scaling": {"rope_type": "dynamic", "alpha": 1000.0},
+            },
+            "config field 'head_dim' = 2 must be at least 3 with 'rope_scaling.alpha'",
+        ),
+        (
+            {"architectures": ["Qwen3_5ForCausalLM"], "attention_bias": True},
+            "config field 'attention_bias' = True is not supported",
+        ),
         ({}, "config field 'architectures' = None must be a list of one name"),
         ({"architectures": DEEP}, "config field 'architectures' = [{'a': [...]}] must be a list"),
         ({"architectures": [DEEP]}, "config field 'architectures' = [[{...}]] must be a list of"),

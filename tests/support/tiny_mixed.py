@@ -20,6 +20,8 @@ _VISION = {
 }
 _QWEN = {"depth": 1, "hidden_size": 32, "num_heads": 2, "patch_size": 14}
 _AXES = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+_QWEN35 = {**_QWEN, "intermediate_size": 32, "out_hidden_size": 64, "num_position_embeddings": 16}
+_TURNED = {**_AXES, "partial_rotary_factor": 0.5, "mrope_interleaved": True}
 _LLAMA = {"model_type": "llama", **VARIANTS["llama"][1]}
 # architecture: fields of its text part, of what sees or hears, and of the whole
 MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -39,6 +41,11 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"model_type": "qwen2", **VARIANTS["qwen2"][1]},
         {**_VISION, "image_size": [28, 28], "patch_size": [14, 14]},
         {},
+    ),
+    "Lfm2Vl": (
+        {"model_type": "lfm2", **VARIANTS["lfm2"][1]},
+        {"model_type": "siglip2_vision_model", **_VISION, "num_patches": 4},
+        {"downsample_factor": 1},
     ),
     "Llama4": (
         VARIANTS["llama4"][1],
@@ -61,6 +68,11 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"model_type": "pixtral", **_VISION, "head_dim": 16},
         {},
     ),
+    "Mistral3, mistral4": (
+        {"model_type": "mistral4", **VARIANTS["mistral4"][1]},
+        {"model_type": "pixtral", **_VISION, "head_dim": 16},
+        {},
+    ),
     "Qwen2VL": (
         {**VARIANTS["qwen2"][1], "rope_parameters": _AXES},
         {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
@@ -76,6 +88,8 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {**_QWEN, "intermediate_size": 32, "out_hidden_size": 64, "deepstack_visual_indexes": [0]},
         {},
     ),
+    "Qwen3_5": ({**VARIANTS["qwen3.5"][1], "rope_parameters": _TURNED}, _QWEN35, {}),
+    "Qwen3_5Moe": ({**VARIANTS["qwen3.5-moe"][1], "rope_parameters": _TURNED}, _QWEN35, {}),
     "SmolVLM": (_LLAMA, _VISION, {}),
 }
 
@@ -85,6 +99,7 @@ def make(folder: Path, name: str) -> Any:
     import transformers
 
     text, vision, whole = MIXED[name]
+    name = name.partition(",")[0]
     folder.mkdir()
     size = tiny.write_tokenizer(folder)
     made = getattr(transformers, f"{name}Config")

@@ -1,8 +1,7 @@
 """The text part of a checkpoint that sees or hears as well: its configuration and its weights.
 
 Such a `config.json` has the text model's fields in `text_config`, or among its own. The text model
-is one of the families; what sees or hears is left out. Positions of text are the same number along
-all three axes of a rotation for images, which is the plain rotation then.
+is one of the families; what sees or hears is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 from suffice.checkpoints.formats.hf_folder import FolderTensors
 from suffice.decoder.ignored import quantization_of
+from suffice.decoder.rope_fields import of_one_axis
 from suffice.errors import InputError, SufficeWarning, brief, unknown
 
 _QWEN2_VL: Mapping[str, Any] = {
@@ -34,14 +34,18 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cohere2": ("Cohere2ForCausalLM", {}),
     "gemma3_text": ("Gemma3ForCausalLM", {}),
     "gemma4_text": ("Gemma4ForCausalLM", {}),
+    "lfm2": ("Lfm2ForCausalLM", {}),
     "llama": ("LlamaForCausalLM", {}),
     "llama4_text": ("Llama4ForCausalLM", {}),
     "ministral3": ("Ministral3ForCausalLM", {}),
     "mistral": ("MistralForCausalLM", {}),
+    "mistral4": ("Mistral4ForCausalLM", {}),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2_5_vl_text": ("Qwen2ForCausalLM", _QWEN2_VL),
     "qwen2_vl_text": ("Qwen2ForCausalLM", _QWEN2_VL),
     "qwen3": ("Qwen3ForCausalLM", {}),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", {}),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", {}),
     "qwen3_vl_text": (
         "Qwen3ForCausalLM",
         {"max_position_embeddings": 128000, "rope_theta": 500_000.0},
@@ -56,6 +60,7 @@ MIXED: Mapping[str, str] = {
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
     "Llama4ForConditionalGeneration": "llama4_text",
+    "Lfm2VlForConditionalGeneration": "lfm2",
     "LlavaForConditionalGeneration": "llama",
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
@@ -63,6 +68,8 @@ MIXED: Mapping[str, str] = {
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
     "Qwen3VLForConditionalGeneration": "qwen3_vl_text",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5_text",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe_text",
     "SmolVLMForConditionalGeneration": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
@@ -80,7 +87,6 @@ _OF_IMAGES = (  # fields of a text part, or next to it, that say nothing of text
     *("architectures", "audio_config", "model_type", "perceiver_config", "pixel_shuffle_factor"),
     *("text_config", "vision_config"),
 )
-_AXES = ("mrope_section", "mrope_interleaved")
 
 
 def is_mixed(raw: Mapping[str, Any]) -> bool:
@@ -106,9 +112,7 @@ def text_config(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise unknown("value of config field 'text_config.model_type'", shown, TEXTS)
     name, defaults = TEXTS[kind]
     fields = {key: value for key, value in own.items() if key not in _OF_IMAGES}
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(fields.get(key), Mapping):
-            fields[key] = _of_one_axis(fields[key])
+    fields = of_one_axis(fields)
     tied = next((each["tie_word_embeddings"] for each in (raw, own) if _ties(each)), True)
     return {
         **defaults,
@@ -121,12 +125,6 @@ def text_config(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ties(fields: Mapping[str, Any]) -> bool:
     return isinstance(fields.get("tie_word_embeddings"), bool)
-
-
-def _of_one_axis(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rotation of positions along three axes for positions along one."""
-    found = {name: value for name, value in rope.items() if name not in _AXES}
-    return {name: "default" if value == "mrope" else value for name, value in found.items()}
 
 
 def text_tensors(path: Path, called: Sequence[tuple[str, str]]) -> FolderTensors:

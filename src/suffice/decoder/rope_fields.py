@@ -30,6 +30,20 @@ _PART = "partial_rotary_factor"
 _ZERO_IS_NONE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _ORIGIN = "finetuned"  # whether the model was trained further with this rotation
 _NOTHING: tuple[Any, ...] = (None, {}, [], False, 0, "")
+_AXES = ("mrope_section", "mrope_interleaved")
+
+
+def of_one_axis(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields whose rotation, of positions along three axes, is one of positions along one.
+
+    Positions of text are the same number along all three axes of a rotation for images.
+    """
+    found = dict(fields)
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(given := fields.get(key), Mapping):
+            own = {name: value for name, value in given.items() if name not in _AXES}
+            found[key] = {k: "default" if value == "mrope" else value for k, value in own.items()}
+    return found
 
 
 def read_rope(fields: Mapping[str, Any], *, partial: bool = False) -> Rope:

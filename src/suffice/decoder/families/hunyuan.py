@@ -13,6 +13,7 @@ from suffice.decoder.families.llama import WEIGHTS, sizes
 from suffice.decoder.fields import activation, head_size, read_fields, under_own_name
 from suffice.decoder.rope_fields import ROPE_DEFAULTS, read_rope
 from suffice.decoder.routing import Experts
+from suffice.errors import InputError
 
 DEFAULTS: Mapping[str, Any] = {
     **ROPE_DEFAULTS,
@@ -66,6 +67,10 @@ def _stretched(fields: dict[str, Any], size: int) -> dict[str, Any]:
         check_number("rope_theta", theta, above=1)
         plain = {key: value for key, value in given.items() if key not in _NOTES}
         plain |= {"rope_type": "default", "type": "default"}
+        if size < 3:
+            raise InputError(
+                f"config field 'head_dim' = {size} must be at least 3 with '{name}.alpha'"
+            )
         plain["rope_theta"] = theta * given["alpha"] ** (size / (size - 2))
         return fields | {name: plain}
     return fields

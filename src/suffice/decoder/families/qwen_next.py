@@ -23,7 +23,7 @@ from suffice.decoder.fields import (
     read_fields,
 )
 from suffice.decoder.name_maps import Templates, stored_together
-from suffice.decoder.rope_fields import read_rope
+from suffice.decoder.rope_fields import of_one_axis, read_rope
 from suffice.decoder.states import Recurrence
 
 _STATE: Mapping[str, Any] = {
@@ -67,6 +67,7 @@ MOE_DEFAULTS: Mapping[str, Any] = {
     "num_experts": 256,
     "num_experts_per_tok": 8,
 }
+_ONLY = {"attention_bias": (False,)}
 _DELTA = "model.layers.{i}.linear_attn."
 
 
@@ -117,7 +118,7 @@ _MTP = (r"mtp\..*",)  # drafts further tokens
 
 
 def _read_next(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, NEXT_DEFAULTS, silent=SILENT)
+    fields = read_fields(raw, NEXT_DEFAULTS, only=_ONLY, silent=SILENT)
     found = _config(fields)
     return replace(
         found,
@@ -127,14 +128,15 @@ def _read_next(raw: dict[str, Any]) -> DecoderConfig:
 
 
 def _read_moe(raw: dict[str, Any]) -> DecoderConfig:
-    fields = read_fields(raw, MOE_DEFAULTS, silent=SILENT) | {"norm_topk_prob": True}
+    fields = read_fields(of_one_axis(raw), MOE_DEFAULTS, only=_ONLY, silent=SILENT)
+    fields |= {"norm_topk_prob": True}
     shared = fields["shared_expert_intermediate_size"]
     found = _config(fields | {"intermediate_size": shared})
     return replace(found, experts=experts(fields, shared))
 
 
 def _read_dense(raw: dict[str, Any]) -> DecoderConfig:
-    return _config(read_fields(raw, DENSE_DEFAULTS))
+    return _config(read_fields(of_one_axis(raw), DENSE_DEFAULTS, only=_ONLY))
 
 
 def delta_rule(
@@ -197,7 +199,6 @@ def _config(fields: Mapping[str, Any]) -> DecoderConfig:
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields, partial=True),),
         qk_norm=True,
-        biases=frozenset("qkvo" if fields["attention_bias"] else ""),
         output_gate=True,
         state=state,
     )

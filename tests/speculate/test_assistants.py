@@ -16,7 +16,7 @@ import torch
 import assistants
 import hf_reference
 import tiny
-from engines import last_outputs, sharing
+from engines import check_turns, sharing
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
@@ -211,14 +211,7 @@ def test_samples_of_a_prompt_do_not_depend_on_the_batch(gemma: Path, plain: Path
 
 
 def test_a_session(gemma: Path, plain: Path) -> None:
-    llm, other = drafting(gemma, plain), load(gemma)
-    with llm.session() as session, other.session() as same:
-        prompt = PROMPTS[0][:20]
-        for _ in range(3):
-            one, two = last_outputs((session, same), prompt, GREEDY)
-            assert one.outputs == two.outputs
-            assert one.speculation.num_draft_tokens > 40
-            prompt = [*session.tokens, 8]
+    check_turns(drafting(gemma, plain), load(gemma), PROMPTS[0][:20], GREEDY)
 
 
 def test_drafts_do_not_depend_on_how_the_text_was_run(gemma: Path, plain: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from even_costs import EvenCosts
 from suffice import SamplingParams
 from suffice.sampling import SamplingState
 from suffice.speculate.budget import Budget
-from suffice.speculate.costs import StepCosts
 from suffice.speculate.proposers import Drafting
 from suffice.speculate.rates import Rates
 from suffice.speculate.self import SelfDraft
@@ -19,19 +19,8 @@ from suffice.speculate.tree import NO_DRAFTS, Tree
 GREEDY = SamplingParams(temperature=0)
 
 
-class Table(StepCosts):
-    """A step takes 1, and 0.3 for each draft."""
-
-    def step(self, samples: int, drafts: int) -> float:
-        return 1 + 0.3 * drafts
-
-    @property
-    def draft(self) -> float:
-        return 0.01
-
-
 def cut(trees: list[Tree], rates: Rates | None = None) -> list[Tree]:
-    budget = Budget(SelfDraft(4, width=3), Table())
+    budget = Budget(SelfDraft(4, width=3), EvenCosts(0.3, 0.01))
     sample: Any = type("Sample", (), {"rates": rates, "state": None})()
     return budget.cut([sample] * len(trees), trees, [8] * len(trees))
 

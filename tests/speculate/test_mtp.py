@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import hf_reference
 import predictors
 import tiny
-from engines import last_outputs, sharing
+from engines import check_turns, sharing
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
@@ -132,14 +132,7 @@ def test_greedy_outputs_are_those_without_drafts(model: Path, width: int, size: 
 
 
 def test_a_session(model: Path) -> None:
-    llm, plain = drafting(model), load(model)
-    with llm.session() as session, plain.session() as other:
-        prompt = PROMPTS[0][:20]
-        for _ in range(3):
-            one, two = last_outputs((session, other), prompt, GREEDY)
-            assert one.outputs == two.outputs
-            assert one.speculation.num_draft_tokens > 40
-            prompt = [*session.tokens, 8]
+    check_turns(drafting(model), load(model), PROMPTS[0][:20], GREEDY)
 
 
 def test_a_file_of_llama_cpp(model: Path, tmp_path: Path) -> None:

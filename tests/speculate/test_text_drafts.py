@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from even_costs import EvenCosts
 from fake_engine import fake_llm, mixed, runner_of
 from suffice import SamplingParams
 from suffice.engine.loop import Loop
 from suffice.speculate import Tree, Widths
 from suffice.speculate.budget import Budget
-from suffice.speculate.costs import StepCosts
 from suffice.speculate.eagle3 import Eagle3
 from suffice.speculate.none import NoDrafts
 from suffice.speculate.rates import Rates
@@ -25,21 +25,6 @@ from suffice.speculate.tree import NO_DRAFTS
 GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 REPEATS = [5, 6, 7, 8, 9] * 4
 NEW = list(range(20))
-
-
-class Table(StepCosts):
-    """A step takes 1, and 0.1 for each draft; the model's drafts `each`."""
-
-    def __init__(self, each: float) -> None:
-        super().__init__()
-        self._each = each
-
-    def step(self, samples: int, drafts: int) -> float:
-        return 1 + 0.1 * drafts
-
-    @property
-    def draft(self) -> float:
-        return self._each
 
 
 class Known:
@@ -62,7 +47,7 @@ def rates_of(*, text: bool, model: bool) -> Rates:
 
 def asked(samples: list[Known], **options: Any) -> tuple[list[Any], list[Tree]]:
     """Return the shapes of a model's drafts in a step, and what is checked."""
-    budget = Budget(Eagle3("folder", **options), Table(0.05))
+    budget = Budget(Eagle3("folder", **options), EvenCosts(0.1, 0.05))
     budget.checked([NO_DRAFTS], 1.0)
     room = [8] * len(samples)
     shapes = budget.shapes(samples, room)
@@ -104,7 +89,7 @@ def test_a_seeded_draw_has_the_drafts_of_its_text_alone() -> None:
 
 def test_a_text_is_judged_whether_it_is_used_or_not() -> None:
     sample = Known(REPEATS, rates_of(text=False, model=True))
-    budget = Budget(Eagle3("folder"), Table(0.05))
+    budget = Budget(Eagle3("folder"), EvenCosts(0.1, 0.05))
     budget.checked([NO_DRAFTS], 1.0)
     used = []
     for step in range(60):

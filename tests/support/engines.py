@@ -34,6 +34,16 @@ def last_outputs(
     return [list(session.stream(prompt, params))[-1][1] for session in sessions]
 
 
+def check_turns(drafting: LLM, plain: LLM, prompt: list[int], params: SamplingParams) -> None:
+    """Require the same answers in turns that go on, and many drafts in each."""
+    with drafting.session() as session, plain.session() as other:
+        for _ in range(3):
+            one, two = last_outputs((session, other), prompt, params)
+            assert one.outputs == two.outputs
+            assert one.speculation.num_draft_tokens > 40
+            prompt = [*session.tokens, 8]
+
+
 def run(llm: LLM, requests: list[Request], act: Callable[[int], None] = lambda step: None) -> None:
     """Add requests, a step after each, and step until all have ended; `act` is told each step."""
     for request in requests:

@@ -27,7 +27,7 @@ from suffice.native import LOGIT_BLOCK, core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree, Widths
 from suffice.speculate.none import NoDrafts
-from suffice.speculate.text_drafts import MOST_OF_TEXT
+from suffice.speculate.text_drafts import MOST_OF_TEXT, texts_draft
 from suffice.trace import Reads, Trace
 
 
@@ -259,7 +259,7 @@ class Runner(WholePrompts):
         """The largest number of tokens drafted for a step; 0 if there are no drafts."""
         speculator = self.config.speculative_config
         own = speculator.num_speculative_tokens * speculator.width
-        return max(own, MOST_OF_TEXT) if speculator.text and speculator.adaptive else own
+        return max(own, MOST_OF_TEXT) if texts_draft(speculator) else own
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from suffice.speculate.costs import Account, StepCosts
 from suffice.speculate.rates import Rates
 from suffice.speculate.shapes import best_speed, count_that_pays, shapes_that_pay
-from suffice.speculate.text_drafts import TextDrafts
+from suffice.speculate.text_drafts import TextDrafts, texts_draft
 from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, MOST_DRAFTS, Tree, Widths, filled
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Budget:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
         self._depths, self._width = speculator.num_speculative_tokens, speculator.width
         self._costs = costs or StepCosts()
-        self._texts = TextDrafts(speculator.text and speculator.adaptive)
+        self._texts = TextDrafts(texts_draft(speculator))
         self._all = Rates(memory=_MEMORY)
         self._account = Account()
         self._proposing = self._following = 0.0  # this step's seconds of drafts, and of reading
@@ -134,11 +134,13 @@ class Budget:
     ) -> None:
         """Use what texts draft where it is expected to be faster; leave out a model's drafts."""
         self._texts.look_up(samples, room)
+        if not self._may_draft:
+            return
         step = partial(self._costs.step, len(samples))
         for at, sample in enumerate(samples):
             chances = sorted(self._rates(sample).chances(self._texts.of(sample)), reverse=True)
             faster = chances and best_speed(chances, len(samples), step) > speeds[at]
-            if faster and self._may_draft:
+            if faster:
                 shapes[at] = ()
                 self._texts.use(sample)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suffice.speculate import DraftingSample
+from suffice.speculate import DraftingSample, Speculator
 from suffice.speculate.proposers import FromText
 from suffice.speculate.suffix import Suffix, SuffixAutomaton
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 MOST_OF_TEXT = Suffix.num_speculative_tokens  # of a text in a step
+
+
+def texts_draft(speculator: Speculator) -> bool:
+    """Return whether texts draft next to a speculator's model: only where their number adapts."""
+    return speculator.text and speculator.adaptive
 
 
 class TextDrafts:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from suffice.decoder.checks import check_size
 from suffice.decoder.config import DecoderConfig, LayerConfig
 from suffice.decoder.families import Family
 from suffice.decoder.families.bamba import (
@@ -107,8 +106,6 @@ _OF_MAMBA = {
 def _read(raw: dict[str, Any]) -> DecoderConfig:
     raw = under_own_name(_with_kinds(raw), "layers_block_type", "layer_types")
     fields = read_fields(raw, DEFAULTS, only=ONLY, silent=SILENT)
-    for name in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"):
-        check_size(name, fields[name])
     kinds = fields["layers_block_type"]
     count = len(kinds) if isinstance(kinds, list) else 0
     fields = {**fields, **{name: fields[own] for name, own in _OF_MAMBA.items()}}

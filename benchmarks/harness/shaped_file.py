@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import gguf
+import ml_dtypes
 import numpy as np
 from tokenizers import pre_tokenizers
 
@@ -31,10 +32,12 @@ TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabul
 # The standard deviation of weights of random codes whose scale is 1, by the type of a block; nested
 # scales are random, too.
 SPREAD = {"Q4_0": 4.18, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
-SCALE_AT = {"Q6_K": 208}  # bytes before the scale of a block; else 0
+SPREAD |= {"IQ2_XXS": 53.4, "IQ3_S": 140.0, "TQ2_0": 0.707, "NVFP4": 2.93}
+SCALE_AT = {"Q6_K": 208, "TQ2_0": 64}  # bytes before the scale of a block; else 0
 MINIMA = {"Q4_K": 7.5}  # the scale of the minima, over the scale: the mean of the codes
 MIXED = "Q4_K_M"
 TYPES = ("Q4_0", "Q8_0", MIXED)  # of files
+LOW = ("IQ2_XXS", "IQ3_S", "TQ2_0", "NVFP4")  # of files whose weights have few bits
 CONTEXT = 4096
 PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
@@ -124,7 +127,7 @@ def bytes_of(sizes: Tensors, type_of: dict[str, str]) -> int:
 def write(path: Path, shape: Shape, kind: str) -> Path:
     """Write a file whose matrices have type `kind`, and return its path.
 
-    Q4_0, Q8_0 and Q4_K_M are types; of the last, widths must be multiples of 256.
+    TYPES and LOW are types; of Q4_K_M, and of LOW but NVFP4, widths must be multiples of 256.
 
     Raises:
         InputError: The disk has no room.
@@ -207,6 +210,11 @@ def _blocks(
     if kind == "Q4_0":  # levels around zero: a mean would outgrow all else, layer by layer
         data[data % 16 == 0] += 8
         data[data < 16] += 128
+    if kind == "TQ2_0":  # levels -1, 0 and 1: of two bits, both are never set
+        data &= ~((data & data >> 1 & 0x55) << 1)
+    if kind == "NVFP4":  # a scale of eight bits for each of four parts
+        data[:, :4] = np.asarray(scale, ml_dtypes.float8_e4m3fn).view(np.uint8)
+        return data
     at = SCALE_AT.get(kind, 0)
     data[:, at : at + 2] = _bytes_of(scale)
     if kind in MINIMA:

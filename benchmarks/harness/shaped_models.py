@@ -115,10 +115,13 @@ TINY = Model("tiny", 2, 256, 256, 4, 2, 320, title="tiny", head=64, rope_factor=
 
 
 def types(model: Model, kind: str) -> dict[str, str]:
-    """Return the type of each tensor; the head of a Q4_0 file is Q6_K, as llama.cpp makes it."""
+    """Return the type of each tensor; heads of Q4_0 and of fewer bits are Q6_K.
+
+    So llama.cpp makes them, except in the smallest types.
+    """
     sizes = model.tensors()
     found = shaped_file.types(sizes, model.layers, kind)
-    if kind == "Q4_0" and model.width % WIDE == 0:
+    if kind in ("Q4_0", *shaped_file.LOW) and model.width % WIDE == 0:
         found[shaped_file.head_of(sizes)] = "Q6_K"
     return found
 

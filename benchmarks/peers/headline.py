@@ -109,13 +109,21 @@ def _spans(stored: list[Cells], row: str, setting: str) -> dict[str, list[float]
 
 
 def size_table(found: list[dict[str, Any]]) -> str:
-    """Return the table of shapes, and a line below it that explains the figures."""
+    """Return the table of shapes, and a line below it that explains the figures.
+
+    A case that no shape has a result of has no column.
+    """
+    shown = {
+        case: title
+        for case, title in sizes_report.CASES.items()
+        if any(row["cases"][case] for row in found)
+    }
     body = [
         [
             *(row["model"], row["suffice"]),
             *(
-                " / ".join(f"{ratio:.2f}x" for ratio in span) or NOT_MEASURED
-                for span in row["cases"].values()
+                " / ".join(f"{ratio:.2f}x" for ratio in row["cases"][case]) or NOT_MEASURED
+                for case in shown
             ),
         ]
         for row in found
@@ -127,7 +135,7 @@ def size_table(found: list[dict[str, Any]]) -> str:
         "`--quant file:act_bits=8 -ctk int8`. Files have random codes in the shapes of these "
         "models."
     )
-    head = ["model", "suffice", *sizes_report.CASES.values()]
+    head = ["model", "suffice", *shown.values()]
     return f"{markdown(head, body)}\n\n{note}"
 
 

@@ -65,7 +65,9 @@ SPARE_BYTES = 2 << 30  # of memory, for all else
 
 def cases(quick: bool) -> dict[str, Case]:
     """Return the cases by name; a quick run has the same in tiny sizes."""
-    depths, prompts, count = ((24, 48), (16, 32), 4) if quick else ((3000, 8000), (512, 2048), 32)
+    depths, prompts, count = (2000, 3000, 8000), (512, 2048), 32
+    if quick:
+        depths, prompts, count = (16, 24, 48), (16, 32), 4
     found = (
         Case(count=count),
         *(Case(depth=depth, count=count) for depth in depths),
@@ -259,7 +261,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="+", choices=MODELS, default=list(MODELS))
     types = shaped_file.TYPES
-    parser.add_argument("--types", nargs="+", choices=types, default=list(types))
+    choices = (*types, *shaped_file.LOW)
+    parser.add_argument("--types", nargs="+", choices=choices, default=list(types))
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--isa", choices=native.isas(), default=native.isa())
     parser.add_argument("--again", action="store_true", help="measure what has a result, too")

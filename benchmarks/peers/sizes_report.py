@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.harness import shaped_latent, shaped_states
-from benchmarks.harness.shaped_file import TYPES
+from benchmarks.harness.shaped_file import LOW, TYPES
 from benchmarks.harness.shaped_models import MODELS, TINY
 from benchmarks.harness.tables import Cell, Cells, CellStore, markdown
 
 CASES = {
     "decode-0": "decode",
+    "decode-2000": "decode after 2000",
     "decode-3000": "decode after 3000",
     "decode-8000": "decode after 8000",
     "batch-8": "batch of 8",
@@ -71,7 +72,7 @@ def table(store: CellStore) -> str:
             *shaped_latent.MODELS.values(),
             TINY,
         )
-        for kind in TYPES
+        for kind in (*TYPES, *LOW)
         if (row := row_of(model.name, kind)) in cells
         for case, shown in CASES.items()
         if case in cells[row]

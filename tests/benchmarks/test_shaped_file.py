@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks.harness import shaped_file
+from benchmarks.harness import shaped_file, shaped_models
 from suffice.checkpoints.open import open_checkpoint
 from suffice.errors import InputError
 from suffice.text.tokenizer import load_tokenizer
@@ -62,6 +62,25 @@ def test_a_mixed_file_has_the_types_that_llama_cpp_gives_its_tensors(tmp_path: P
             assert np.std(values) / spread == pytest.approx(1, abs=0.1)
             assert abs(np.mean(values)) / spread < 0.1
     assert load_tokenizer(path).encode(shaped_file.PROMPT)
+    open_checkpoint(path)
+
+
+@pytest.mark.parametrize("kind", shaped_file.LOW)
+def test_a_file_of_few_bits_has_a_head_of_six(kind: str, tmp_path: Path) -> None:
+    path = shaped_models.write(tmp_path / "low.gguf", shaped_models.TINY, kind)
+    stored = {each.name: each for each in gguf.GGUFReader(path).tensors}
+    size = sum(each.n_bytes for each in stored.values())
+    assert size == shaped_models.data_bytes(shaped_models.TINY, kind)
+    assert stored.pop(shaped_file.EMBEDDING).tensor_type.name == "Q6_K", "the head as well"
+    for each in stored.values():
+        if len(each.shape) == 2:
+            assert each.tensor_type.name == kind
+            values = gguf.dequantize(each.data, each.tensor_type)
+            spread = values.shape[1] ** -0.5
+            assert np.std(values) / spread == pytest.approx(1, abs=0.1)
+            assert abs(np.mean(values)) / spread < 0.05
+    if kind == "TQ2_0":
+        assert len(np.unique(values)) == 3
     open_checkpoint(path)
 
 

@@ -5,7 +5,7 @@
 #   make test    set up, run all tests
 #   make check   formatting, lint, types, sizes, layers
 #   make build   set up only: .venv and the native extension
-#   make wheel   a wheel and a source distribution in dist/
+#   make wheel   a wheel and a source distribution in dist/; ARCH=aarch64 makes the one for ARM
 #   make fuzz       run 10,000 damaged models: minutes
 #   make sanitize   run the tests of native code with sanitizers: minutes
 #   make emulate    run them for AVX-512 and VNNI, emulated by AVX2: minutes
@@ -79,7 +79,7 @@ clients: $(VENV)/tested $(CLIENTS)/installed
 	$(BIN)/python -m pytest -q tests/serve/test_other_clients.py
 
 wheel: $(VENV)/wheel-tools
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh $(ARCH)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

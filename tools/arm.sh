@@ -2,41 +2,12 @@
 # Build the extension for ARM and run the tests of native code for each of its instruction sets under
 # emulation. Usage: arm.sh [PYTEST ARGUMENTS]
 #
-# Needs (Debian) crossbuild-essential-arm64, qemu-user and apt. Python and its headers for ARM are
-# Debian's, of its own version: unpacked into build/arm, nothing is installed. NumPy, PyTorch and
-# pytest for ARM come by pip. The first time this takes minutes and 2 GB, later only what changed is
-# compiled. SETS="neon_dot neon" names the sets that are tested.
+# What it needs is in arm_python.sh. NumPy, PyTorch and pytest for ARM come by pip. The first time this
+# takes minutes and 2 GB, later only what changed is compiled. SETS="neon_dot neon" names the sets
+# that are tested.
 set -eu
 cd "$(dirname "$0")/.."
-folder=$PWD/build/arm
-root=$folder/root
-mkdir -p "$folder/apt/lists/partial" "$folder/apt/archives/partial"
-
-for tool in aarch64-linux-gnu-g++ qemu-aarch64 apt-get dpkg-deb; do
-    command -v $tool >/dev/null || {
-        echo "$tool is missing: apt install crossbuild-essential-arm64 qemu-user" >&2
-        exit 1
-    }
-done
-
-# A system of its own for apt: as if nothing was installed, for ARM.
-debian() {
-    apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User= \
-        -o Dir::State::status=/dev/null -o Dir::State::Lists="$folder/apt/lists" \
-        -o Dir::Cache::archives="$folder/apt/archives" -o Dir::Cache::pkgcache= \
-        -o Dir::Cache::srcpkgcache= -o Debug::NoLocking=1 "$@" >>"$folder/apt.log"
-}
-if [ ! -e "$folder/unpacked" ]; then
-    echo "fetching Python for ARM from Debian"
-    debian update
-    debian -y --no-install-recommends --download-only install \
-        python3-minimal libpython3-stdlib libpython3-dev libstdc++6
-    for package in "$folder"/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
-    touch "$folder/unpacked"
-fi
-version=$(basename "$(ls -d "$root"/usr/include/python3.*)")  # python3.11
-mkdir -p "$folder/include/aarch64-linux-gnu"
-ln -sfn "$root/usr/include/aarch64-linux-gnu/$version" "$folder/include/aarch64-linux-gnu/$version"
+. tools/arm_python.sh
 
 # The last release of PyTorch whose wheel for ARM has no CUDA.
 packages=$folder/packages
@@ -60,10 +31,8 @@ quick=${QUICK:-ON}
 echo "compiling"
 launcher=$(command -v ccache || true)
 cmake -S . -B "$folder/quick-$quick" -G Ninja -DSUFFICE_QUICK=$quick -DCMAKE_BUILD_TYPE=Release -DSUFFICE_SETS=all \
-    ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} \
-    -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-    -DCMAKE_CXX_COMPILER="${ARM_CXX:-aarch64-linux-gnu-g++}" -DCMAKE_CXX_FLAGS="-I$folder/include" \
-    -DPython_EXECUTABLE="$(command -v python)" -DPython_INCLUDE_DIR="$root/usr/include/$version" \
+    ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} -DCMAKE_TOOLCHAIN_FILE="$toolchain" \
+    -DPython_EXECUTABLE="$(command -v python)" \
     -Dnanobind_DIR="$(python -m nanobind --cmake_dir)" >"$folder/configured"
 cmake --build "$folder/quick-$quick"
 

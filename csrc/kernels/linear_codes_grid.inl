@@ -30,6 +30,49 @@ SUFFICE_INLINE vi words_at(const uint32_t* words, vi places) {
 #endif
 }
 
+// Places of a grid of up to so many bits are looked up by permutations where gathers are slow
+// (`on_amd`): its entries, four times four bits each, are up to 16 vectors then.
+constexpr int kPermutedBits = SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE ? 9 : 0;
+
+// Entries as permutations take them: four bits of the bytes 0, 2, 1 and 3.
+SUFFICE_INLINE void narrow_entries(const uint32_t* words, int count, uint16_t* to) {
+  for (int i = 0; i < count; i++) to[i] = static_cast<uint16_t>(words[i] | words[i] >> 12);
+}
+
+#if SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE
+// The narrow entries at 32 places of 16 bits.
+template <int Bits>
+SUFFICE_INLINE __m512i entries_at(const uint16_t* entries, __m512i places) {
+  constexpr int pairs = 1 << (Bits - 6);
+  const auto* from = reinterpret_cast<const __m512i*>(entries);
+  __m512i found[pairs];
+  for (int i = 0; i < pairs; i++)
+    found[i] = _mm512_permutex2var_epi16(from[2 * i], places, from[2 * i + 1]);
+  for (int bit = 6; bit < Bits; bit++) {
+    const __mmask32 upper = _mm512_test_epi16_mask(places, _mm512_set1_epi16(1 << bit));
+    for (int i = 0; i < pairs >> (bit - 5); i++)
+      found[i] = _mm512_mask_blend_epi16(upper, found[2 * i], found[2 * i + 1]);
+  }
+  return found[0];
+}
+
+// Entries 2 line and 2 line + 1 of a unit, the second in the upper four bits of each byte; `bytes`
+// are the low ones of places 4 (line / 2) on, `further` the others' bits.
+template <int Bits>
+SUFFICE_INLINE vi two_entries(const uint16_t* entries, vi bytes, vi further, int line) {
+  const vi low = line % 2 ? (bytes >> 16 & splat_bits(0xff)) | (bytes >> 8 & splat_bits(0xff0000))
+                          : (bytes & splat_bits(0xff)) | (bytes << 8 & splat_bits(0xff0000));
+  vi places = low;
+  if constexpr (Bits == 9)
+    places |= (further >> 2 * line & splat_bits(1)) << 8 |
+              (further >> (2 * line + 1) & splat_bits(1)) << 24;
+  const vi found =
+      reinterpret_cast<vi>(entries_at<Bits>(entries, reinterpret_cast<__m512i>(places)));
+  const vi even = found & splat_bits(0x0f0f0f0f), odd = found >> 4 & splat_bits(0x0f0f0f0f);
+  return ((even | even >> 12) & splat_bits(0xffff)) | (odd | odd >> 12) << 16;
+}
+#endif
+
 // A plane of the signs of four entries of two fours: bits 3, 7, 11 and 15.
 SUFFICE_INLINE vi plane_of_entries(vi signs) {
   const vi pairs = (signs >> 3 & splat_bits(0x0101)) | (signs >> 5 & splat_bits(0x0404));
@@ -39,10 +82,13 @@ SUFFICE_INLINE vi plane_of_entries(vi signs) {
   return plane | plane << 16;
 }
 
-// Units of a span, from its first on; `lines` are those of the grid in its header.
-template <Grid grid>
-__attribute__((noinline)) void expand_places(const uint32_t* words, const std::byte* stored,
-                                             const std::byte* lines, int count, std::byte* to) {
+// Units of a span, from its first on; `lines` are those of the grid in its header. `narrow` are the
+// entries as permutations take them.
+template <Grid grid, bool permute>
+__attribute__((noinline)) void expand_places(const uint32_t* words,
+                                             [[maybe_unused]] const uint16_t* narrow,
+                                             const std::byte* stored, const std::byte* lines,
+                                             int count, std::byte* to) {
   constexpr GridShape shape = shape_of(grid);
   constexpr int each = shape.further_bits(), in_unit = each * shape.entries();
   constexpr int in_line = in_unit > 0 ? 32 / in_unit : 1;  // units
@@ -68,7 +114,12 @@ __attribute__((noinline)) void expand_places(const uint32_t* words, const std::b
                                    : plane_of_entries(further);
 #pragma GCC unroll 4
       for (int line = 0; line < shape.entries() / 2; line++) {
-        vi bits = entry(2 * line) | entry(2 * line + 1) << 4;
+        vi bits;
+        if constexpr (permute)
+          bits = two_entries<shape.place_bits>(narrow, load_bits(from + line / 2 * kLineBytes),
+                                               further, line);
+        else
+          bits = entry(2 * line) | entry(2 * line + 1) << 4;
         if constexpr (shape.columns == 4)
           bits |= (plane >> 2 * line & splat_bits(0x01010101)) << 3 |
                   (plane >> (2 * line + 1) & splat_bits(0x01010101)) << 7;

@@ -12,6 +12,7 @@ struct alignas(kLineBytes) UnitBatch {
   float scale[2 * kUnitsAtOnce][kPanel];
   float minimum[2 * kUnitsAtOnce][kPanel];
   alignas(kLineBytes) std::byte codes[kUnitsAtOnce * unit_bytes(4)];
+  alignas(kLineBytes) uint16_t narrow[kPermutedBits > 0 ? 1 << kPermutedBits : 1];
 
   SUFFICE_INLINE bool in_memory() const { return units != codes; }
 };
@@ -175,11 +176,22 @@ class PanelUnits {
   }
 
   // A span of a grid has as many units as are prepared together.
-  void expand(UnitBatch& to, int count) const {
+  void expand(UnitBatch& to, int count) {
     const std::byte* lines = header_ + kLineBytes + groups_ * kPanel;
     to.units = to.codes;
-    by_grid(layout_.grid,
-            [&]<Grid grid>() { expand_places<grid>(words_, next_, lines, count, to.codes); });
+    by_grid(layout_.grid, [&]<Grid grid>() {
+      constexpr int bits = shape_of(grid).place_bits;
+      const auto expand = [&]<bool permute>() {
+        expand_places<grid, permute>(words_, to.narrow, next_, lines, count, to.codes);
+      };
+      if constexpr (bits <= kPermutedBits)
+        if (on_amd()) {
+          if (!narrowed_) narrow_entries(words_, 1 << bits, to.narrow);
+          narrowed_ = true;
+          return expand.template operator()<true>();
+        }
+      expand.template operator()<false>();
+    });
   }
 
   // Stores for each of some units the scale and the minimum of its group.
@@ -200,6 +212,7 @@ class PanelUnits {
   int groups_ = 0, header_bytes_ = 0;  // of a span
   int unit_bytes_ = 0;
   const uint32_t* words_ = nullptr;  // of a grid
+  bool narrowed_ = false;            // whether the batch has its entries for permutations
   int in_span_ = 0, in_group_ = 0;   // units
   const std::byte *header_ = nullptr, *next_ = nullptr;
   int left_ = 0, unit_ = 0;  // the next unit, in its span

@@ -151,6 +151,9 @@ bool rows_of_codes(const Linear& w, int first, int last, const Inputs& x, float*
   };
   bool done = false;
   if constexpr (SUFFICE_LEVEL == 0) return false;
+  if constexpr (Even && Bits == 2)  // TQ1_0 and TQ2_0, Q2_K
+    done = multiply.template operator()<ScaleForm::f16, MinimumForm::none, kNested>() ||
+           multiply.template operator()<ScaleForm::nested, MinimumForm::nested, kUnit / 2>();
   if constexpr (Even ? Bits == 3 || Bits == 5 || Bits == 6 : Bits == 4)  // Q3_K, Q6_K, `4bit`
     done = multiply.template operator()<ScaleForm::nested, MinimumForm::none, kUnit / 2>();
   if constexpr (Even && (Bits == 4 || Bits == 5))  // Q4_K and Q4_1, Q5_K and Q5_1

@@ -152,7 +152,13 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const S& scales,
   constexpr int sums = In::template sums<B>;
   vi sum[V][B][sums];
   const auto start = [&](int which) __attribute__((always_inline)) {
-    if (!In::starts) return;
+    if (!In::starts) {
+#if SUFFICE_NEON  // GCC 12 otherwise adds to sums before it sets them, below -O3
+      for (int b = 0; b < B; b++)
+        for (int v = 0; v < V; v++) sum[v][b][0] = vi{};
+#endif
+      return;
+    }
     for (int b = 0; b < B; b++) {
       const vi first = splat_bits(lowest_of(w) * stretch[b].sums[which].codes);
       for (int v = 0; v < V; v++) {

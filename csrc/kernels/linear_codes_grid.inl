@@ -30,7 +30,7 @@ SUFFICE_INLINE vi words_at(const uint32_t* words, vi places) {
 #endif
 }
 
-// Places of a grid of up to so many bits are looked up by permutations where gathers are slow
+// Places in a grid of at most these bits are looked up by permutations where gathers are slow
 // (`on_amd`): its entries, four times four bits each, are up to 16 vectors then.
 constexpr int kPermutedBits = SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE ? 9 : 0;
 

@@ -169,9 +169,21 @@ def places(grid: GridName, group: int, rows: int, columns: int, a: int = 16) -> 
     )
 
 
+@pytest.fixture
+def choose_amd() -> Iterator[Callable[[bool], None]]:
+    """Chooses whether kernels of AVX-512 run as they do on AMD's processors."""
+    before = native.core.on_amd()
+    yield native.core.choose_as_on_amd
+    native.core.choose_as_on_amd(before)
+
+
+@pytest.mark.parametrize("amd", [False, True])
 @pytest.mark.parametrize("group", [16, 32])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_every_grid(each_isa: str, grid: GridName, group: int) -> None:
+def test_every_grid(
+    each_isa: str, grid: GridName, group: int, amd: bool, choose_amd: Callable[[bool], None]
+) -> None:
+    choose_amd(amd)
     check(places(grid, group, 40, 608), MOST)
     check(places(grid, group, 17, 256, a=8))
     check(places(grid, group, 1, 37))
@@ -301,14 +313,6 @@ def test_nothing_overflows(each_isa: str, bits: int, a: int) -> None:
             x = np.concatenate([x, x - np.sign(x) * 255]) if a == 16 else x
             exact = x.astype(np.float64) @ packed.unpack().T.astype(np.float64) + packed.bias
             assert np.allclose(multiply(packed, x), exact, rtol=1e-6, atol=1)
-
-
-@pytest.fixture
-def choose_amd() -> Iterator[Callable[[bool], None]]:
-    """Chooses whether kernels of AVX-512 run as they do on AMD's processors."""
-    before = native.core.on_amd()
-    yield native.core.choose_as_on_amd
-    native.core.choose_as_on_amd(before)
 
 
 @pytest.mark.parametrize("a", [16, 8])

@@ -78,6 +78,12 @@ def cache_of(sequence: Sequence) -> CacheWithState:
     return sequence.cache
 
 
+def of_all(head: Assistant, logits: np.ndarray) -> list[np.ndarray]:
+    """Return logits [B, D] of what the assistant drafts as rows of all tokens' [V]."""
+    tokens = head.drafted
+    return [*logits] if tokens is None else [tokens.spread(each, -np.inf) for each in logits]
+
+
 def drafted(folder: Path, dtype: torch.dtype, text: Any, hidden: Any, embedded: Any) -> Any:
     """Return the logits [steps, V] of the assistant in transformers.
 
@@ -111,9 +117,9 @@ def test_drafts_have_the_logits_of_transformers(model: Path, assistant: Path, si
         text[kind] = tuple(torch.from_numpy(each[None, :, first:].copy()) for each in rows)
     assert cache.hidden is not None
     hidden, tokens = torch.from_numpy(cache.hidden.copy()), [PROMPTS[0][size - 1], 3, 5, 8]
-    found = head.begin([cache], tokens[:1])
+    found = of_all(head, head.begin([cache], tokens[:1]))
     for token in tokens[1:]:
-        found += head.go_on([cache], [token])
+        found += of_all(head, head.go_on([cache], [token]))
     head.end([cache])
     assert cache.tentative == 0 and cache.length == size - 1
     matrix = runner.decoder.matrix("embed")
@@ -147,9 +153,9 @@ def test_drafts_of_a_text_are_those_of_transformers(model: Path, assistant: Path
             logits = drafted(assistant, torch.float64, out.shared_kv_states, hidden, embedded)
             own.append(int(logits[-1].argmax()))
     cache, token = cache_of(sequence), text[-1]
-    found = [int(head.begin([cache], [token])[0].argmax())]
+    found = [int(of_all(head, head.begin([cache], [token]))[0].argmax())]
     for _ in range(3):
-        found.append(int(head.go_on([cache], found[-1:])[0].argmax()))
+        found.append(int(of_all(head, head.go_on([cache], found[-1:]))[0].argmax()))
     assert found == own[1:]
     runner.close(sequence)
 
@@ -312,7 +318,7 @@ def test_states_that_are_no_numbers_give_no_drafts(gemma: Path, plain: Path) -> 
     runner.prefill(sequence, PROMPTS[0][:20])
     cache = cache_of(sequence)
     cache._hidden = np.full_like(cache._hidden, np.nan)
-    (logits,) = head.begin([cache], [5])
+    (logits,) = of_all(head, head.begin([cache], [5]))
     assert np.isnan(logits).sum() == 3 * 16 and np.isneginf(logits).sum() == len(logits) - 3 * 16
     head.end([cache])
     with pytest.raises(ValueError, match="a model that stores nothing has outputs"):

@@ -66,7 +66,7 @@ class Known:
 
     def __init__(self, params: SamplingParams = GREEDY, rates: Rates | None = None) -> None:
         self.state: Any = type("State", (), {"params": params})
-        self.rates, self.drafter, self.sequence = rates, None, None
+        self.rates, self.drafter, self.sequence, self.goes_on = rates, None, None, None
 
 
 def rates_of(right: float, tree: Tree = BRANCHED, seed: int = 0) -> Rates:

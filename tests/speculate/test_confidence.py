@@ -10,6 +10,7 @@ import pytest
 from even_costs import EvenCosts
 from suffice import SamplingParams
 from suffice.sampling import SamplingState
+from suffice.speculate import DraftedTokens
 from suffice.speculate.budget import Budget
 from suffice.speculate.proposers import Drafting
 from suffice.speculate.rates import Rates
@@ -54,10 +55,52 @@ def test_it_is_believed_by_what_came() -> None:
 
 def test_what_was_sampled_is_checked_whole() -> None:
     """Else the choice would depend on the drafts, and the text would lose its distribution."""
-    drawn = Tree.chain([1, 2], draft_probs=[np.full(4, 0.25)] * 2)
+    drawn = Tree.levels([[1], [2]], [np.full(4, 0.25)] * 2, [[0.25], [0.01]])
     found = cut([drawn, sure_of([0.02]), NO_DRAFTS, sure_of([0.99])])
     assert [each.tokens for each in found] == [(1, 2), (), (), (0,)]
     assert found[0] is drawn
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bias", [None, {5: 0.5}], ids=["plain", "bias"])
+def test_drafts_of_some_tokens_are_as_if_no_other_were_likely(
+    temperature: float, bias: dict[int, float] | None
+) -> None:
+    """A request that names tokens looks at all of them, any other at those drafted."""
+    some, rng = DraftedTokens(np.array([1, 4, 5, 9]), 12), np.random.default_rng(0)
+    params = SamplingParams(temperature=temperature, logit_bias=bias)
+    states = [SamplingState(params, seed, prompt=[3], output=[7]) for seed in range(40)]
+    shapes = [(2, 1)] * len(states)
+    own, whole = Drafting(states, shapes, drafted=some), Drafting(states, shapes)
+    for at in range(len(states)):
+        for _ in range(2):
+            logits = rng.standard_normal(4).astype(np.float32)
+            token = own.draft(at, logits)
+            assert token == whole.draft(at, some.spread(logits, -np.inf))
+    for tree, expected in zip(own.trees(), whole.trees(), strict=True):
+        assert tree.tokens == expected.tokens and tree.sure == pytest.approx(expected.sure)
+        assert set(tree.tokens) <= {1, 4, 5, 9} and len(tree) == 3
+        assert (tree.draft_probs is None) == (temperature == 0)
+        for probs, all_probs in zip(
+            tree.draft_probs or (), expected.draft_probs or (), strict=True
+        ):
+            assert np.array_equal(probs, all_probs)
+
+
+def test_a_chain_goes_on_while_another_draft_is_worth_its_time() -> None:
+    """Also beyond the shape that would be the best of a fixed one."""
+    rates = Rates()
+    for _ in range(100):
+        rates.learn(sure_of([0.9], [0.9], [0.9]), [0, 10, 20])
+        rates.learn(sure_of([0.3], [0.9]), [99])
+    budget = Budget(SelfDraft(8), EvenCosts(0.1, 0.1))
+    budget.checked([NO_DRAFTS], 1.0)
+    sample: Any = type("Sample", (), {"rates": rates, "state": SamplingState(GREEDY, 0)})()
+    sample.drafter = None
+    assert budget.shapes([sample], [8]) == [(1,) * 8]
+    assert sample.goes_on([0.9]) and sample.goes_on([0.9] * 3)
+    assert not sample.goes_on([0.3]) and not sample.goes_on([0.9, 0.3])
+    assert budget.shapes([sample], [2]) == [(1, 1)]
 
 
 def test_drafts_have_the_probabilities_of_their_logits() -> None:

@@ -17,7 +17,9 @@ def test_a_second_model_forgets_rejected_drafts(tmp_path: Path) -> None:
     proposer = llm.runner.proposer  # type: ignore[attr-defined]
     greedy = SamplingParams(temperature=0)
     old, new = (
-        SimpleNamespace(state=SamplingState(greedy, 0, prompt=[7, 8, 9]), drafter=None)
+        SimpleNamespace(
+            goes_on=None, state=SamplingState(greedy, 0, prompt=[7, 8, 9]), drafter=None
+        )
         for _ in range(2)
     )
     (tree,) = proposer.propose([old], [(1, 1, 1)])

@@ -91,9 +91,9 @@ def test_drafts_have_the_logits_of_the_reference(
     hidden = waiting(sequence.cache)
     runner.reserve(sequence, 8)
     drafted = [3, 5, 8]
-    found = head.begin([sequence.cache], text[-1:])
+    found = [*head.begin([sequence.cache], text[-1:])]
     for token in drafted:
-        found += head.go_on([sequence.cache], [token])
+        found += [*head.go_on([sequence.cache], [token])]
     weights = load_file(folder / "model.safetensors")
     tokens = weights.pop("d2t") + torch.arange(len(weights["lm_head.weight"]))
     ids = [*text[1:], *drafted]
@@ -110,11 +110,14 @@ def test_drafts_have_the_logits_of_the_reference(
         )
         for dtype in (torch.float64, torch.float32)
     )
-    ours = np.stack(found)[:, tokens.numpy()]
+    ours = np.stack(found)
     assert_matches(ours[:1], exact[:1], same[:1])
     assert_matches(ours, exact, same, factor=4)  # later ones read what those before have left
-    others = np.delete(np.stack(found), tokens.numpy(), axis=1)
-    assert np.isneginf(others).all(), "tokens that it does not draft"
+    assert head.drafted is not None
+    np.testing.assert_array_equal(head.drafted.ids, tokens)
+    spread = head.drafted.spread(ours[0], -np.inf)
+    np.testing.assert_array_equal(spread[tokens], ours[0])
+    assert np.isneginf(np.delete(spread, tokens)).all(), "tokens that it does not draft"
     runner.close(sequence)
     assert runner.arena.used == 0
 

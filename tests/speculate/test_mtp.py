@@ -90,9 +90,9 @@ def test_drafts_have_the_logits_of_the_module(model: Path) -> None:
     hidden = torch.from_numpy(np.stack(cache._hidden))
     runner.reserve(sequence, 8)
     drafted = [3, 5, 8]
-    found = runner.head.begin([cache], text[-1:])
+    found = [*runner.head.begin([cache], text[-1:])]
     for token in drafted:
-        found += runner.head.go_on([cache], [token])
+        found += [*runner.head.go_on([cache], [token])]
     ids = [*text[1:], *drafted]
     embedded = torch.from_numpy(unpack_rows(runner.decoder.matrix("embed"), ids))
     exact, same = (

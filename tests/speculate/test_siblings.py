@@ -18,7 +18,7 @@ from fake_engine import V, fake_llm, mixed, runner_of
 from suffice import SamplingParams
 from suffice.errors import InputError
 from suffice.sampling import SamplingState, draw, probabilities
-from suffice.speculate import SPECULATORS, DraftingSample, Tree, Widths
+from suffice.speculate import SPECULATORS, DraftingSample, GoesOn, Tree, Widths
 from suffice.speculate.acceptance import draft_number
 from suffice.speculate.budget import Budget
 from suffice.speculate.proposers import Drafting
@@ -31,6 +31,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, logprobs=
 DRAWN = SamplingParams(max_tokens=11, ignore_eos=True, top_k=6)
 CRITICAL = 45  # of chi-squared with at most 13 degrees of freedom: once in 30 000 times
 Draft = Callable[[SamplingState, Widths], Tree]
+Levels = list[list[list[float]]]
+Seconds = Callable[[int], float]
 
 
 def other(text: list[int]) -> np.ndarray:
@@ -38,9 +40,9 @@ def other(text: list[int]) -> np.ndarray:
     return np.asarray(0.7 * mixed(text) + 0.3 * mixed([*text, 1]), np.float32)
 
 
-def drafted(state: SamplingState, shape: Widths) -> Tree:
+def drafted(state: SamplingState, shape: Widths, goes_on: GoesOn | None = None) -> Tree:
     """Return the tree that `other` drafts."""
-    drafting, text = Drafting([state], [shape]), [*state.prompt, *state.output]
+    drafting, text = Drafting([state], [shape], [goes_on]), [*state.prompt, *state.output]
     while shape and (token := drafting.draft(0, other(text))) is not None:
         text.append(token)
     return drafting.trees()[0]
@@ -193,9 +195,26 @@ def test_the_law_bites() -> None:
     assert statistic_of(argmax_tokens, 3, 1000, max_tokens=4)[0] > 10 * CRITICAL
 
 
-def brute_force(
-    trees: list[list[list[float]]], seconds: Callable[[int], float], draft: float
-) -> float:
+def ending_early(state: SamplingState, shape: Widths) -> Tree:
+    return drafted(state, shape, lambda sure: sure[-1] > 0.2)
+
+
+def without_unlikely_drafts(state: SamplingState, shape: Widths) -> Tree:
+    """Broken on purpose: leaves out drawn tokens because of what they are."""
+    tree = drafted(state, shape)
+    probs, sure = tree.draft_probs or (), tree.sure or ()
+    count = next((at for at, each in enumerate(sure) if each < 0.2), len(tree))
+    return Tree.chain(tree.tokens[:count], probs[:count])  # type: ignore[arg-type]
+
+
+def test_where_a_chain_ends_may_depend_on_its_drafts_but_not_on_one_left_out() -> None:
+    states = [SamplingState(DRAWN, seed, prompt=[3]) for seed in range(99)]
+    assert {len(ending_early(state, (1, 1, 1))) for state in states} == {1, 2, 3}
+    assert statistic_of(ending_early, 1, 3000, max_tokens=4)[0] < CRITICAL
+    assert statistic_of(without_unlikely_drafts, 1, 3000, max_tokens=4)[0] > 2 * CRITICAL
+
+
+def brute_force(trees: Levels, seconds: Seconds, draft: float) -> float:
     """Return the most expected tokens per second of all shapes."""
     best = 0.0
     options = [
@@ -211,12 +230,7 @@ def brute_force(
     return best
 
 
-def speed_of(
-    shapes: Sequence[Widths],
-    trees: list[list[list[float]]],
-    seconds: Callable[[int], float],
-    draft: float,
-) -> float:
+def speed_of(shapes: Sequence[Widths], trees: Levels, seconds: Seconds, draft: float) -> float:
     tokens = float(len(trees)) + sum(
         sum(level[:width])
         for levels, shape in zip(trees, shapes, strict=True)
@@ -274,6 +288,7 @@ class Known:
     def __init__(self, params: SamplingParams = GREEDY) -> None:
         self.state: Any = type("State", (), {"params": params})
         self.rates: Rates | None = None
+        self.goes_on = None
         self.drafter = self.sequence = None
 
 

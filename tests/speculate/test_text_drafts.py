@@ -33,6 +33,7 @@ class Known:
     def __init__(self, text: list[int], rates: Rates, params: SamplingParams = GREEDY) -> None:
         self.state: Any = type("State", (), {"params": params, "prompt": text, "output": []})
         self.rates: Rates | None = rates
+        self.goes_on = None
         self.drafter = self.sequence = None
 
 

@@ -25,6 +25,7 @@ class Known:
     def __init__(self) -> None:
         self.state: Any = type("State", (), {"params": SamplingParams(temperature=0)})
         self.rates: Rates | None = None
+        self.goes_on = None
         self.drafter = self.sequence = None
 
 

@@ -46,16 +46,16 @@ class Assistant(Drafter):
     def follow(self, caches: Sequence[KVCache]) -> None:
         """Do nothing: it has no rows of texts."""
 
-    def begin(self, caches: Sequence[CacheWithState], last: Sequence[int]) -> list[np.ndarray]:
-        """Return logits float32 [V] after the `last` token of each text, which is not cached."""
+    def begin(self, caches: Sequence[CacheWithState], last: Sequence[int]) -> np.ndarray:
+        """Return logits [B, D] after the `last` token of each text, which is not cached."""
         hidden = [cache.hidden for cache in caches]
         for cache, each in zip(caches, hidden, strict=True):
             assert each is not None, "the text's last hidden states are known"
             self._left[id(cache)] = each
         return self.go_on(caches, last)
 
-    def go_on(self, caches: Sequence[CacheWithState], tokens: Sequence[int]) -> list[np.ndarray]:
-        """Return logits float32 [V] after a token of each text that was drafted last."""
+    def go_on(self, caches: Sequence[CacheWithState], tokens: Sequence[int]) -> np.ndarray:
+        """Return logits [B, D] after a token of each text that was drafted last."""
         hidden = np.stack([self._left[id(cache)] for cache in caches])
         batch = [
             StepRows(cache, [token], streams=1, exact=True, counted=False, reads_only=True)
@@ -66,7 +66,7 @@ class Assistant(Drafter):
         as_hidden = multiply(self.decoder.matrix("hand_on"), states[:, 0])
         for cache, each in zip(caches, as_hidden, strict=True):
             self._left[id(cache)] = each
-        return self._spread(logits)
+        return logits
 
     def end(self, caches: Sequence[CacheWithState]) -> None:
         """Forget what drafts have left."""

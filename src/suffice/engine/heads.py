@@ -18,6 +18,7 @@ from suffice.decoder.native_model import NativeModel
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.native import core
+from suffice.speculate import DraftedTokens
 from suffice.speculate.tree import FEW_ROWS
 
 
@@ -47,8 +48,9 @@ class Drafter:
         self.layers = layers
         config = decoder.config
         assert config.drafts is not None
-        self._tokens, self._vocab = tokens, config.drafts.vocab
-        self._has_all = np.array_equal(tokens, np.arange(self._vocab))
+        vocabulary = config.drafts.vocab
+        every = np.array_equal(tokens, np.arange(vocabulary))
+        self.drafted = None if every else DraftedTokens(tokens, vocabulary)
         self._native = NativeModel(decoder, positions)
         self._native.hand_out([len(config.layers) + config.drafts.normed_own])
         self._left: dict[int, np.ndarray] = {}  # by cache: what its last row left
@@ -60,14 +62,6 @@ class Drafter:
         count = len(self.layers)
         rows = sum(each.streams for each in batch)
         return np.empty((rows, count, config.drafts.hidden // count), np.float32)
-
-    def _spread(self, logits: np.ndarray) -> list[np.ndarray]:
-        """Return logits [B, D] of the tokens that it drafts as those [V] of all tokens."""
-        if self._has_all:
-            return list(logits)
-        found = np.full((len(logits), self._vocab), -np.inf, np.float32)
-        found[:, self._tokens] = logits
-        return list(found)
 
 
 class Head(Drafter):
@@ -130,8 +124,8 @@ class Head(Drafter):
         if going:
             self._follow([cache for cache, _ in going], [found for _, found in going], outputs=0)
 
-    def begin(self, caches: Sequence[CacheWithHead], last: Sequence[int]) -> list[np.ndarray]:
-        """Make the rows that texts lack; return logits float32 [V] after the `last` token of each.
+    def begin(self, caches: Sequence[CacheWithHead], last: Sequence[int]) -> np.ndarray:
+        """Make the rows that texts lack; return logits [B, D] after the `last` token of each.
 
         Every text is followed, and at least its last token waits.
         """
@@ -140,7 +134,7 @@ class Head(Drafter):
         assert len(found) == len(caches), "the head follows the texts"
         logits, own = self._follow(caches, found, outputs=1)
         self._left = {id(cache): state for cache, state in zip(caches, own, strict=True)}
-        return self._spread(logits)
+        return logits
 
     def _follow(
         self, caches: Sequence[CacheWithHead], rows: Sequence[HeadRows], outputs: int
@@ -152,13 +146,13 @@ class Head(Drafter):
             cache.follow(each.tokens)
         return found
 
-    def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> list[np.ndarray]:
-        """Run a drafted token of each text; return the logits float32 [V] after it."""
+    def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> np.ndarray:
+        """Run a drafted token of each text; return the logits [B, D] after it."""
         hidden = np.stack([self._left[id(cache)] for cache in caches])
         heads = [cache.head for cache in caches]
         logits, own = self._step(heads, [[token] for token in tokens], hidden, 1)
         self._left |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
-        return self._spread(logits)
+        return logits
 
     def end(self, caches: Sequence[CacheWithHead]) -> None:
         """Drop the rows of drafted tokens."""

@@ -14,6 +14,7 @@ from suffice.engine.retained import CachedPrefix, Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
+from suffice.speculate import GoesOn
 from suffice.speculate.rates import Rates
 from suffice.speculate.stats import DraftStats
 from suffice.trace import Reads
@@ -124,6 +125,7 @@ class Sample:
         self.chain: Any = None  # of names under which its rows are kept on disk; None: they are not
         self.drafter: Any = None
         self.rates: Rates | None = None
+        self.goes_on: GoesOn | None = None
         self.drafts = DraftStats()
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None

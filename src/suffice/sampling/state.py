@@ -67,6 +67,13 @@ class SamplingState:
         return replace(self, output=[*self.output, *tokens], constraint=None, _native=native)
 
     @property
+    def names_tokens(self) -> bool:
+        """Whether what may come, or how likely, depends on tokens beyond their logits."""
+        params = self.params
+        named = params.min_tokens or params.allowed_token_ids or params.logit_bias
+        return bool(named or self.bad_words or self.constraint) or params.penalized
+
+    @property
     def native(self) -> core.SampleState:
         """The extension's state, which counts tokens as they come; made at the first use."""
         if self._native is None:

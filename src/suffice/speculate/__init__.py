@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+
 from suffice.registry import Table
 from suffice.speculate.tree import ALL_ROWS, NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from suffice.attention import Attention
@@ -31,7 +32,9 @@ __all__ = [
     "DraftRunner",
     "DraftSetting",
     "DraftSource",
+    "DraftedTokens",
     "DraftingSample",
+    "GoesOn",
     "Proposer",
     "ReadsNoKeys",
     "Speculator",
@@ -40,15 +43,21 @@ __all__ = [
 ]
 
 
+# Of the probabilities that a model gave the drafts of a chain so far, whether it drafts another.
+GoesOn = Callable[[Sequence[float]], bool]
+
+
 class DraftingSample(Protocol):
     """A sample for which drafts are made.
 
     `state` has its text and sampling parameters, `sequence` is its state in the runner, `drafter`
     its state in the proposer, and `rates` are its drafts' acceptance rates, None at first.
+    `goes_on` says whether a model should draft further in this step; None: to the end of its shape.
     """
 
     drafter: Any
     rates: Rates | None
+    goes_on: GoesOn | None
     sequence: Any
 
     @property
@@ -102,8 +111,27 @@ class DraftRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class DraftedTokens:
+    """The tokens that a head can draft: `ids` int64 [D] of a `vocabulary` of V."""
+
+    ids: NDArray[np.int64]
+    vocabulary: int
+
+    def spread(self, row: NDArray[np.float32], rest: float) -> NDArray[np.float32]:
+        """Return values [D] of these tokens among those [V] of all; others are `rest`."""
+        found = np.full(self.vocabulary, rest, np.float32)
+        found[self.ids] = row
+        return found
+
+
 class DraftHead(Protocol):
     """A head that reads the hidden states of a model; caches are those that it has for texts."""
+
+    @property
+    def drafted(self) -> DraftedTokens | None:
+        """The tokens that its logits are of; None: of all."""
+        ...
 
     def ready(self, cache: Any) -> bool:
         """Return whether it can draft for a text."""
@@ -113,12 +141,12 @@ class DraftHead(Protocol):
         """Return whether it can draft another token of a text."""
         ...
 
-    def begin(self, caches: Sequence[Any], last: Sequence[int]) -> list[NDArray[np.float32]]:
-        """Make the rows that texts lack; return logits [V] after the `last` token of each."""
+    def begin(self, caches: Sequence[Any], last: Sequence[int]) -> NDArray[np.float32]:
+        """Make the rows that texts lack; return logits [B, D] after the `last` token of each."""
         ...
 
-    def go_on(self, caches: Sequence[Any], tokens: Sequence[int]) -> list[NDArray[np.float32]]:
-        """Run a drafted token of each text; return the logits [V] after it."""
+    def go_on(self, caches: Sequence[Any], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Run a drafted token of each text; return the logits [B, D] after it."""
         ...
 
     def end(self, caches: Sequence[Any]) -> None:

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from suffice.speculate.costs import Account, StepCosts
+from suffice.speculate.costs import Account, Gain, StepCosts
 from suffice.speculate.rates import Rates
 from suffice.speculate.shapes import best_speed, count_that_pays, shapes_that_pay
 from suffice.speculate.text_drafts import TextDrafts, texts_draft
 from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, MOST_DRAFTS, Tree, Widths, filled
 
 if TYPE_CHECKING:
-    from suffice.speculate import DraftingSample, Speculator
+    from suffice.speculate import DraftingSample, GoesOn, Speculator
 
 _PROBING = 0.02  # share of the time for trial drafts that are not expected to save time
 _PLAIN = 64  # steps with drafts in a row before one without is timed
@@ -40,9 +40,11 @@ class Budget:
     Drafts from the text cost next to nothing: all are made, and only those that save time are
     checked. The following tokens show which of the others were right, so no trials are needed.
     Drafts of a model are a chain and siblings next to it, whose shape is chosen before any token is
-    known: it depends on what was accepted before, so the text keeps its distribution. While no
-    shape saves time, one draft with its siblings is tried now and then; trials take at most 2 % of
-    the time. An `Account` stops drafts that were expected to save time but do not.
+    known: it depends on what was accepted before. A chain without siblings may become as long as
+    allowed, and ends where the next draft is not expected to save time, by how sure the model was
+    of those before it. No draft depends on tokens after it, so the text keeps its distribution.
+    While no shape saves time, one draft with its siblings is tried now and then; trials take at
+    most 2 % of the time. An `Account` stops drafts that were expected to save time but do not.
 
     Where texts draft next to a model, a sample has the drafts from which more tokens per second are
     expected. Texts are looked up in every step, so the rates of their drafts are always known.
@@ -62,7 +64,7 @@ class Budget:
         self._costs = costs or StepCosts()
         self._texts = TextDrafts(texts_draft(speculator))
         self._all = Rates(memory=_MEMORY)
-        self._account = Account()
+        self._account, self._gain = Account(), Gain()
         self._proposing = self._following = 0.0  # this step's seconds of drafts, and of reading
         self._tokens = 0  # this step's
         self._unwanted = 0.0  # steps since drafts were last asked for
@@ -80,6 +82,8 @@ class Budget:
             return [(1,) * most for most in room]
         if not self._adaptive:
             return [filled(self._depths, self._width, most) for most in room]
+        for sample in samples:
+            sample.goes_on = None
         free = [at for at, sample in enumerate(samples) if not _seeded(sample)]
         shapes: list[Widths] = [()] * len(room)
         speeds = [len(room) / self._costs.step(len(room), 0)] * len(room)
@@ -122,8 +126,25 @@ class Budget:
             tokens = len(samples) + sum(
                 sum(level[:width]) for level, width in zip(chances, shape, strict=False)
             )
-            shapes[at] = shape
             speeds[at] = tokens / (step(sum(shape)) + len(shape) * draft)
+            shapes[at] = filled(self._depths, 1, room[at]) if shape and self._width == 1 else shape
+            samples[at].goes_on = self._goes_on(samples[at], len(samples))
+
+    def _goes_on(self, sample: DraftingSample, samples: int) -> GoesOn:
+        """Return whether another draft of a chain is worth its time, at the speed of late.
+
+        A draft takes its own time and a row in the step that checks it, which is a mean over rows.
+        """
+        rates, plain = self._rates(sample), self._costs.step(samples, 0)
+        rows = samples * self._depths
+        row = (self._costs.step(samples, rows) - plain) / rows
+        least = (self._costs.draft + row) * self._gain.value * samples / plain
+
+        def pays(sure: Sequence[float]) -> bool:
+            path = math.prod(map(rates.rate_if, sure))
+            return path * rates.rate(0, len(sure) + 1) >= least
+
+        return pays
 
     def _use_texts(
         self,
@@ -182,7 +203,11 @@ class Budget:
         ]
         if not self._adaptive or not any(map(len, trees)):
             return trees
-        free = [self._from_text or tree.match > 0 or tree.sure is not None for tree in trees]
+        free = [
+            tree.draft_probs is None
+            and (self._from_text or tree.match > 0 or tree.sure is not None)
+            for tree in trees
+        ]
         chances = [
             self._rates(sample).chances(tree) if each else []
             for sample, tree, each in zip(samples, trees, free, strict=True)
@@ -260,6 +285,7 @@ class Budget:
         if drafts or upset:
             plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)
             lost = min(taken - steps * plain, _MOST * plain)
+            self._gain.add(taken, steps * plain)
         self._account.add(taken, lost)
         self._forget()
         if not upset:

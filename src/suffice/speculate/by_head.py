@@ -28,14 +28,21 @@ class ByHead:
         going = [at for at, cache in caches.items() if shapes[at] and self._head.ready(cache)]
         if not going:
             return [NO_DRAFTS] * len(samples)
-        drafting = Drafting([sample.state for sample in samples], shapes)
+        drafting = Drafting(
+            [sample.state for sample in samples],
+            shapes,
+            [sample.goes_on for sample in samples],
+            self._head.drafted,
+        )
         try:
             last = [samples[at].state.output[-1] for at in going]
             logits = self._head.begin([caches[at] for at in going], last)
             while waiting := _drafted(drafting, going, logits):
                 going = [at for at in waiting if self._head.has_room(caches[at])]
+                if not going:
+                    break
                 tokens = [waiting[at] for at in going]
-                logits = self._head.go_on([caches[at] for at in going], tokens) if going else []
+                logits = self._head.go_on([caches[at] for at in going], tokens)
         finally:
             self._head.end([*caches.values()])
         return drafting.trees()
@@ -45,7 +52,7 @@ class ByHead:
         sample.drafter = None
 
 
-def _drafted(drafting: Drafting, going: list[int], logits: list[np.ndarray]) -> dict[int, int]:
+def _drafted(drafting: Drafting, going: list[int], logits: np.ndarray) -> dict[int, int]:
     """Draft one more depth; return the tokens whose logits the next one needs."""
     found = {at: drafting.draft(at, row) for at, row in zip(going, logits, strict=True)}
     return {at: token for at, token in found.items() if token is not None}

@@ -9,6 +9,7 @@ _DRAFT = 0.5  # cost of a model's draft until it is timed, in steps without draf
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 2.0  # longest believed time of a step, over the expected one; more is other load
 _FORGOTTEN = 0.003  # share of a multiple that a step without drafts forgets
+_GAIN_RATE = 0.02  # weight of a new step in the gain
 _SHARE = 0.01  # share of the time that drafts may lose before they are stopped
 _AHEAD = 100.0  # steps that count before the first: one step may be lost to begin with
 _MEMORY = 2000.0  # steps until a loss counts for 1/e
@@ -77,6 +78,23 @@ class StepCosts:
         """Record the time of as many, the first after a pause."""
         more = max(seconds - count * self.draft, 0.0)
         self.beginning += _RATE * (more - self.beginning) if self.beginning else more
+
+
+class Gain:
+    """How many times as fast steps are with drafts as they would be without, lately."""
+
+    def __init__(self) -> None:
+        self._taken = self._without = 0.0  # seconds
+
+    def add(self, taken: float, without: float) -> None:
+        """Record the time of a step, and the time of its tokens without drafts."""
+        self._taken += _GAIN_RATE * (taken - self._taken)
+        self._without += _GAIN_RATE * (without - self._without)
+
+    @property
+    def value(self) -> float:
+        """The gain, at least 1: drafts that lose time are for others to stop."""
+        return max(self._without / self._taken, 1.0) if self._taken else 1.0
 
 
 class Account:

@@ -8,9 +8,10 @@ Source   Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large La
 Differs  EAGLE-2's trees branch everywhere; here only the first of several siblings goes on.
 Exact    always: every draft is checked. A chain gives the bits of single steps. Siblings next to it
          do so up to rounding, which may decide between tokens of nearly equal probability.
-Cost     a step of one layer and of the head's vocabulary for each draft of the chain; its keys and
-         values of every token, which a prompt's tokens make too; with `adaptive`, of few tokens
-         while drafts do not save time. A sibling costs its row in the step that checks it.
+Cost     a step of one layer and of the head's vocabulary for each draft of the chain, which with
+         `adaptive` ends where another would not save time; its keys and values of every token,
+         which a prompt's tokens make too; with `adaptive`, of few tokens while drafts do not save
+         time. A sibling costs its row in the step that checks it.
 Example  eagle3:model=FOLDER,num_speculative_tokens=5
 Options
     model                   the head: a folder or a hub id, in the format of EAGLE, SGLang and vLLM

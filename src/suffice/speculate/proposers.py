@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, brief
 from suffice.outside import reported
 from suffice.sampling import SamplingState, probabilities, sample
-from suffice.speculate import DraftingSample, Proposer
+from suffice.speculate import DraftedTokens, DraftingSample, GoesOn, Proposer
 from suffice.speculate.acceptance import draft_number
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
@@ -105,42 +106,63 @@ class Checked:
 class Drafting:
     """Trees that a model drafts depth by depth, one for each sample.
 
-    Tree i has `shapes[i][d]` siblings at depth d, all from the logits after the first siblings of
-    the depths before: the most likely tokens, or tokens drawn without replacement, by the sample's
-    own sampling parameters.
+    Tree i has at most `shapes[i][d]` siblings at depth d, all from the logits after the first
+    siblings of the depths before: the most likely tokens, or tokens drawn without replacement, by
+    the sample's own sampling parameters. It ends before its shape where `goes_on[i]`, if given,
+    says so of the probabilities of the chain so far.
+
+    `drafted` says which tokens the logits are of; None: of all.
     """
 
-    def __init__(self, states: Sequence[SamplingState], shapes: Sequence[Widths]) -> None:
+    def __init__(
+        self,
+        states: Sequence[SamplingState],
+        shapes: Sequence[Widths],
+        goes_on: Sequence[GoesOn | None] = (),
+        drafted: DraftedTokens | None = None,
+    ) -> None:
         self._states = states
         self._shapes = shapes
+        self._goes_on = goes_on or [None] * len(states)
+        self._drafted = drafted
         self._levels: list[list[list[int]]] = [[] for _ in states]
-        self._chains: list[list[int]] = [[] for _ in states]
         self._probs: list[list[NDArray[np.float32]]] = [[] for _ in states]
         self._sure: list[list[list[float]]] = [[] for _ in states]
 
     def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
-        """Add a depth to tree `at` from logits float32 [V].
+        """Add a depth to tree `at` from logits float32 [D].
 
         Returns the token whose logits the next depth needs; None if there is no next depth.
         """
-        chain, shape = self._chains[at], self._shapes[at]
-        state = self._states[at].ahead(chain)
+        state, shape, levels = self._states[at], self._shapes[at], self._levels[at]
+        drafted = self._drafted
+        if state.names_tokens:
+            state = state.ahead([level[0] for level in levels])
+            if drafted is not None:
+                logits, drafted = drafted.spread(logits, -np.inf), None
+        width, position = shape[len(levels)], len(self._states[at].output) + len(levels)
         if state.params.greedy:
-            tokens = _most_likely(logits, state, shape[len(chain)])
+            places = _most_likely(logits, state, width)
+            sure = _sure(logits, places)
         else:
             try:
                 probs = probabilities(logits, state)
             except InputError:
                 return None
-            tokens = _drawn(probs, state, shape[len(chain)])
-            self._probs[at].append(probs)
-        if not tokens:
+            places = _drawn(probs, state, position, width)
+            sure = [float(probs[place]) for place in places]
+            self._probs[at].append(probs if drafted is None else drafted.spread(probs, 0))
+        if not places:
             return None
-        if state.params.greedy:
-            self._sure[at].append(_sure(logits, tokens))
-        self._levels[at].append(tokens)
-        chain.append(tokens[0])
-        return tokens[0] if len(chain) < len(shape) else None
+        tokens = places if drafted is None else [int(drafted.ids[place]) for place in places]
+        levels.append(tokens)
+        self._sure[at].append(sure)
+        more = len(levels) < len(shape) and self._pays(at)
+        return tokens[0] if more else None
+
+    def _pays(self, at: int) -> bool:
+        goes_on = self._goes_on[at]
+        return goes_on is None or goes_on([sure[0] for sure in self._sure[at]])
 
     def trees(self) -> list[Tree]:
         """Return the trees."""
@@ -151,7 +173,8 @@ class Drafting:
 
 
 def _most_likely(logits: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:
-    """Return up to `count` tokens, each as greedy sampling would choose it without those before.
+    """Return the places of up to `count` logits, each as greedy sampling would choose it without
+    those before.
 
     There are fewer if no other is allowed, or the logits are no numbers: the target model reports
     its own errors.
@@ -161,23 +184,33 @@ def _most_likely(logits: NDArray[np.float32], state: SamplingState, count: int) 
         if found:
             logits = logits.copy() if len(found) == 1 else logits
             logits[found[-1]] = -np.inf
-        token = sample(logits[None], [state])[0]
-        if isinstance(token, InputError):
+        place = _largest(logits, state)
+        if place is None:
             break
-        found.append(token)
+        found.append(place)
     return found
 
 
-def _sure(logits: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
-    """Return the probabilities of tokens that logits [V] give; 0 if these are no numbers."""
+def _largest(logits: NDArray[np.float32], state: SamplingState) -> int | None:
+    if state.names_tokens:
+        token = sample(logits[None], [state])[0]
+        return None if isinstance(token, InputError) else token
+    place = int(logits.argmax())
+    return place if math.isfinite(logits[place]) else None
+
+
+def _sure(logits: NDArray[np.float32], places: Sequence[int]) -> list[float]:
+    """Return the probabilities that logits give at places; 0 if these are no numbers."""
     with np.errstate(invalid="ignore"):
         powers = np.exp(logits - logits.max())
     total = float(powers.sum())
-    return [float(powers[token]) / total if total > 0 else 0.0 for token in tokens]
+    return [float(powers[place]) / total if total > 0 else 0.0 for place in places]
 
 
-def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list[int]:
-    """Return up to `count` tokens drawn from `probs` [V] without replacement.
+def _drawn(
+    probs: NDArray[np.float32], state: SamplingState, position: int, count: int
+) -> list[int]:
+    """Return up to `count` places drawn from `probs` without replacement, for a token's position.
 
     All are found in one running sum, as `sampling.draw` finds the first: each later one by its
     place in what is left, moved beyond the tokens that are gone.
@@ -188,7 +221,7 @@ def _drawn(probs: NDArray[np.float32], state: SamplingState, count: int) -> list
     gone: list[tuple[float, float]] = []  # where they begin and end in the sum, ascending
     for rank in range(count):
         left = float(sums[-1]) - sum(end - begin for begin, end in gone)
-        place = draft_number(state, len(state.output), rank) * left
+        place = draft_number(state, position, rank) * left
         for begin, end in gone:
             if place >= begin:
                 place = max(place + (end - begin), end)

@@ -43,7 +43,7 @@ class Tree:
         match: The length of the text's suffix whose earlier occurrence the drafts continue; 0 if
             drafts do not come from the text.
         sure: The probability that the model which drafted it gave each node after those before it;
-            None if drafts were sampled or come from the text.
+            None if drafts come from the text.
     """
 
     tokens: tuple[int, ...] = ()

@@ -33,7 +33,6 @@ version=$(basename "$(ls -d "$root"/usr/include/python3.*)")  # python3.11
 mkdir -p "$folder/include/aarch64-linux-gnu"
 ln -sfn "$root/usr/include/aarch64-linux-gnu/$version" "$folder/include/aarch64-linux-gnu/$version"
 
-# NB_SUFFIX is the end of an extension's name, which nanobind would ask the Python that runs.
 toolchain=$folder/toolchain.cmake
 cat >"$toolchain" <<END
 set(CMAKE_SYSTEM_NAME Linux)
@@ -41,6 +40,4 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER "${ARM_CXX:-aarch64-linux-gnu-g++}")
 set(CMAKE_CXX_FLAGS_INIT "-I\"$folder/include\"")
 set(Python_INCLUDE_DIR "$root/usr/include/$version" CACHE PATH "" FORCE)
-set(NB_SUFFIX ".cpython-$(echo "${version#python}" | tr -d .)-aarch64-linux-gnu.so" CACHE STRING "")
-set(NB_SUFFIX_S ".abi3.so" CACHE STRING "")
 END

@@ -17,6 +17,7 @@ aarch64)
     }
     set -- "$@" -C "cmake.define.CMAKE_TOOLCHAIN_FILE=$toolchain"
     export _PYTHON_HOST_PLATFORM=linux-aarch64
+    export SETUPTOOLS_EXT_SUFFIX=".cpython-$(echo "${version#python}" | tr -d .)-aarch64-linux-gnu.so"
     ;;
 *)
     echo "ARCH=$wanted: a wheel is made for this machine, or for aarch64" >&2

@@ -82,7 +82,8 @@ def test_a_quick_run_is_kept_case_by_case_and_goes_on(quick: Any, tmp_path: Path
     cells = found["cells"]["tiny Q4_0"]
     assert set(cells) == set(sizes.CASES) and Engines.started == 6
     assert all(cells[case] == cell for case, cell in before.items()), "not measured again"
-    lines = [line for line in found["table"].splitlines() if line.startswith("| tiny |")]
+    cases_of = found["table"].partition("| geometric mean")[0].splitlines()
+    lines = [line for line in cases_of if line.startswith("| tiny |")]
     assert len(lines) == len(shaped_file.TYPES) * len(sizes.CASES)
     for line in lines:
         peer, *_, machine = line.strip("| ").split(" | ")[3:]
@@ -90,6 +91,8 @@ def test_a_quick_run_is_kept_case_by_case_and_goes_on(quick: Any, tmp_path: Path
         assert machine == sizes_report.machine_of(found["machine"])
         assert line.count("| - |") == (2 if "| prompt of" in line else 0), "no share of the read"
     assert "no figure means anything" in found["table"]
+    means = found["table"].partition("| model | file | geometric mean")[2].splitlines()
+    assert [line.split(" | ")[1] for line in means[2:5]] == list(shaped_file.TYPES)
     assert not list((tmp_path / "files").iterdir())
     quick()
     assert Engines.started == 0
@@ -234,6 +237,12 @@ def test_the_headline_has_the_worst_next_to_the_best_and_says_what_is_missing() 
         "| Llama-3.2-1B (Q4_K_M) | 8-bit inputs and cache | 2.40x / 3.60x | 4.00x |"
     )
     assert drawn[4].count("not measured") == 2, "cases that no shape has a result of are left out"
+
+
+def test_a_mean_is_of_all_its_cases() -> None:
+    cells = {case: cell(10.0 * 2**at) for at, case in enumerate(sizes_report.MEAN_CASES)}
+    assert sizes_report.mean(cells, "default") == pytest.approx(2**1.5)
+    assert sizes_report.mean(cells, "fast") == pytest.approx(2**2.5)
 
 
 def test_pages_show_a_table_for_each_processor() -> None:

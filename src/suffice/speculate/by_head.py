@@ -28,12 +28,7 @@ class ByHead:
         going = [at for at, cache in caches.items() if shapes[at] and self._head.ready(cache)]
         if not going:
             return [NO_DRAFTS] * len(samples)
-        drafting = Drafting(
-            [sample.state for sample in samples],
-            shapes,
-            [sample.goes_on for sample in samples],
-            self._head.drafted,
-        )
+        drafting = Drafting.of(samples, shapes, self._head.drafted)
         try:
             last = [samples[at].state.output[-1] for at in going]
             logits = self._head.begin([caches[at] for at in going], last)

@@ -101,9 +101,7 @@ class ByModel:
             for at, (sample, shape) in enumerate(zip(samples, shapes, strict=True))
             if shape and (chain := self._caught_up(sample, len(shape)))
         }
-        drafting = Drafting(
-            [sample.state for sample in samples], shapes, [sample.goes_on for sample in samples]
-        )
+        drafting = Drafting.of(samples, shapes)
         while waiting:
             self._step(samples, waiting, drafting)
         return drafting.trees()

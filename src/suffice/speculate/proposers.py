@@ -129,6 +129,17 @@ class Drafting:
         self._probs: list[list[NDArray[np.float32]]] = [[] for _ in states]
         self._sure: list[list[list[float]]] = [[] for _ in states]
 
+    @classmethod
+    def of(
+        cls,
+        samples: Sequence[DraftingSample],
+        shapes: Sequence[Widths],
+        drafted: DraftedTokens | None = None,
+    ) -> Drafting:
+        """Return the drafting of samples in a step."""
+        goes_on = [sample.goes_on for sample in samples]
+        return cls([sample.state for sample in samples], shapes, goes_on, drafted)
+
     def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
         """Add a depth to tree `at` from logits float32 [D].
 

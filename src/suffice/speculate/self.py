@@ -164,9 +164,7 @@ class ByItself:
 
         if not any(shapes):  # as in most steps where drafts do not save time
             return [NO_DRAFTS] * len(samples)
-        drafting = Drafting(
-            [sample.state for sample in samples], shapes, [sample.goes_on for sample in samples]
-        )
+        drafting = Drafting.of(samples, shapes)
         waiting = {at: s.state.output[-1] for at, s in enumerate(samples) if shapes[at]}
         lengths = {at: samples[at].sequence.cache.length for at in waiting}
         try:

@@ -79,7 +79,7 @@ clients: $(VENV)/tested $(CLIENTS)/installed
 	$(BIN)/python -m pytest -q tests/serve/test_other_clients.py
 
 wheel: $(VENV)/wheel-tools
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh $(ARCH)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh $(if $(filter command,$(origin ARCH)),"$(ARCH)")
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,12 +7,12 @@ cd "$(dirname "$0")/.."
 wanted=${1:-}
 set -- -C cmake.define.SUFFICE_SETS=all
 case $wanted in
-"") ;;
+"" | "$(uname -m)") ;;
 aarch64)
     . tools/arm_python.sh
     runs=$(python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
     [ "$runs" = "$version" ] || {
-        echo "the wheel for ARM is made by $version, not $runs: PYTHON=$version (make clean first)" >&2
+        echo "the wheel for ARM is made by $version, not $runs: remove .venv, then PYTHON=$version" >&2
         exit 1
     }
     set -- "$@" -C "cmake.define.CMAKE_TOOLCHAIN_FILE=$toolchain"
@@ -28,7 +28,10 @@ rm -rf dist && mkdir -p dist/built
 
 python -m build --sdist --no-isolation --outdir dist . >/dev/null
 python -m build --wheel --no-isolation "$@" --outdir dist/built . >/dev/null
-auditwheel repair --wheel-dir dist dist/built/*.whl >/dev/null 2>&1 ||
-    { auditwheel show dist/built/*.whl >&2; exit 1; }
+said=$(auditwheel repair --wheel-dir dist dist/built/*.whl 2>&1) || {
+    echo "$said" >&2
+    auditwheel show dist/built/*.whl >&2
+    exit 1
+}
 rm -r dist/built
 ls dist

@@ -116,7 +116,7 @@ class Tree:
                 (packages / entry.name).symlink_to(entry)
         (packages / "copy.pth").write_text(f"{self.source / 'src'}\n")
         (home / "bin").mkdir()
-        for entry in (old / "bin").iterdir():
+        for entry in filter(Path.is_file, (old / "bin").iterdir()):
             made = home / "bin" / entry.name
             text = b"" if entry.name.startswith("python") else entry.read_bytes()
             if text.startswith(b"#!" + os.fsencode(old)):

@@ -7,6 +7,7 @@
 # that are tested.
 set -eu
 cd "$(dirname "$0")/.."
+emulator=qemu-aarch64
 . tools/arm_python.sh
 
 # The last release of PyTorch whose wheel for ARM has no CUDA.

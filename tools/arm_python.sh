@@ -1,13 +1,13 @@
 # Sourced by arm.sh and wheel.sh, in the repository's folder: Python and its headers for ARM, and how
-# CMake compiles for it. Sets folder, root, version and toolchain.
+# CMake compiles for it. Sets folder, root, version and toolchain. `emulator` is asked for, too, if it is set.
 #
-# Needs (Debian) crossbuild-essential-arm64, qemu-user and apt. Python is Debian's, of its own version:
-# unpacked into build/arm, nothing is installed.
+# Needs (Debian) crossbuild-essential-arm64, apt, and qemu-user to run tests. Python is Debian's, of its
+# own version: unpacked into build/arm, nothing is installed.
 folder=$PWD/build/arm
 root=$folder/root
 mkdir -p "$folder/apt/lists/partial" "$folder/apt/archives/partial"
 
-for tool in aarch64-linux-gnu-g++ qemu-aarch64 apt-get dpkg-deb; do
+for tool in aarch64-linux-gnu-g++ apt-get dpkg-deb ${emulator:-}; do
     command -v $tool >/dev/null || {
         echo "$tool is missing: apt install crossbuild-essential-arm64 qemu-user" >&2
         exit 1

@@ -121,24 +121,28 @@ class Budget:
             self._rates(samples[at]).levels(whole) for at, whole in zip(free, wholes, strict=True)
         ]
         step, draft = partial(self._costs.step, len(samples)), self._costs.draft
+        least = self._least(len(samples))
         found = shapes_that_pay(levels, [room[at] for at in free], len(samples), step, draft)
-        for at, shape, chances in zip(free, found, levels, strict=True):
+        for at, shape, whole, chances in zip(free, found, wholes, levels, strict=True):
             tokens = len(samples) + sum(
                 sum(level[:width]) for level, width in zip(chances, shape, strict=False)
             )
             speeds[at] = tokens / (step(sum(shape)) + len(shape) * draft)
-            shapes[at] = filled(self._depths, 1, room[at]) if shape and self._width == 1 else shape
-            samples[at].goes_on = self._goes_on(samples[at], len(samples))
+            shapes[at] = whole if shape and self._width == 1 else shape
+            samples[at].goes_on = self._goes_on(samples[at], least) if shape else None
 
-    def _goes_on(self, sample: DraftingSample, samples: int) -> GoesOn:
-        """Return whether another draft of a chain is worth its time, at the speed of late.
+    def _least(self, samples: int) -> float:
+        """Return the probability from which a draft is worth its time, at the speed of late.
 
-        A draft takes its own time and a row in the step that checks it, which is a mean over rows.
+        It takes its own time and a row in the step that checks it, which is a mean over rows.
         """
-        rates, plain = self._rates(sample), self._costs.step(samples, 0)
-        rows = samples * self._depths
+        plain, rows = self._costs.step(samples, 0), samples * self._depths
         row = (self._costs.step(samples, rows) - plain) / rows
-        least = (self._costs.draft + row) * self._gain.value * samples / plain
+        return (self._costs.draft + row) * self._gain.value * samples / plain
+
+    def _goes_on(self, sample: DraftingSample, least: float) -> GoesOn:
+        """Return whether a chain's next draft has at least this probability."""
+        rates = self._rates(sample)
 
         def pays(sure: Sequence[float]) -> bool:
             path = math.prod(map(rates.rate_if, sure))

@@ -1,6 +1,6 @@
 """Training of a head: the same weights however it was interrupted, and a head that drafts better.
 
-Tests answers.py, job.py and recipe.py.
+Tests answers.py, job.py, own_prompts.py and recipe.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 import suffice.train.job as job
 import tiny
 from engines import sharing
-from suffice import SamplingParams
+from suffice import LLM, SamplingParams
 from suffice.checkpoints.draft_heads import default_layers, open_head
 from suffice.errors import InputError
 from suffice.train.answers import Answers, Text
+from suffice.train.own_prompts import own_prompts
 from suffice.train.recipe import (
     Recipe,
     described,
@@ -80,10 +81,10 @@ def test_a_run_that_is_killed_gives_the_same_weights(
 def test_answers_go_on_after_the_last_whole_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffice.train.answers._TOGETHER", 2)
+    monkeypatch.setattr("suffice.train.answers._BETWEEN", 2)
 
     def answers(name: str) -> Answers:
-        return Answers(load(model), PROMPTS, tmp_path / name, 40, 0.8, seed=3)
+        return Answers(load(model), PROMPTS[:3], tmp_path / name, 40, 0.8, seed=3, own=3)
 
     assert list(answers("whole").run()) == [0, 2, 4, 6]
     text = (tmp_path / "whole").read_bytes()
@@ -92,8 +93,38 @@ def test_answers_go_on_after_the_last_whole_line(
         found = list(answers("part").run())
         assert found[0] == text[:cut].count(b"\n") and found[-1] == 6
         assert (tmp_path / "part").read_bytes() == text
-    for row in answers("whole").texts():
-        assert row.prompt == 20 and 20 < len(row.tokens) <= 40
+    texts = answers("whole").texts()
+    for row in texts:
+        assert row.prompt <= 20 and row.prompt < len(row.tokens) <= 40
+    assert [row.tokens[: row.prompt] for row in texts[:3]] == PROMPTS[:3]
+
+
+def test_own_prompts_are_what_the_model_says_in_a_users_turn(model: Path) -> None:
+    llm = load(model)
+    found = own_prompts(llm, [7, 8, 7])
+    assert found[0] == found[2] != found[1]
+    before, after = llm.chat_text([{"role": "user", "content": "what"}]).split("what")
+    for seed, tokens in zip((7, 8), found, strict=False):
+        drawn = llm.generate(
+            [llm.tokenizer.encode(before, special=False)],
+            SamplingParams(temperature=1, top_p=0.98, max_tokens=160, seed=seed),
+        )
+        text = before + drawn[0].outputs[0].text.strip() + after
+        assert tokens == llm.tokenizer.encode(text, special=False)
+
+
+def test_a_template_without_a_users_text_is_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LLM, "chat_text", lambda self, messages: "nothing of it")
+    with pytest.raises(InputError, match="the model's chat template shows no user's text"):
+        own_prompts(load(model), [0])
+
+
+def test_the_first_draft_is_trained_alone_at_first() -> None:
+    assert [SHORT.drafts(update, 10) for update in range(10)] == [1] * 6 + [2, 2, 3, 3]
+    one = dataclasses.replace(SHORT, steps=1)
+    assert {one.drafts(update, 10) for update in range(10)} == {1}
 
 
 def test_long_prompts_keep_their_ends(model: Path, tmp_path: Path) -> None:

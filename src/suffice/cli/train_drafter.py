@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,14 @@ _EVERY = 100  # updates between measurements
 class TrainFlags:
     """The prompts, the recipe and the output folder of `train-drafter`."""
 
-    prompts: str = flag(
-        REQUIRED,
+    prompts: str | None = flag(
+        None,
         "--prompts",
         "A file with a prompt per line (text, or JSON with a field prompt or question), or gsm8k, "
         "spec-bench or speed-bench.",
+    )
+    own_prompts: int = flag(
+        0, "--own-prompts", "How many prompts a chat model makes up itself, after those given."
     )
     output: Path = flag(
         REQUIRED, "-o --output", "The folder to write the head to.", environment=False
@@ -44,8 +47,8 @@ class TrainFlags:
     draft_vocab: int = flag(
         8192, "--draft-vocab", "How many tokens can be drafted: the most frequent of the answers."
     )
-    steps: int = flag(4, "--steps", "Drafts in a row that the head is trained on.")
-    batch: int = flag(8, "--batch", "Answers in an update.")
+    steps: int = flag(4, "--steps", "Drafts in a row that the head is trained on, at most.")
+    batch: int = flag(4, "--batch", "Answers in an update.")
     rate: float = flag(1e-3, "--rate", "The largest rate of updates.")
     epochs: int = flag(2, "--epochs", "How many times each answer is seen.")
     seed: int = flag(0, "--seed", "Of first weights, orders and drawn answers.")
@@ -75,7 +78,7 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
     from suffice.engine.runner import Runner
     from suffice.eval.prompts import load_prompts
     from suffice.quantize.job import alone
-    from suffice.train.answers import Answers
+    from suffice.train.answers import TOGETHER, Answers
     from suffice.train.job import ANSWERS, HeadTraining
     from suffice.train.recipe import Recipe
 
@@ -87,14 +90,18 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
         epochs=flags.epochs,
         seed=flags.seed,
     )
-    prompts = load_prompts(flags.prompts, flags.data_dir)[: flags.limit]
-    llm = LLM.of(Config.built(model.options))
+    given = load_prompts(flags.prompts, flags.data_dir) if flags.prompts else []
+    llm = LLM.of(Config.built(replace(model.options, max_num_seqs=TOGETHER)))
     torch.set_num_threads(llm.config.threads or native.cores())
-    asked = _tokens(llm, prompts, raw=flags.raw)
+    asked = _tokens(llm, given[: flags.limit], raw=flags.raw)
+    if flags.own_prompts and not llm.tokenizer.has_chat_template:
+        raise InputError(f"--own-prompts {flags.own_prompts}: the model has no chat template")
     folder = flags.output.with_name(flags.output.name + ".training")
-    answers = Answers(llm, asked, folder / ANSWERS, flags.length, flags.temp, flags.seed)
+    answers = Answers(
+        llm, asked, folder / ANSWERS, flags.length, flags.temp, flags.seed, flags.own_prompts
+    )
     assert isinstance(llm.runner, Runner)
-    text = json.dumps([asked, flags.length, flags.temp])
+    text = json.dumps([asked, flags.own_prompts, flags.length, flags.temp])
     facts = {
         "model": PurePath(model.model).name,
         "stamp": llm.runner.stamp,
@@ -119,6 +126,12 @@ def _check(flags: TrainFlags) -> None:
         raise InputError(f"-o {flags.output}: must be a new folder, or an empty one")
     if not flags.output.absolute().parent.is_dir():
         raise InputError(f"-o {flags.output}: must be in a folder that is there")
+    if flags.own_prompts < 0:
+        raise InputError(f"--own-prompts {flags.own_prompts}: must be at least 0")
+    if flags.prompts is None and flags.own_prompts < 2:
+        raise InputError("give --prompts, or --own-prompts of at least 2")
+    if flags.raw and flags.own_prompts:
+        raise InputError("--own-prompts are made up by the chat template: leave out --raw")
     if flags.limit is not None and flags.limit < 2:
         raise InputError(f"--limit {flags.limit}: must be at least 2")
     if flags.length < 16:
@@ -136,7 +149,7 @@ def _tokens(llm: LLM, prompts: list[str], *, raw: bool) -> list[list[int]]:
 
 def _answer(answers: Answers) -> None:
     steps = answers.run()
-    before, total = next(steps), len(answers.prompts)
+    before, total = next(steps), answers.count
     for _ in counted("prompts answered", total, _singly(steps, before), before):
         pass
 

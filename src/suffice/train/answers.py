@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suffice.errors import InputError
 from suffice.sampling_params import SamplingParams
+from suffice.train.own_prompts import own_prompts
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
-_TOGETHER = 64  # prompts that are answered before what they gave is written
+TOGETHER = 64  # prompts that are answered at once
+_BETWEEN = 256  # ... and before what they gave is written
 
 
 class Text(NamedTuple):
@@ -32,8 +34,8 @@ class Text(NamedTuple):
 class Answers:
     """The answers of `llm` to `prompts`, of at most `length` tokens with their prompt, in `path`.
 
-    A prompt of more than half of these keeps its end. Those drawn (`temperature` > 0) have seeds
-    from `seed` on.
+    A prompt of more than half of these keeps its end. After these come `own` prompts that the model
+    makes up. What is drawn (own prompts; answers of `temperature` > 0) has seeds from `seed` on.
     """
 
     llm: LLM
@@ -42,6 +44,12 @@ class Answers:
     length: int
     temperature: float
     seed: int
+    own: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of prompts, given and own."""
+        return len(self.prompts) + self.own
 
     def run(self) -> Iterator[int]:
         """Answer what is not answered yet; yield how many are, also those of earlier runs.
@@ -51,7 +59,7 @@ class Answers:
         """
         done = self._whole()
         yield done
-        while done < len(self.prompts):
+        while done < self.count:
             batch = [prompt[-self.length // 2 :] for prompt in self._from(done)]
             params = [
                 SamplingParams(
@@ -72,8 +80,13 @@ class Answers:
             done += len(batch)
             yield done
 
-    def _from(self, done: int) -> Sequence[list[int]]:
-        return self.prompts[done : done + _TOGETHER]
+    def _from(self, done: int) -> list[list[int]]:
+        """Return the prompts to answer after `done`."""
+        end = min(done + _BETWEEN, self.count)
+        drawn = range(max(done, len(self.prompts)), end)
+        seeds = [self.seed + at for at in drawn]
+        own = own_prompts(self.llm, seeds) if seeds else []
+        return [*self.prompts[done:end], *own]
 
     def _whole(self) -> int:
         """Return how many whole lines there are, and drop the rest of one."""

@@ -5,8 +5,9 @@ then. The state (weights, moments, how far it is) is stored as a whole from time
 depends on the state and on the texts alone, so it does not matter where a run was killed.
 
 Source: Li et al. 2025, EAGLE-3, section 3.2. As in the authors' code, a draft's loss is the cross
-entropy to the model's own distribution over the tokens that can be drafted, at rows of answers
-where the model's most likely token is one of these.
+entropy to the model's own distribution over the tokens that can be drafted, at rows where the
+model's most likely token is one of these.
+Differs: rows of prompts count too, and drafts after the first are trained in the last updates only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from suffice import native
 from suffice.backends.cpu.linear import unpack_rows
 from suffice.checkpoints.formats.quantized_file import read_part, write_part
 from suffice.errors import InputError
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from suffice.engine.runner import Runner
 
 ANSWERS = "answers.jsonl"
-_STATE, _HEAD, _NORM = "state.safetensors", "lm_head.weight", "norm.weight"
+_STATE = "state.safetensors"
+_FUSE, _HEAD, _NORM = "fc.weight", "lm_head.weight", "norm.weight"
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 _KEPT, _SECONDS = 25, 60.0  # updates between two stored states, or seconds if these pass first
 _BETAS, _CLIP, _DECAY = (0.9, 0.95), 1.0, 0.01
@@ -58,7 +61,8 @@ class Measured:
 
 
 class Progress(NamedTuple):
-    """Updates done, the mean loss lately, and what was measured on texts held out, if just now."""
+    """Updates done, the mean loss of first drafts lately, and what was measured on texts held out,
+    if just now."""
 
     done: int
     loss: float
@@ -78,7 +82,9 @@ class HeadTraining:
         self, runner: Runner, answers: Answers, recipe: Recipe, output: Path, facts: dict[str, Any]
     ) -> None:
         self._runner, self._answers, self._recipe, self._output = runner, answers, recipe, output
-        job = json.dumps([facts, asdict(recipe), torch.get_num_threads()], sort_keys=True)
+        self._narrow = native.isa() == "v4_bf16"  # others multiply bfloat16 no faster than float32
+        kind = [torch.get_num_threads(), self._narrow]
+        job = json.dumps([facts, asdict(recipe), kind], sort_keys=True)
         self._job = hashlib.sha256(job.encode()).hexdigest()[:16]
         self._state_path = answers.path.with_name(_STATE)
         self.layers = fused_layers(len(runner.decoder.config.layers))
@@ -155,7 +161,7 @@ class HeadTraining:
         tokens = np.array(text.tokens)
         found, going = np.zeros((2, len(hidden)), np.int64)
         going[:] = 1
-        for step, logits in enumerate(self._drafts(text, hidden)):
+        for step, logits in enumerate(self._drafts(text, hidden, self._recipe.steps)):
             said = tokens[2 + step :]
             drafted = self.tokens[logits.argmax(-1).numpy()]
             going[: len(said)] &= drafted[: len(said)] == said
@@ -164,42 +170,44 @@ class HeadTraining:
         return found[max(text.prompt - 1, 0) : -1]
 
     def _update(self, texts: Sequence[Text]) -> float:
-        """Make an update on texts; return the mean loss of their rows."""
+        """Make an update on texts; return the mean loss of first drafts."""
         recipe, loss = self._recipe, 0.0
-        rows = sum(len(text.tokens) - max(text.prompt, 2) for text in texts)
-        scale = 1 / max(rows, 1) / sum(recipe.decay**step for step in range(recipe.steps))
+        drafts = recipe.drafts(self.done, self._updates)
+        rows = sum(len(text.tokens) - 2 for text in texts)
+        weights = [recipe.decay**step for step in range(drafts)]
         self._optimizer.zero_grad()
         for text in texts:
-            own = self._loss_of(text) * scale
+            losses = self._losses_of(text, drafts)
+            parts = [weight * each for weight, each in zip(weights, losses, strict=True)]
+            own = torch.stack(parts).sum() / (rows * sum(weights))
             own.backward()  # type: ignore[no-untyped-call]
-            loss += own.item()
+            loss += losses[0].item() / rows
         torch.nn.utils.clip_grad_norm_(self._weights.values(), _CLIP)
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.rate * _rate(self.done, self._updates)
         self._optimizer.step()
         return loss
 
-    def _loss_of(self, text: Text) -> torch.Tensor:
-        """Return the sum of the losses of a text's rows, each depth by its weight."""
+    def _losses_of(self, text: Text, drafts: int) -> list[torch.Tensor]:
+        """Return the sum of the losses of a text's rows, for each of `drafts` in a row."""
         hidden, logits = self._states(text)
         best = torch.from_numpy(self._by_token[logits.argmax(-1)])
         wanted = torch.softmax(torch.from_numpy(logits[:, self.tokens]), dim=-1)
-        loss = torch.zeros(())
-        for step, drafts in enumerate(self._drafts(text, hidden)):
-            first = 1 + step  # the row of the model that predicts what the first row drafts
-            end = max(len(text.tokens) - first, 0)
-            counts = best[first:] >= 0
-            counts[: max(text.prompt - first - 1, 0)] = False  # drafts within the prompt
-            own = -(wanted[first:] * functional.log_softmax(drafts[:end], dim=-1)).sum(-1)
-            loss = loss + self._recipe.decay**step * own[counts].sum()
-        return loss
+        found = []
+        for first, drafted in enumerate(self._drafts(text, hidden, drafts), 1):
+            # The model's row `first` predicts what the head's first row drafts.
+            said = functional.log_softmax(drafted[: len(text.tokens) - first], dim=-1)
+            own = -(wanted[first:] * said).sum(-1)
+            found.append(own[best[first:] >= 0].sum())
+        return found
 
-    def _drafts(self, text: Text, hidden: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the logits [T - 1, D] of each step of training-time test."""
-        steps = self._recipe.steps
+    def _drafts(self, text: Text, hidden: torch.Tensor, steps: int) -> list[torch.Tensor]:
+        """Return the logits [T - 1, D] of each step of training-time test."""
         tokens = [*text.tokens[1:], *[0] * (steps - 1)]  # rows beyond the text do not count
         embedded = unpack_rows(self._runner.decoder.matrix("embed"), tokens)
-        return self._head.drafts(hidden, torch.from_numpy(embedded), steps)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
+            found = self._head.drafts(hidden, torch.from_numpy(embedded), steps)
+            return [logits.float() for logits in found]
 
     def _states(self, text: Text, *, logits: bool = True) -> tuple[torch.Tensor, np.ndarray]:
         """Run a text; return the hidden states [T - 1, H] that rows begin with, and the model's
@@ -224,6 +232,8 @@ class HeadTraining:
         """Return random matrices, norms of ones, and the model's own head for what is drafted.
 
         The last norm begins so small that logits do: with ones, SmolLM2's loss began at 22, not 11.
+        Fused states begin with entries of about 1, as a text shows: SmolLM2's have 20, and what the
+        layer adds to them would count for nothing.
         """
         draw = torch.Generator().manual_seed(self._recipe.seed)
         found: dict[str, torch.Tensor] = {}
@@ -236,6 +246,9 @@ class HeadTraining:
         matrix = decoder.matrix("embed" if decoder.config.tied else "head")
         found[_HEAD] = torch.from_numpy(unpack_rows(matrix, self.tokens.tolist()))
         found[_NORM] /= found[_HEAD].square().sum(-1).mean().sqrt()
+        hidden, _ = self._states(self._texts[self._training[0]], logits=False)
+        fused = functional.linear(hidden[1:], found[_FUSE])  # a first token's are far larger
+        found[_FUSE] /= fused.square().mean().sqrt()
         return found
 
     def _keep(self) -> None:

@@ -20,22 +20,23 @@ from suffice.train.answers import Text
 _PANEL = 16
 _HELD_OUT = 0.05  # of all texts
 _MOST_HELD_OUT = 50
+_FIRST_ALONE = 0.6  # of all updates
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a head is trained.
 
-    `draft_vocab` tokens can be drafted. Training-time test has `steps`, each with `decay` times the
-    weight of the one before. An update is made on `batch` texts; the rate of AdamW
-    rises to `rate` and falls to a tenth. All texts are seen `epochs` times, in orders drawn by
-    `seed`.
+    `draft_vocab` tokens can be drafted. Training-time test has up to `steps` drafts in a row, each
+    with `decay` times the weight of the one before. An update is made on `batch` texts; the rate of
+    AdamW rises to `rate` and falls to a tenth. All texts are seen `epochs` times, in orders drawn
+    by `seed`.
     """
 
     draft_vocab: int = 8192
     steps: int = 4
     decay: float = 0.8
-    batch: int = 8
+    batch: int = 4
     rate: float = 1e-3
     epochs: int = 2
     seed: int = 0
@@ -46,6 +47,14 @@ class Recipe:
                 raise InputError(f"{name}={given}: must be at least 1")
         if not self.rate > 0:
             raise InputError(f"rate={self.rate}: must be above 0")
+
+    def drafts(self, update: int, updates: int) -> int:
+        """Return how many drafts in a row an update of `updates` trains: one at first, then more.
+
+        A draft costs as much as a text more, and until the first is right others matter little.
+        """
+        along = (update / updates - _FIRST_ALONE) / (1 - _FIRST_ALONE)
+        return 1 if along < 0 else min(2 + int(along * (self.steps - 1)), self.steps)
 
     def parted(self, texts: Sequence[Text]) -> tuple[list[int], list[int]]:
         """Return the texts to train on and those held out, by their numbers.

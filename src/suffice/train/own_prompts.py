@@ -1,0 +1,50 @@
+"""Prompts that a chat model makes up itself: drafts are trained on more than anyone has collected.
+
+Source: Xu et al. 2024, "Magpie: Alignment Data Synthesis from Scratch by Prompting Aligned LLMs
+with Nothing": after the start of a user's turn, a model that was trained on conversations says what
+users ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from suffice.errors import InputError
+from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+
+_PLACE = "3b1f9c"  # stands for the user's text in the template
+_LENGTH = 160  # tokens of a prompt, at most
+_TOP_P = 0.98
+
+
+def own_prompts(llm: LLM, seeds: Sequence[int]) -> list[list[int]]:
+    """Return the tokens of a conversation that begins with a prompt of the model's, for each seed.
+
+    Raises:
+        InputError: The model's chat template shows no user's text.
+    """
+    params = [
+        SamplingParams(temperature=1.0, top_p=_TOP_P, max_tokens=_LENGTH, seed=seed % 2**31)
+        for seed in seeds
+    ]
+    found = llm.generate([_beginning(llm)] * len(seeds), params, use_tqdm=False)
+    for output in found:
+        if output.error is not None:
+            raise InputError(output.error)
+    return [_asking(llm, output.outputs[0].text.strip()) for output in found]
+
+
+def _asking(llm: LLM, text: str) -> list[int]:
+    return llm.chat_tokens([{"role": "user", "content": text}])
+
+
+def _beginning(llm: LLM) -> list[int]:
+    """Return the tokens of a conversation up to where a user's text begins."""
+    before, place, _ = llm.chat_text([{"role": "user", "content": _PLACE}]).partition(_PLACE)
+    if not place:
+        raise InputError("the model's chat template shows no user's text")
+    return llm.tokenizer.encode(before, special=False)

@@ -28,6 +28,9 @@ _EVERY = 100  # updates between measurements
 class TrainFlags:
     """The prompts, the recipe and the output folder of `train-drafter`."""
 
+    output: Path = flag(
+        REQUIRED, "-o --output", "The folder to write the head to.", environment=False
+    )
     prompts: str | None = flag(
         None,
         "--prompts",
@@ -36,9 +39,6 @@ class TrainFlags:
     )
     own_prompts: int = flag(
         0, "--own-prompts", "How many prompts a chat model makes up itself, after those given."
-    )
-    output: Path = flag(
-        REQUIRED, "-o --output", "The folder to write the head to.", environment=False
     )
     data_dir: str | None = DATA_DIR()
     limit: int | None = flag(None, "--limit", "Maximum number of prompts; default: all.")

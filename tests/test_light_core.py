@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import block_heads
 import heads
 import predictors
 import tiny
@@ -29,8 +30,9 @@ from suffice.speculate import SPECULATORS
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 6
 PARAMS = SamplingParams(temperature=0.7, max_tokens=4, seed=1, ignore_eos=True, logprobs=1)
-MODEL, CALIBRATION, HEAD, WITH_MODULE = sys.argv[1:]
+MODEL, CALIBRATION, HEAD, BLOCKS, WITH_MODULE = sys.argv[1:]
 OPTIONS = {
+    "speculator:dflash": {"speculative_config": "dflash:model=" + BLOCKS},
     "speculator:draft_model": {"speculative_config": "draft_model:model=" + MODEL},
     "speculator:eagle3": {"speculative_config": "eagle3:model=" + HEAD},
     "speculator:mtp": {"model": WITH_MODULE, "speculative_config": "mtp"},
@@ -91,8 +93,9 @@ def test_every_technique_generates(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "calibration.json"
     ran(COMMANDS, "calibrate", "-m", model, "-o", file, *text_flags(tmp_path, 2))
     head = heads.make(tmp_path / "head", model)
+    blocks = block_heads.make(tmp_path / "blocks", model, block_size=8)
     module = predictors.make(tmp_path / "module", "glm4-moe")
-    lines = ran(GENERATE, model, file, head, module).splitlines()
+    lines = ran(GENERATE, model, file, head, blocks, module).splitlines()
     tables = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
     assert len(lines) == sum(len(table.names()) for table in tables) + len(KV_DTYPES)
     assert all(line.endswith(" 4") for line in lines), lines

@@ -1,6 +1,7 @@
 #include "attention/traversal.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace suffice {
 namespace {
@@ -13,7 +14,8 @@ Visible visible_of(const Bounds& bounds, int committed, int row, int count, cons
   visible.first = std::clamp(position - bounds.removed - bounds.window + 1, 0, committed);
   visible.sinks = std::min(bounds.sinks, visible.first);
   for (int j = 0; j < count; j++)
-    if (position - positions[j] >= bounds.window) visible.tentative &= ~(uint32_t{1} << j);
+    if (std::abs(position - positions[j]) >= bounds.window)
+      visible.tentative &= ~(uint32_t{1} << j);
   return visible;
 }
 
@@ -61,12 +63,14 @@ void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int 
   traversal.bounds = bounds;
   traversal.rows_end = committed + count;
   traversal.step_rows = count;
-  traversal.paths = draft_paths(visible, count);
+  const uint32_t all = (uint32_t{2} << (count - 1)) - 1;
+  traversal.paths = bounds.mutual ? std::vector<DraftPath>() : draft_paths(visible, count);
   traversal.positions.assign(positions, positions + count);
   traversal.visible.clear();
   int first = committed;
   for (int row = 0; row < count; row++) {
-    const Visible sees = visible_of(bounds, committed, row, count, positions, visible[row]);
+    const uint32_t mask = bounds.mutual ? all : visible[row];
+    const Visible sees = visible_of(bounds, committed, row, count, positions, mask);
     first = std::min(first, sees.first);
     traversal.visible.insert(traversal.visible.end(), traversal.group, sees);
   }

@@ -15,9 +15,11 @@ namespace suffice {
 constexpr int kChunkBlocks = 32;  // one thread's piece of work
 
 // The rows of a layer that a traversal may read: each token sees the last `window` (0: all) and the
-// first `sinks`. The first `removed` tokens have no rows.
+// first `sinks`. The first `removed` tokens have no rows. `mutual`: it sees all rows of its step,
+// whatever the masks say, but for the window.
 struct Bounds {
   int window = 0, removed = 0, sinks = 0;
+  bool mutual = false;
   bool operator==(const Bounds&) const = default;
 };
 

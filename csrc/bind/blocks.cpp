@@ -46,8 +46,8 @@ void set_keys(PyModel& self, AttentionBlock& block, const Parts& parts, int inpu
 }
 
 void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_size, int shares,
-                   int window, int rope, bool whole_norms, bool late_norms, bool grows,
-                   bool paired) {
+                   int window, int rope, bool whole_norms, bool late_norms, bool grows, bool paired,
+                   bool mutual) {
   ModelSpec& spec = self.spec;
   AttentionBlock block;
   const int place = set_rows(self, block, kv_heads, {head_size, 0}, shares);
@@ -73,6 +73,7 @@ void add_attention(PyModel& self, const Parts& parts, int kv_heads, int head_siz
   require(!paired || (spec.hidden_width && spec.layers.size() == 1 && !block.gate.data),
           "only the first layer of a model that drafts reads pairs, and has no gate");
   block.window = window;
+  block.mutual = mutual;
   block.rope = rope;
   add_block(self, parts, block);
   spec.layers.back().cached = place;
@@ -118,9 +119,10 @@ void add_latent(PyModel& self, const Parts& parts, int plain, int rank, int valu
 }
 
 // The model drafts for another, whose hidden states have `hidden` entries, and whose tokens are
-// `embedded` many; its own vocabulary is of the tokens that it drafts.
+// `embedded` many; its own vocabulary is of the tokens that it drafts. `stores`: see
+// ModelSpec::stores_hidden.
 void begin_with_hidden(PyModel& self, int hidden, int embedded, bool normed_stream,
-                       bool plain_pairs) {
+                       bool plain_pairs, bool stores) {
   ModelSpec& spec = self.spec;
   require(spec.layers.empty(), "what a model begins with comes before its layers");
   require(hidden > 0 && hidden % kPanel == 0 && spec.width % kPanel == 0,
@@ -131,6 +133,7 @@ void begin_with_hidden(PyModel& self, int hidden, int embedded, bool normed_stre
   spec.embedded = embedded;
   spec.normed_stream = normed_stream;
   spec.plain_pairs = plain_pairs;
+  spec.stores_hidden = stores;
 }
 
 // The model's layers read caches of another one, whose layers have these rows; see LayerRows.
@@ -290,7 +293,7 @@ void finish(PyModel& self, const Parts& parts) {
           "the embedding's columns are those of the model, neither reordered nor rotated");
   self.set(spec.embedding_norm, parts, "embed_norm", spec.width);
   self.set(spec.final_norm, parts, "final_norm", spec.width);
-  self.set(spec.fuse, parts, "fuse", spec.width, spec.hidden_width, false);
+  self.set(spec.fuse, parts, "fuse", spec.width, spec.hidden_width, spec.stores_hidden);
   self.set(spec.join, parts, "join", spec.width, spec.pair_width(), spec.plain_pairs);
   self.set(spec.hidden_norm, parts, "hidden_norm", spec.width);
   set_groups(self, parts);
@@ -326,12 +329,12 @@ void set_query_scales(PyModel& self, nb::object scales, int positions) {
 void bind_blocks(nb::class_<PyModel>& model) {
   model
       .def("begin_with_hidden", &begin_with_hidden, "hidden"_a, "embedded"_a,
-           "normed_stream"_a = false, "plain_pairs"_a = false)
+           "normed_stream"_a = false, "plain_pairs"_a = false, "stores"_a = false)
       .def("read_caches", &read_caches, "heads"_a, "sizes"_a, "shares"_a)
       .def("add_layer", &add_layer, "scale"_a = 1.0f)
       .def("add_attention", &add_attention, "parts"_a, "kv_heads"_a, "head_size"_a, "shares"_a,
            "window"_a, "rope"_a, "whole_norms"_a, "late_norms"_a = false, "grows"_a = true,
-           "paired"_a = false)
+           "paired"_a = false, "mutual"_a = false)
       .def("set_layer_embeddings", &set_layer_embeddings, "size"_a, "table_scale"_a,
            "project_scale"_a, "scale"_a)
       .def("add_layer_embedding", &add_layer_embedding, "parts"_a, "place"_a, "activation"_a)

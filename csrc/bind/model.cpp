@@ -144,12 +144,16 @@ void set_states(Step& step, const ModelSpec& spec, const std::optional<PyRows>& 
     step.taps = data_of(std::get<1>(*streams), step.tap_rows.size() * spec.taps.size() * spec.width,
                         "streams must be [tap_rows, taps, width]");
   }
-  require(hidden.has_value() == (spec.hidden_width > 0),
+  require(spec.stores_hidden || hidden.has_value() == (spec.hidden_width > 0),
           "hidden states are given to models that draft, and to no others");
   if (!hidden) return;
   step.hidden = hidden->data();
+  require(!spec.stores_hidden || (step.outputs.empty() && step.state_rows.empty() &&
+                                  step.tap_rows.empty() && !step.selects()),
+          "a step that stores hidden states gives nothing and attends to nothing");
   step.own_hidden = hidden->size() != rows * spec.hidden_width;
-  require(!step.own_hidden || (!spec.plain_pairs && hidden->size() == rows * spec.width),
+  require(!step.own_hidden ||
+              (!spec.plain_pairs && !spec.stores_hidden && hidden->size() == rows * spec.width),
           "hidden must be [rows, hidden_width], or [rows, width] of a model that normalises pairs");
 }
 

@@ -45,12 +45,20 @@ void take_hidden(Worker& worker) {
   if (spec.join.data) multiply_into_stream(spec.join, pairs, worker.shared.pair_width, worker);
 }
 
+// Begins with hidden states alone: see ModelSpec::stores_hidden.
+void fuse_hidden(Worker& worker) {
+  const ModelSpec& spec = worker.spec;
+  multiply_into_stream(spec.fuse, worker.step.hidden, spec.hidden_width, worker);
+  worker.normalize(spec.hidden_norm, worker.residual.data(), worker.residual.data());
+}
+
 }  // namespace
 
 void embed(Worker& worker) {
   const ModelSpec& spec = worker.spec;
   StepBuffers& shared = worker.shared;
-  const bool project = spec.project_in.data, apart = project || spec.hidden_width;
+  if (only_stores(spec, worker.step)) return fuse_hidden(worker);
+  const bool project = spec.project_in.data, apart = project || worker.step.hidden;
   const Share mine = worker.own(worker.rows);
   for (int row = mine.first; row < mine.last; row++) {
     float* to =
@@ -58,7 +66,7 @@ void embed(Worker& worker) {
     kernels().products.unpack_row(spec.embedding, worker.step.tokens[row], to);
     for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
   }
-  if (spec.hidden_width) return take_hidden(worker);
+  if (worker.step.hidden) return take_hidden(worker);
   if (project) multiply_into_stream(spec.project_in, worker.normal.data(), shared.width, worker);
   for (int row = mine.first; row < mine.last && spec.positions; row++) {
     const float* from =

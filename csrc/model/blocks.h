@@ -20,6 +20,7 @@ struct Sight {
   int kv_heads = 0, size = 0;  // of keys
   int window = 0;              // 0: all keys
   int sinks = 0;               // with a window: the first keys, visible as well
+  bool mutual = false;         // tokens of a step see those after them in it, too
   // A logit of each query head that takes part in its softmax without a value; null: none.
   const float* spare = nullptr;
 };

@@ -135,9 +135,11 @@ std::pair<int, bool> last_layer(const ModelSpec& spec, const Step& step) {
 
 // Runs what a layer needs to store its keys and values, or its state.
 void store_layer(int index, Worker& worker) {
+  const bool as_given = only_stores(worker.spec, worker.step);
   for (const Block& block : worker.spec.layers[index].blocks) {
     if (!stores(block)) continue;
-    worker.normalize(block.before, worker.residual.data(), worker.normal.data());
+    worker.normalize(as_given ? Norm{} : block.before, worker.residual.data(),
+                     worker.normal.data());
     if (const auto* attention = std::get_if<AttentionBlock>(&block.part))
       store(*attention, index, worker);
     else
@@ -301,8 +303,8 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
   shared.prepare(spec_, step, team.size());
   const auto [last_of, stops_at] = last_layer(spec_, step);
   const int last = last_of;
-  const bool stops = stops_at;
-  if (stops) shared.forget_drafts(spec_, step, last);
+  const bool stops = stops_at, hidden_alone = only_stores(spec_, step);
+  if (stops) shared.forget_drafts(spec_, step, hidden_alone ? 0 : last);
   team.run([&](int thread) {
     shared.threads[thread].clock.begin(timed_);
     Worker worker(spec_, step, shared, team, thread);
@@ -313,7 +315,10 @@ void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestRead
     if (spec_.layer_embeddings.table.data) embed_layers(worker);
     for (int layer = 0; layer < last + !stops; layer++) {
       tap(layer, worker);
-      if (!spec_.layers[layer].skipped) run_layer(layer, worker);
+      if (hidden_alone)
+        store_layer(layer, worker);
+      else if (!spec_.layers[layer].skipped)
+        run_layer(layer, worker);
     }
     if (stops)
       store_layer(last, worker);

@@ -66,6 +66,9 @@ struct ModelSpec {
   Linear join;  // [width, 2 width], or of plain pairs [width, 2 hidden_width]
   Norm hidden_norm;
   bool normed_stream = false;  // the stream begins with hidden states as they are normalised
+  // Hidden states are no rows' beginning: a step that is given them fuses and normalises them, and
+  // each layer makes its keys and values of them, as they are. Other steps begin with embeddings.
+  bool stores_hidden = false;
   // `rows` are those of another model's caches: layers read them, and nothing is stored.
   bool reads_only = false;
   // Of a head whose rows are sorted into equal groups: a row's scores of all groups. The logits of
@@ -184,6 +187,11 @@ struct Step {
                        [](const StepRequest& request) { return !request.exact; });
   }
 };
+
+// Whether a step makes keys and values of hidden states, and does nothing else.
+inline bool only_stores(const ModelSpec& spec, const Step& step) {
+  return spec.stores_hidden && step.hidden;
+}
 
 // Bytes of the weights that every step reads.
 int64_t weight_bytes(const ModelSpec& spec);

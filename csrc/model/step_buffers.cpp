@@ -18,8 +18,10 @@ void set_rows_visible(const Step& step, const StepRequest& request, const Bounds
 // The rows of a layer that a request's tokens see; prompts see all rows of the layer's window.
 Bounds bounds_in(const Sight& block, int index, const StepRequest& request) {
   const KVCache& cache = *request.cache;
-  if (request.exact) return {block.window, cache.removed(index), block.sinks};
-  return bounds_of(cache, index, block.window, block.sinks);
+  Bounds bounds{block.window, cache.removed(index), block.sinks};
+  if (!request.exact) bounds = bounds_of(cache, index, block.window, block.sinks);
+  bounds.mutual = block.mutual;
+  return bounds;
 }
 
 }  // namespace

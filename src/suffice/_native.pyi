@@ -326,7 +326,12 @@ class Model:
         joint: int = 0,
     ) -> None: ...
     def begin_with_hidden(
-        self, hidden: int, embedded: int, normed_stream: bool = False, plain_pairs: bool = False
+        self,
+        hidden: int,
+        embedded: int,
+        normed_stream: bool = False,
+        plain_pairs: bool = False,
+        stores: bool = False,
     ) -> None: ...
     def read_caches(
         self, heads: Sequence[int], sizes: Sequence[int], shares: Sequence[int]
@@ -344,6 +349,7 @@ class Model:
         late_norms: bool = False,
         grows: bool = True,
         paired: bool = False,
+        mutual: bool = False,
     ) -> None: ...
     def set_layer_embeddings(
         self, size: int, table_scale: float, project_scale: float, scale: float

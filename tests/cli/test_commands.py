@@ -67,7 +67,7 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (
             ["run", "a", "--speculative-config", '{"method": "nne"}'],
             "unknown speculator 'nne'. Did you mean 'none'? "
-            "Known: draft_model, eagle3, mtp, ngram, none, self, suffix",
+            "Known: dflash, draft_model, eagle3, mtp, ngram, none, self, suffix",
         ),
         (
             ["run", "a", "--speculate", '{"method": "ngram", "num_speculative_tokens": 99}'],
@@ -75,7 +75,7 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--speculative-config", '{"num_speculative_tokens": 9}'],
-            "speculative_config: needs 'method'. Known: draft_model, eagle3, mtp, ngram, none, "
+            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, none, "
             "self, suffix",
         ),
         (

@@ -101,13 +101,13 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"k": 3}},
-            "speculative_config: needs 'method'. Known: draft_model, eagle3, mtp, ngram, none, "
+            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, none, "
             "self, suffix",
         ),
         (
             {"speculative_config": {"method": "nne"}},
             "unknown speculator 'nne'. Did you mean 'none'? "
-            "Known: draft_model, eagle3, mtp, ngram, none, self, suffix",
+            "Known: dflash, draft_model, eagle3, mtp, ngram, none, self, suffix",
         ),
         (
             {"speculative_config": {"method": "none", "num_speculative_tokens": 3}},

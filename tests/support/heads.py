@@ -13,10 +13,15 @@ WIDTH, HEADS, KV_HEADS, INNER = 48, 4, 2, 80
 Weights = dict[str, torch.Tensor]
 
 
+def text_config(model: Path) -> dict[str, Any]:
+    """Return the configuration of a model's text part."""
+    own: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return own.get("text_config", own)  # type: ignore[no-any-return]
+
+
 def fields(model: Path, **changes: Any) -> dict[str, Any]:
     """Return the configuration of a head for a model's folder."""
-    own = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    own = own.get("text_config", own)
+    own = text_config(model)
     vocab = own["vocab_size"]
     return {
         "architectures": ["LlamaForCausalLMEagle3"],

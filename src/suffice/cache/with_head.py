@@ -4,7 +4,7 @@ A row of the head's own cache is made of the model's hidden states of a token an
 it (see `decoder.draft_head`). Its first row is of the text's first token, or of a later one: its
 layer goes by the distances between rows alone, so they are numbered from there. Hidden states whose
 rows have not been made yet wait here: at least those of the last token, until the token after it is
-known.
+known. A row of a head that drafts blocks is made of the hidden states of its own token alone.
 """
 
 from __future__ import annotations
@@ -31,15 +31,23 @@ class CacheWithHead(KVCache):
     """A cache, and the `head`'s rows of the same text, which grow, are cut and are copied alike.
 
     A text that goes on without its hidden states is lost to the head, which drafts nothing more;
-    with `late` it begins again where hidden states come again.
+    with `late` it begins again where hidden states come again. `block`: the head drafts blocks of
+    that many rows, for which there is always room; 0: it drafts one token at a time.
     """
 
     def __init__(
-        self, rows: Sequence[LayerRows], *, head: KVCache, late: bool = False, **options: Any
+        self,
+        rows: Sequence[LayerRows],
+        *,
+        head: KVCache,
+        late: bool = False,
+        block: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(rows, **options)
         self.head = head
         self._late = late
+        self._block = block
         self._first = 0  # the token of the head's first row
         self._read: list[int] = []  # the token of each of the head's rows
         self._tokens: list[int] = []  # whose hidden states wait
@@ -78,9 +86,11 @@ class CacheWithHead(KVCache):
     def to_follow(self, last: int | None = None) -> HeadRows | None:
         """Return the rows that the head lacks; `last` is the token after the text, if it is known.
 
-        None: there are none, or the text is lost to it.
+        None: there are none, or the text is lost to it. In blocks `last` has no such row.
         """
         tokens = self._tokens[1:] if last is None else [*self._tokens[1:], last]
+        if self._block:
+            tokens = list(self._tokens)
         if not self.followed or not self._tokens or not tokens:
             return None
         return HeadRows(tokens, np.stack(self._hidden[: len(tokens)]))
@@ -101,7 +111,8 @@ class CacheWithHead(KVCache):
                 self._tokens, self._hidden = [], []
             return
         first, tokens = self.length - len(known), [handed.tokens[row] for row in known]
-        if not self._tokens and first == self._made and self._read and self._read[-1] != tokens[0]:
+        other = not self._block and bool(self._read) and self._read[-1] != tokens[0]
+        if other and not self._tokens and first == self._made:
             self._cut(first - 1)  # its last row was for another token
         if self._made + len(self._tokens) != first and self._late:
             self._cut(0)
@@ -125,11 +136,11 @@ class CacheWithHead(KVCache):
         self._match()
 
     def _match(self) -> None:
-        """Let the head's rows have as much room."""
-        if self.head.capacity >= self.capacity:
+        """Let the head's rows have as much room, and that of a block."""
+        if self.head.capacity >= self.capacity + self._block:
             return
         try:
-            self.head.native.resize(self.capacity, self.head.length)
+            self.head.native.resize(self.capacity + self._block, self.head.length)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
 
@@ -141,9 +152,12 @@ class CacheWithHead(KVCache):
         """Return the greatest length of at most `rows` tokens to which it can be truncated.
 
         The hidden states of its last token must be there: the head needs them with the token after
-        it, which may be another then. If they are gone, that token is run once more.
+        it, which may be another then. If they are gone, that token is run once more. A head that
+        drafts blocks has a row of that token instead.
         """
         found = super().reachable(rows)
+        if self._block:
+            return found
         return super().reachable(found - 1) if self._first < found <= self._made else found
 
     def truncate(self, rows: int) -> None:

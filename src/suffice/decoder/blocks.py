@@ -43,7 +43,7 @@ class Attention:
     output is multiplied by `output_scale`. `shares`: the place, among layers with attention, of the
     one whose keys and values are read. `keys_as_values`: see `LayerConfig`. `value_norm`: each
     value is normalized, without a weight. `paired`: it reads
-    embeddings and hidden states, see `DraftHead`.
+    embeddings and hidden states, see `DraftHead`. `mutual`: see `LayerConfig`.
     """
 
     name: ClassVar[str] = "attn"
@@ -64,6 +64,7 @@ class Attention:
     shares: int | None = None
     keys_as_values: bool = False
     paired: bool = False
+    mutual: bool = False
 
     @property
     def matrices(self) -> Shapes:

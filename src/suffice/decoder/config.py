@@ -180,6 +180,7 @@ class DecoderConfig:
             keys_as_values=own.keys_as_values,
             output_scale=self.attention_output_scale,
             paired=paired,
+            mutual=own.mutual,
         )
 
     def _mlp(self, own: LayerConfig) -> tuple[Block, ...]:

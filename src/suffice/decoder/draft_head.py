@@ -3,6 +3,9 @@
 A row of such a decoder belongs to a token of the text and the one after it: it begins with the
 hidden states that the other model has at the first, or with what this decoder made of the row
 before, and with the embedding of the second. Its logits are of the token after both.
+
+A decoder that drafts blocks begins with embeddings alone: hidden states are keys and values of its
+layers.
 """
 
 from __future__ import annotations
@@ -29,8 +32,13 @@ class DraftHead:
     among them. `groups`: the head's rows are in that many equal groups, and only those of the
     `kept_groups` that fit a row's state best have logits; 0: all have.
 
-    Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2; the
-    rest `Gemma4AssistantForCausalLM` of transformers.
+    `block`: it was trained to draft a block of that many rows at once, the text's last token and
+    tokens `mask` after it; the logits of a row are of the token in its place. Of a token of the
+    text, every layer makes its keys and values of the fused and normalized hidden states that the
+    other model has at this token; nothing else is run for it. 0: it drafts one token at a time.
+
+    Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2; Chen
+    et al. 2026, DFlash, of blocks; the rest `Gemma4AssistantForCausalLM` of transformers.
     """
 
     hidden: int
@@ -44,8 +52,10 @@ class DraftHead:
     rows: tuple[LayerRows, ...] = ()
     groups: int = 0
     kept_groups: int = 0
+    block: int = 0
+    mask: int = 0
 
     @staticmethod
     def pairs(head: DraftHead | None, layer: int) -> bool:
         """Return whether a layer's attention reads pairs; `head` is None for other decoders."""
-        return head is not None and not head.joined and layer == 0
+        return head is not None and not (head.joined or head.block) and layer == 0

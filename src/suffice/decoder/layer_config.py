@@ -14,7 +14,8 @@ class LayerConfig:
     `DecoderConfig.ropes[rope]` (None: not at all). `dense`: its MLP has no experts, though others'
     have. `norms`, `grows`: it has the norms of queries and keys, and `query_growth`, if others do.
     `kv_heads`, `head_size`, `mlp_width`: if they are not `DecoderConfig`'s. `shares`: the layer
-    whose keys and values it reads, instead of its own. `keys_as_values`: what gives its keys gives
+    whose keys and values it reads, instead of its own. `mutual`: tokens of a step see those after
+    them in it, too. `keys_as_values`: what gives its keys gives
     its values, which are neither normalized by the keys' norm nor rotated.
     `mixer`: whether it begins with attention, with `DecoderConfig.state`, with both side by side,
     or with neither; `mlp`: whether it has an MLP. `placement`: of its norms, if it is not that of
@@ -34,6 +35,7 @@ class LayerConfig:
     mlp_width: int | None = None
     shares: int | None = None
     keys_as_values: bool = False
+    mutual: bool = False
 
     @property
     def attends(self) -> bool:

@@ -65,7 +65,9 @@ def _of_draft_head(config: DecoderConfig, drafts: DraftHead) -> dict[str, tuple[
         return {**pairs, **({"groups": (drafts.groups, width)} if drafts.groups else {})}
     fuse = {"fuse": (width, drafts.hidden)} if drafts.fused else {}
     join = {"join": (width, 2 * width)} if drafts.joined else {}
-    norms = {**_norm(config, "embed_norm"), **_norm(config, "hidden_norm")}
+    norms = _norm(config, "hidden_norm")
+    if not drafts.block:
+        norms |= _norm(config, "embed_norm")
     return {**fuse, **norms, **join}
 
 

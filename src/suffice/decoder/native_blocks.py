@@ -54,7 +54,7 @@ def add_block(model: core.Model, block: Block, parts: dict[str, object]) -> None
         places = block.whole_norms, block.late_norms
         shares = -1 if block.shares is None else block.shares
         rows = block.kv_heads, block.head_size, shares
-        how = block.grows, block.paired
+        how = block.grows, block.paired, block.mutual
         model.add_attention(parts, *rows, block.window or 0, rope, *places, *how)
         return
     if isinstance(block, LatentAttention):

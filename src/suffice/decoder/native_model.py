@@ -112,7 +112,8 @@ class NativeModel:
             scales = decoder.layer_embed_scale, config.width**-0.5, 2**-0.5
             model.set_layer_embeddings(size, *scales)
         if (head := config.drafts) is not None:
-            model.begin_with_hidden(head.hidden, head.vocab, head.normed_stream, head.plain)
+            kinds = head.normed_stream, head.plain, head.block > 0
+            model.begin_with_hidden(head.hidden, head.vocab, *kinds)
             if head.rows:
                 shares = [-1 if own.shares is None else own.shares for own in head.rows]
                 sizes = [own.heads for own in head.rows], [own.size for own in head.rows]
@@ -249,7 +250,8 @@ class NativeModel:
         `LOGIT_BLOCK` logits; where the block or one near it has a NaN, it is NaN. `states` float32
         [rows, W] gets the last states of the rows that have these, `streams` [rows, taps, W] what
         `hand_out` says, of rows that have it. `hidden` float32 [T, H] are the hidden states of
-        all rows of a decoder that drafts, those of the other model or [T, W] its own.
+        all rows of a decoder that drafts, those of the other model or [T, W] its own. One that
+        drafts blocks makes keys and values of them and does nothing else; without, it runs a block.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.

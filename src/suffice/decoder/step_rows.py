@@ -21,7 +21,8 @@ class StepRows:
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
     None means that each row continues the one before. `outputs`: how many of the last rows have
-    logits; None: all. `states`: these have their last states instead, after the final norm.
+    logits; None: all. `after`: how many rows follow these, without logits. `states`: they have
+    their last states instead, after the final norm.
 
     `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
     `adapter`: the index of the one that changes the weights for them, -1 for none.
@@ -38,6 +39,7 @@ class StepRows:
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     outputs: int | None = 1
+    after: int = 0
     technique: int = 0
     adapter: int = -1
     exact: bool = False
@@ -157,8 +159,9 @@ def drafted(batch: Sequence[StepRows]) -> Drafted:
         visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
         start = len(tokens)
         tokens += rows.tokens
+        end = start + count - rows.after
         own = count if rows.outputs is None else rows.outputs
-        (states if rows.states else outputs).extend(range(start + count - own, start + count))
+        (states if rows.states else outputs).extend(range(end - own, end))
         streams += range(start + count - rows.streams, start + count)
     return Drafted(tokens, positions, visible, outputs, states, streams)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from suffice.decoder.native_model import NativeModel, Omitted
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.assistants import Assistant
+from suffice.engine.block_heads import BlockHead
 from suffice.engine.config import Config
 from suffice.engine.heads import Head
 from suffice.engine.option_values import stored_weights
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
 
+_Kind = TypeVar("_Kind", bound=Head)
 _KEEPS_STATES = (
     " has layers that keep states, which cannot be cut back to a token before its drafts; "
     "'ngram' drafts for such a model"
@@ -97,7 +100,28 @@ class DraftModels:
         from suffice.checkpoints.draft_heads import open_head
 
         opened = open_head(folder, self._runner.decoder.config)
-        return self._installed("eagle3", opened, quantization, kv_cache_dtype)
+        return self._installed("eagle3", opened, Head, quantization, kv_cache_dtype)
+
+    def blocks(
+        self, folder: str, drafts: int, quantization: str | None, kv_cache_dtype: str
+    ) -> BlockHead:
+        """Load a head that drafts blocks of `drafts` tokens; see `head`.
+
+        Raises:
+            InputError: It cannot be used, is of another model, or has smaller blocks.
+        """
+        from suffice.checkpoints.block_heads import open_block_head
+
+        opened = open_block_head(folder, self._runner.decoder.config)
+        own = opened.checkpoint.config.drafts
+        assert own is not None
+        if drafts >= own.block:
+            raise InputError(
+                f"speculator 'dflash': num_speculative_tokens={drafts}: must be at most "
+                f"{own.block - 1}, since {folder} has blocks of {own.block} rows"
+            )
+        make = partial(BlockHead, drafts=drafts)
+        return self._installed("dflash", opened, make, quantization, kv_cache_dtype)
 
     def module(self, quantization: str | None, kv_cache_dtype: str) -> Head:
         """Load the module of the model's files that predicts further tokens; see `head`.
@@ -118,7 +142,7 @@ class DraftModels:
         config = self._runner.decoder.config
         after_norm = len(config.layers) + 1
         found = OpenedHead(predictor(), np.arange(config.vocab), (after_norm,))
-        return self._installed("mtp", found, quantization, kv_cache_dtype)
+        return self._installed("mtp", found, Head, quantization, kv_cache_dtype)
 
     def assistant(self, folder: str, quantization: str | None) -> Assistant:
         """Load an assistant, which reads the caches of texts and has no rows of its own.
@@ -136,8 +160,13 @@ class DraftModels:
         return assistant
 
     def _installed(
-        self, name: str, opened: OpenedHead, quantization: str | None, kv_cache_dtype: str
-    ) -> Head:
+        self,
+        name: str,
+        opened: OpenedHead,
+        make: Callable[..., _Kind],
+        quantization: str | None,
+        kv_cache_dtype: str,
+    ) -> _Kind:
         runner = self._runner
         dtype = _stored(opened) if kv_cache_dtype == "auto" else kv_cache_dtype
         if not set(types_of(dtype)) <= set(JOINT_DTYPES):
@@ -148,7 +177,7 @@ class DraftModels:
         config = opened.checkpoint.config
         check_rows(config.head_size, config.joint, *types_of(dtype))
         decoder = self._decoder(name, opened, quantization)
-        head = Head(decoder, opened.tokens, opened.layers, runner.context, dtype)
+        head = make(decoder, opened.tokens, opened.layers, runner.context, dtype)
         runner.head = head
         return head
 

@@ -85,12 +85,15 @@ class Head(Drafter):
         return partial(CacheWithHead, head=self.cache(limit, growth, arena), late=late)
 
     def ready(self, cache: CacheWithHead) -> bool:
-        """Return whether it has followed a text long enough, and its last hidden states wait.
+        """Return whether it has followed a text long enough, and its last hidden states wait."""
+        return self.has_begun(cache) and cache.followed and 0 < cache.waiting <= cache.head.spare
+
+    def has_begun(self, cache: CacheWithHead) -> bool:
+        """Return whether it has read enough of a text since it began.
 
         After a late beginning its first drafts would be worse than those that it makes later on.
         """
-        enough = not cache.since or cache.length - cache.since >= FEW_ROWS
-        return enough and cache.followed and 0 < cache.waiting <= cache.head.spare
+        return not cache.since or cache.length - cache.since >= FEW_ROWS
 
     def has_room(self, cache: CacheWithHead) -> bool:
         """Return whether it can draft another token of a text."""

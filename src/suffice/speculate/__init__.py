@@ -28,6 +28,7 @@ __all__ = [
     "ALL_ROWS",
     "NO_DRAFTS",
     "SPECULATORS",
+    "DraftBlocks",
     "DraftHead",
     "DraftRunner",
     "DraftSetting",
@@ -154,6 +155,32 @@ class DraftHead(Protocol):
         ...
 
 
+class DraftBlocks(Protocol):
+    """A head that drafts blocks from the hidden states of a model; see `DraftHead`."""
+
+    @property
+    def drafted(self) -> DraftedTokens | None:
+        """The tokens that its logits are of; None: of all."""
+        ...
+
+    def end(self, caches: Sequence[Any]) -> None:
+        """Drop the rows of blocks."""
+        ...
+
+    def ready(self, cache: Any) -> bool:
+        """Return whether it can draft for a text."""
+        ...
+
+    def block(
+        self, caches: Sequence[Any], last: Sequence[int], depths: Sequence[int]
+    ) -> list[NDArray[np.float32]]:
+        """Make the rows that texts lack; return logits [depths[i], D] after `last` of each.
+
+        Those of a depth do not depend on what is drafted before it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class DraftSetting:
     """A cheaper setting of a model.
@@ -183,6 +210,15 @@ class DraftSource(Protocol):
         """Load a head that was trained for the model; from now on the model's steps serve it.
 
         Raises InputError if it cannot be used or is of another model.
+        """
+        ...
+
+    def blocks(
+        self, folder: str, drafts: int, quantization: str | None, kv_cache_dtype: str
+    ) -> DraftBlocks:
+        """Load a head that drafts blocks of `drafts` tokens, as `head` does.
+
+        Raises InputError if it cannot be used, is of another model, or has smaller blocks.
         """
         ...
 
@@ -233,6 +269,11 @@ class Speculator(Protocol):
         ...
 
     @property
+    def at_once(self) -> bool:
+        """Whether a model makes all of a text's drafts in one step, whatever their number."""
+        ...
+
+    @property
     def text(self) -> bool:
         """Whether the text drafts next to a model, where that is expected to be faster.
 
@@ -275,11 +316,13 @@ class ReadsNoKeys:
     based: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False
 
 
 SPECULATORS = Table(
     "speculator",
     {
+        "dflash": "suffice.speculate.dflash:DFlash",
         "draft_model": "suffice.speculate.draft_model:DraftModel",
         "eagle3": "suffice.speculate.eagle3:Eagle3",
         "mtp": "suffice.speculate.mtp:Predictor",

@@ -41,8 +41,9 @@ class Budget:
     checked. The following tokens show which of the others were right, so no trials are needed.
     Drafts of a model are a chain and siblings next to it, whose shape is chosen before any token is
     known: it depends on what was accepted before. A chain without siblings may become as long as
-    allowed, and ends where the next draft is not expected to save time, by how sure the model was
-    of those before it. No draft depends on tokens after it, so the text keeps its distribution.
+    allowed, unless all of it is made at once, and ends where the next draft is not expected to save
+    time, by how sure the model was of those before it. No draft depends on tokens after it, so the
+    text keeps its distribution.
     While no shape saves time, one draft with its siblings is tried now and then; trials take at
     most 2 % of the time. An `Account` stops drafts that were expected to save time but do not.
 
@@ -60,6 +61,7 @@ class Budget:
 
     def __init__(self, speculator: Speculator, costs: StepCosts | None = None) -> None:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
+        self._at_once = speculator.at_once
         self._depths, self._width = speculator.num_speculative_tokens, speculator.width
         self._costs = costs or StepCosts()
         self._texts = TextDrafts(texts_draft(speculator))
@@ -121,24 +123,31 @@ class Budget:
             self._rates(samples[at]).levels(whole) for at, whole in zip(free, wholes, strict=True)
         ]
         step, draft = partial(self._costs.step, len(samples)), self._costs.draft
-        least = self._least(len(samples))
-        found = shapes_that_pay(levels, [room[at] for at in free], len(samples), step, draft)
+        least, own = self._least(len(samples)), [room[at] for at in free]
+        found = shapes_that_pay(levels, own, len(samples), step, draft, at_once=self._at_once)
         for at, shape, whole, chances in zip(free, found, wholes, levels, strict=True):
             tokens = len(samples) + sum(
                 sum(level[:width]) for level, width in zip(chances, shape, strict=False)
             )
-            speeds[at] = tokens / (step(sum(shape)) + len(shape) * draft)
-            shapes[at] = whole if shape and self._width == 1 else shape
+            speeds[at] = tokens / (step(sum(shape)) + self._made(len(shape)) * draft)
+            longer = shape and self._width == 1 and not self._at_once
+            shapes[at] = whole if longer else shape
             samples[at].goes_on = self._goes_on(samples[at], least) if shape else None
+
+    def _made(self, depths: int) -> int:
+        """Return how many drafts a model makes one after the other for so many depths."""
+        return min(depths, 1) if self._at_once else depths
 
     def _least(self, samples: int) -> float:
         """Return the probability from which a draft is worth its time, at the speed of late.
 
-        It takes its own time and a row in the step that checks it, which is a mean over rows.
+        It takes its own time, unless all are made at once, and a row in the step that checks it,
+        which is a mean over rows.
         """
         plain, rows = self._costs.step(samples, 0), samples * self._depths
         row = (self._costs.step(samples, rows) - plain) / rows
-        return (self._costs.draft + row) * self._gain.value * samples / plain
+        own = 0.0 if self._at_once else self._costs.draft
+        return (own + row) * self._gain.value * samples / plain
 
     def _goes_on(self, sample: DraftingSample, least: float) -> GoesOn:
         """Return whether a chain's next draft has at least this probability."""
@@ -200,7 +209,7 @@ class Budget:
         Those of a model are a choice where it says how sure it is of them: of greedy texts, which
         are the same whatever is drafted. What was sampled is checked whole.
         """
-        made = sum(max(tree.depths, default=0) for tree in trees) * (not self._from_text)
+        made = self._made_for(trees) * (not self._from_text)
         trees = [
             self._texts.of(sample) if self._texts.uses(sample) else tree
             for sample, tree in zip(samples, trees, strict=True)
@@ -263,7 +272,7 @@ class Budget:
         self._proposing = seconds
         if not self._adaptive or self._from_text:
             return
-        count = sum(max(tree.depths, default=0) for tree in trees)  # siblings cost no step
+        count = self._made_for(trees)
         if not count and self._texts:  # no pause: the model could have drafted
             return
         self._streak = self._streak + 1 if count else 0
@@ -272,6 +281,9 @@ class Budget:
             self._costs.add_beginning(count, seconds)
         elif count and all(sample.rates is not None for sample in samples):
             self._costs.add_drafts(count, seconds)
+
+    def _made_for(self, trees: Sequence[Tree]) -> int:
+        return sum(self._made(max(tree.depths, default=0)) for tree in trees)  # siblings cost none
 
     def followed(self, seconds: float) -> None:
         """Record the time in which a head read texts, ahead of drafts that may never be made."""

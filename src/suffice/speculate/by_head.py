@@ -1,11 +1,11 @@
-"""Drafts by a head that reads hidden states of the model, depth by depth."""
+"""Drafts by a head that reads hidden states of the model: depth by depth, or a block at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from suffice.speculate import DraftHead, DraftingSample
+from suffice.speculate import DraftBlocks, DraftHead, DraftingSample
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from suffice.speculate.proposers import Drafting
 
 
-class ByHead:
-    """Drafts ahead with a head, all samples together."""
+class _WithHead:
+    """What both ways have in common: for which samples the head drafts, and their last tokens."""
 
-    def __init__(self, head: DraftHead) -> None:
+    def __init__(self, head: Any) -> None:
         self._head = head
 
     def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
@@ -25,26 +25,75 @@ class ByHead:
         from suffice.speculate.proposers import Drafting
 
         caches = {at: sample.sequence.cache for at, sample in enumerate(samples)}
-        going = [at for at, cache in caches.items() if shapes[at] and self._head.ready(cache)]
+        going = {
+            at: samples[at].state.output[-1]
+            for at, cache in caches.items()
+            if shapes[at] and self._head.ready(cache)
+        }
         if not going:
             return [NO_DRAFTS] * len(samples)
         drafting = Drafting.of(samples, shapes, self._head.drafted)
         try:
-            last = [samples[at].state.output[-1] for at in going]
-            logits = self._head.begin([caches[at] for at in going], last)
-            while waiting := _drafted(drafting, going, logits):
-                going = [at for at in waiting if self._head.has_room(caches[at])]
-                if not going:
-                    break
-                tokens = [waiting[at] for at in going]
-                logits = self._head.go_on([caches[at] for at in going], tokens)
+            self._draft(drafting, caches, going, shapes)
         finally:
             self._head.end([*caches.values()])
         return drafting.trees()
 
+    def _draft(
+        self,
+        drafting: Drafting,
+        caches: dict[int, Any],
+        last: dict[int, int],
+        shapes: Sequence[Widths],
+    ) -> None:
+        """Draft for the samples that `last` has the last tokens of."""
+        raise NotImplementedError
+
     def forget(self, sample: DraftingSample) -> None:
         """Free what its text drafts with; the head's rows are in the sample's cache."""
         sample.drafter = None
+
+
+class ByHead(_WithHead):
+    """Drafts ahead with a head, all samples together."""
+
+    _head: DraftHead
+
+    def _draft(
+        self,
+        drafting: Drafting,
+        caches: dict[int, Any],
+        last: dict[int, int],
+        shapes: Sequence[Widths],
+    ) -> None:
+        going = [*last]
+        logits = self._head.begin([caches[at] for at in going], [*last.values()])
+        while waiting := _drafted(drafting, going, logits):
+            going = [at for at in waiting if self._head.has_room(caches[at])]
+            if not going:
+                break
+            tokens = [waiting[at] for at in going]
+            logits = self._head.go_on([caches[at] for at in going], tokens)
+
+
+class ByBlock(_WithHead):
+    """Drafts all depths at once with a head, all samples together."""
+
+    _head: DraftBlocks
+
+    def _draft(
+        self,
+        drafting: Drafting,
+        caches: dict[int, Any],
+        last: dict[int, int],
+        shapes: Sequence[Widths],
+    ) -> None:
+        depths = [len(shapes[at]) for at in last]
+        blocks = self._head.block([caches[at] for at in last], [*last.values()], depths)
+        for at, logits in zip(last, blocks, strict=True):
+            for row in logits:
+                if drafting.draft(at, row) is None:
+                    break
 
 
 def _drafted(drafting: Drafting, going: list[int], logits: np.ndarray) -> dict[int, int]:

@@ -57,6 +57,7 @@ class SelfDraft:
     """
 
     from_text: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False
     text: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = True
 

@@ -4,7 +4,8 @@ Source   Chen et al., "Sequoia", section 3.1: the expected tokens of a step are 
          draft of the tree, the probability of the path to it.
 Differs  Sequoia's trees may branch everywhere, so that a draft model runs once for each depth with
          all of its nodes. Here a model's tree is a chain with siblings next to it: its first draft
-         of each depth costs a step of the model and a row, another only the row.
+         of each depth costs a step of the model and a row, another only the row. A model that
+         makes all depths at once costs a step for the first of them.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ def shapes_that_pay(
     samples: int,
     seconds: Callable[[int], float],
     draft: float,
+    *,
+    at_once: bool = False,
 ) -> list[Widths]:
     """Return the shape of each tree, of at most `room[i]` drafts, that maximizes tokens per second.
 
     `trees[i][depth][rank]` is the probability of a draft to become part of the text; it falls with
     depth along the chain, and with rank. A step gives a token for each of `samples` and for each
     accepted draft. It takes `seconds(number of drafts)`, and the first draft of each depth `draft`
-    more.
+    more; with `at_once`, of the first depth alone.
     """
     chain: list[tuple[float, int, int]] = []
     others: list[tuple[float, int, int]] = []
@@ -60,11 +63,12 @@ def shapes_that_pay(
             (others if rank else chain).append((negative, depth, tree))
     chain.sort()
     others.sort()
+    made = [0, *accumulate(int(not (at_once and depth)) for _, depth, _ in chain)]
     if not others:  # chains
         count = count_that_pays(
             [-negative for negative, _, _ in chain],
             samples,
-            lambda drafts: seconds(drafts) + drafts * draft,
+            lambda drafts: seconds(drafts) + made[drafts] * draft,
         )
         return [
             (1,) * sum(own == tree for _, _, own in chain[:count]) for tree in range(len(trees))
@@ -81,7 +85,7 @@ def shapes_that_pay(
     rows[:, 1:] = np.cumsum(allowed, axis=1)
     tokens += samples + chained[:, None]
     times = np.array([seconds(drafts) for drafts in range(len(chain) + len(others) + 1)])
-    taken = times[rows.astype(np.int64) + drafted[:, None]] + draft * drafted[:, None]
+    taken = times[rows.astype(np.int64) + drafted[:, None]] + draft * np.array(made)[:, None]
     first, more = np.unravel_index((tokens / taken).argmax(), tokens.shape)
     shapes: list[list[int]] = [[] for _ in trees]
     for _, _, tree in chain[:first]:

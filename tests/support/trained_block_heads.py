@@ -1,0 +1,83 @@
+"""Heads of DFlash that were trained in PyTorch until they know a tiny model's answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import block_heads
+import heads
+from block_heads import BLOCK, MASK
+from suffice import LLM, SamplingParams
+from suffice.backends.cpu.linear import unpack_rows
+from suffice.cache.with_head import CacheWithHead
+from suffice.engine.runner import Runner
+
+STEPS, RATE = 120, 4e-3
+_GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+
+def trained(llm: LLM, model: Path, prompts: list[list[int]], folder: Path) -> Path:
+    """Return the folder of a head that knows the answers of `llm`, which drafts with any head."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    runner = llm.runner
+    assert isinstance(runner, Runner)
+    config = block_heads.fields(model)
+    weights = block_heads.random_weights(config, 1)
+    texts = [_text(llm, prompt) for prompt in prompts]
+    table = _rows(runner, "embed" if runner.decoder.config.tied else "head")
+    for each in weights.values():
+        each.requires_grad_()
+    reference = block_heads.Reference(config, weights, table)
+    optimizer = torch.optim.Adam(weights.values(), RATE)
+    embed = _rows(runner, "embed")
+    for _ in range(STEPS):
+        losses = [
+            _loss(reference, embed, *text, begin=len(prompt))
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+        loss = torch.stack(losses).sum()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return heads.write(folder, config, {name: each.detach() for name, each in weights.items()})
+
+
+def _text(llm: LLM, prompt: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a prompt and its answer, and the hidden states [T, H] of all of these tokens."""
+    runner: Any = llm.runner
+    (found,) = llm.generate([prompt], _GREEDY)
+    tokens = [*prompt, *found.outputs[0].token_ids]
+    sequence = runner.open("text", len(tokens))
+    runner.prefill(sequence, tokens)
+    cache: CacheWithHead = sequence.cache
+    hidden = torch.from_numpy(np.stack(cache._hidden))
+    runner.close(sequence)
+    return torch.tensor(tokens), hidden
+
+
+def _loss(
+    reference: block_heads.Reference,
+    embed: torch.Tensor,
+    tokens: torch.Tensor,
+    hidden: torch.Tensor,
+    *,
+    begin: int,
+) -> torch.Tensor:
+    """Return the loss of a block after each of the tokens from `begin` on."""
+    starts = torch.arange(begin, len(tokens) - BLOCK + 1)
+    places = starts[:, None] + torch.arange(BLOCK)
+    block = torch.full_like(places, MASK)
+    block[:, 0] = tokens[starts]
+    logits = reference.logits(hidden, embed[block], starts)[:, 1:]
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[places[:, 1:]].flatten())
+
+
+def _rows(runner: Runner, name: str) -> torch.Tensor:
+    matrix = runner.decoder.matrix(name)
+    return torch.from_numpy(unpack_rows(matrix, list(range(matrix.rows))))

@@ -75,8 +75,8 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--speculative-config", '{"num_speculative_tokens": 9}'],
-            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, none, "
-            "self, suffix",
+            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, "
+            "none, self, suffix",
         ),
         (
             ["run", "a", "--speculative-config", "{method: none}"],

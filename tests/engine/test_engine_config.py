@@ -101,8 +101,8 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"k": 3}},
-            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, none, "
-            "self, suffix",
+            "speculative_config: needs 'method'. Known: dflash, draft_model, eagle3, mtp, ngram, "
+            "none, self, suffix",
         ),
         (
             {"speculative_config": {"method": "nne"}},

@@ -1,12 +1,11 @@
 """Drafts of heads in the engine: texts are those without them, however requests run.
 
-Tests eagle3.py, heads.py and with_head.py.
+Tests eagle3.py, dflash.py, heads.py, block_heads.py, by_head.py and with_head.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ import numpy as np
 import pytest
 
 import adapters
+import block_heads
 import heads
 import tiny
+import trained_block_heads
 from engines import last_outputs, run, sharing
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.request import Request
@@ -25,7 +26,8 @@ from suffice.errors import InputError
 from suffice.sampling import SamplingState, probabilities
 from suffice.speculate import DraftingSample, Tree, Widths
 from suffice.speculate.budget import Budget
-from suffice.speculate.by_head import ByHead
+from suffice.speculate.by_head import ByBlock, ByHead
+from suffice.speculate.dflash import DFlash
 from suffice.speculate.eagle3 import Eagle3
 from trained_heads import trained
 
@@ -35,20 +37,39 @@ PROMPTS = [[(7 * i + 13 * number) % 190 + 3 for i in range(60)] for number in ra
 load = sharing(threads=1, dtype="float32")
 
 
+@pytest.fixture(scope="module", params=["eagle3", "dflash"])
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def head(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def head(method: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head that knows the answers to the prompts, but for one that was held out."""
-    return trained(load(model), PROMPTS, tmp_path_factory.mktemp("head"))
+    folder = tmp_path_factory.mktemp("head")
+    if method == "eagle3":
+        return trained(load(model), PROMPTS, folder)
+    begun = drafting(model, block_heads.make(folder / "begun", model))
+    return trained_block_heads.trained(begun, model, PROMPTS, folder / "head")
+
+
+@pytest.fixture(scope="module")
+def untrained(method: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head of the model with random weights."""
+    make = heads.make if method == "eagle3" else block_heads.make
+    return make(tmp_path_factory.mktemp("untrained"), model)
 
 
 def drafting(model: Path, head: Path, **options: Any) -> LLM:
     """Return an engine that drafts whether it pays or not, unless told otherwise."""
+    blocks = heads.read(head)["architectures"] == ["DFlashDraftModel"]
     own = {
         name: options.pop(name) for name in ("width", "kv_cache_dtype_of_head") if name in options
     }
     if "kv_cache_dtype_of_head" in own:
         own["kv_cache_dtype"] = own.pop("kv_cache_dtype_of_head")
-    method = {"method": "eagle3", "model": str(head), "adaptive": False, **own}
+    name = "dflash" if blocks else "eagle3"
+    method = {"method": name, "num_speculative_tokens": 4, "model": str(head), "adaptive": False}
+    method |= own
     return load(model, speculative_config=method | options.pop("speculation", {}), **options)
 
 
@@ -102,11 +123,11 @@ def test_ways_to_run_the_model(model: Path, head: Path, options: dict[str, Any])
 @pytest.mark.parametrize(
     "variant", ["gemma3", "mistral", "qwen3-next", "olmoe", "deepseek-v3", "opt"]
 )
-def test_families(tmp_path: Path, variant: str) -> None:
+def test_families(tmp_path: Path, method: str, variant: str) -> None:
     """Windows, states, experts, joint rows, learned positions: the head is the same."""
     folder = tiny.make(tmp_path / "model", variant, tokenizer=True)
-    width = json.loads((folder / "config.json").read_text()).get("hidden_size")
-    own = heads.make(tmp_path / "head", folder, hidden_size=width)
+    make = heads.make if method == "eagle3" else block_heads.make
+    own = make(tmp_path / "head", folder)
     plain = load(folder).generate(PROMPTS, GREEDY)
     found = drafting(folder, own, max_num_seqs=2).generate(PROMPTS, GREEDY)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
@@ -293,11 +314,14 @@ def test_drawn_drafts_keep_the_distribution(model: Path, head: Path, width: int)
     assert statistic < _CRITICAL and made > 100
 
 
-def test_the_law_bites(model: Path, head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_bites(
+    model: Path, head: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Drafts that are the most likely tokens, but count as drawn, change the distribution."""
+    kind = ByHead if method == "eagle3" else ByBlock
 
     def propose(
-        self: ByHead, samples: Sequence[DraftingSample], shapes: Sequence[Widths]
+        self: Any, samples: Sequence[DraftingSample], shapes: Sequence[Widths]
     ) -> list[Tree]:
         drawn = honest(self, samples, shapes)
         return [
@@ -308,9 +332,9 @@ def test_the_law_bites(model: Path, head: Path, monkeypatch: pytest.MonkeyPatch)
             for tree in drawn
         ]
 
-    honest = ByHead.propose
-    monkeypatch.setattr(ByHead, "propose", propose)
-    assert statistic_of(drafting(model, head), PROMPTS[0])[0] > 2 * _CRITICAL
+    honest = kind.propose
+    monkeypatch.setattr(kind, "propose", propose)
+    assert statistic_of(drafting(model, head), PROMPTS[0], 1800)[0] > 2 * _CRITICAL
 
 
 def test_adapters(model: Path, head: Path, tmp_path: Path) -> None:
@@ -332,3 +356,10 @@ def test_it_needs_a_head() -> None:
         "the model; `suffice train-drafter` trains one"
     )
     assert Eagle3("folder") == Eagle3(model="folder")
+    with pytest.raises(InputError) as error:
+        Config.create("model", speculative_config="dflash")
+    assert str(error.value) == (
+        "speculator 'dflash': needs 'model': a folder or a hub id of a head that was trained for "
+        "the model"
+    )
+    assert DFlash("folder") == DFlash(model="folder")

@@ -13,9 +13,15 @@ WIDTH, HEADS, KV_HEADS, INNER = 48, 4, 2, 80
 Weights = dict[str, torch.Tensor]
 
 
+def read(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a folder."""
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return found
+
+
 def text_config(model: Path) -> dict[str, Any]:
     """Return the configuration of a model's text part."""
-    own: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    own = read(model)
     return own.get("text_config", own)  # type: ignore[no-any-return]
 
 

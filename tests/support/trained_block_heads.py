@@ -17,12 +17,16 @@ from suffice.backends.cpu.linear import unpack_rows
 from suffice.cache.with_head import CacheWithHead
 from suffice.engine.runner import Runner
 
-STEPS, RATE = 120, 4e-3
+STEPS, RATE = 80, 5e-3
+DRAWN = 200  # answers to the first prompt that are drawn, at temperature 1
 _GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 
 
 def trained(llm: LLM, model: Path, prompts: list[list[int]], folder: Path) -> Path:
-    """Return the folder of a head that knows the answers of `llm`, which drafts with any head."""
+    """Return the folder of a head that knows the answers of `llm`, which drafts with any head.
+
+    To the first prompt it knows those, too, that are drawn.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     runner = llm.runner
@@ -36,11 +40,13 @@ def trained(llm: LLM, model: Path, prompts: list[list[int]], folder: Path) -> Pa
     reference = block_heads.Reference(config, weights, table)
     optimizer = torch.optim.Adam(weights.values(), RATE)
     embed = _rows(runner, "embed")
+    drawn, begins = _drawn(llm, prompts[0]), torch.full((DRAWN,), len(prompts[0]))
     for _ in range(STEPS):
         losses = [
             _loss(reference, embed, *text, begin=len(prompt))
             for prompt, text in zip(prompts, texts, strict=True)
         ]
+        losses.append(_loss_of(reference, embed, texts[0][1][: begins[0]], drawn, begins))
         loss = torch.stack(losses).sum()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -61,6 +67,16 @@ def _text(llm: LLM, prompt: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(tokens), hidden
 
 
+def _drawn(llm: LLM, prompt: list[int]) -> torch.Tensor:
+    """Return the first tokens [DRAWN, BLOCK] of answers that are drawn."""
+    params = [
+        SamplingParams(temperature=1.0, top_k=5, max_tokens=BLOCK, seed=seed, ignore_eos=True)
+        for seed in range(5000, 5000 + DRAWN)
+    ]
+    found = llm.generate([prompt] * DRAWN, params)
+    return torch.tensor([each.outputs[0].token_ids for each in found])
+
+
 def _loss(
     reference: block_heads.Reference,
     embed: torch.Tensor,
@@ -71,11 +87,23 @@ def _loss(
 ) -> torch.Tensor:
     """Return the loss of a block after each of the tokens from `begin` on."""
     starts = torch.arange(begin, len(tokens) - BLOCK + 1)
-    places = starts[:, None] + torch.arange(BLOCK)
-    block = torch.full_like(places, MASK)
-    block[:, 0] = tokens[starts]
-    logits = reference.logits(hidden, embed[block], starts)[:, 1:]
-    return functional.cross_entropy(logits.flatten(0, 1), tokens[places[:, 1:]].flatten())
+    blocks = tokens[starts[:, None] + torch.arange(BLOCK)]
+    return _loss_of(reference, embed, hidden, blocks, starts)
+
+
+def _loss_of(
+    reference: block_heads.Reference,
+    embed: torch.Tensor,
+    hidden: torch.Tensor,
+    blocks: torch.Tensor,
+    starts: torch.Tensor,
+) -> torch.Tensor:
+    """Return the loss of blocks of tokens [A, B] after the text before `starts` [A]."""
+    given = torch.full_like(blocks, MASK)
+    given[:, 0] = blocks[:, 0]
+    logits = reference.logits(hidden, embed[given], starts)[:, 1:]
+    wanted = blocks[:, 1:].flatten()
+    return functional.cross_entropy(logits.flatten(0, 1), wanted)
 
 
 def _rows(runner: Runner, name: str) -> torch.Tensor:

@@ -79,6 +79,19 @@ class CacheWithHead(KVCache):
         """Bytes of memory mapped for both caches."""
         return super().bytes + self.head.bytes
 
+    @property
+    def spare(self) -> int:
+        """Rows that are allocated in both and hold nothing.
+
+        Where there was no memory for the head's, `reserve` has to be called again.
+        """
+        return super().spare if self._matches else 0
+
+    @property
+    def _matches(self) -> bool:
+        """Whether the head's rows have as much room, and that of a block."""
+        return self.head.capacity >= self.capacity + self._block
+
     def hand_over(self, tokens: list[int], hidden: np.ndarray) -> None:
         """Take the tentative rows' tokens, and the hidden states float32 [T, H] of the last T."""
         self._handed = HeadRows(tokens, hidden)
@@ -136,8 +149,7 @@ class CacheWithHead(KVCache):
         self._match()
 
     def _match(self) -> None:
-        """Let the head's rows have as much room, and that of a block."""
-        if self.head.capacity >= self.capacity + self._block:
+        if self._matches:
             return
         try:
             self.head.native.resize(self.capacity + self._block, self.head.length)

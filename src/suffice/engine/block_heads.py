@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.heads import Head
-from suffice.native import core
+
+if TYPE_CHECKING:
+    from suffice.native import core
 
 
 class BlockHead(Head):

@@ -135,7 +135,7 @@ class Budget:
             samples[at].goes_on = self._goes_on(samples[at], least) if shape else None
 
     def _made(self, depths: int) -> int:
-        """Return how many drafts a model makes one after the other for so many depths."""
+        """Return how many drafts a model makes one after the other, for a number of depths."""
         return min(depths, 1) if self._at_once else depths
 
     def _least(self, samples: int) -> float:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING
 
 from suffice.speculate.costs import Account, Gain, StepCosts
 from suffice.speculate.rates import Rates
-from suffice.speculate.shapes import best_speed, count_that_pays, shapes_that_pay
+from suffice.speculate.shapes import (
+    best_speed,
+    blocks_that_pay,
+    count_that_pays,
+    shapes_that_pay,
+)
 from suffice.speculate.text_drafts import TextDrafts, texts_draft
 from suffice.speculate.tree import ALL_ROWS, FEW_ROWS, MOST_DRAFTS, Tree, Widths, filled
 
@@ -124,7 +129,8 @@ class Budget:
         ]
         step, draft = partial(self._costs.step, len(samples)), self._costs.draft
         least, own = self._least(len(samples)), [room[at] for at in free]
-        found = shapes_that_pay(levels, own, len(samples), step, draft, at_once=self._at_once)
+        best = blocks_that_pay if self._at_once else shapes_that_pay
+        found = best(levels, own, len(samples), step, draft)
         for at, shape, whole, chances in zip(free, found, wholes, levels, strict=True):
             tokens = len(samples) + sum(
                 sum(level[:width]) for level, width in zip(chances, shape, strict=False)

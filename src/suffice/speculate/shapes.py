@@ -5,7 +5,7 @@ Source   Chen et al., "Sequoia", section 3.1: the expected tokens of a step are 
 Differs  Sequoia's trees may branch everywhere, so that a draft model runs once for each depth with
          all of its nodes. Here a model's tree is a chain with siblings next to it: its first draft
          of each depth costs a step of the model and a row, another only the row. A model that
-         makes all depths at once costs a step for the first of them.
+         drafts blocks takes one step for all drafts of a tree.
 """
 
 from __future__ import annotations
@@ -41,15 +41,13 @@ def shapes_that_pay(
     samples: int,
     seconds: Callable[[int], float],
     draft: float,
-    *,
-    at_once: bool = False,
 ) -> list[Widths]:
     """Return the shape of each tree, of at most `room[i]` drafts, that maximizes tokens per second.
 
     `trees[i][depth][rank]` is the probability of a draft to become part of the text; it falls with
     depth along the chain, and with rank. A step gives a token for each of `samples` and for each
     accepted draft. It takes `seconds(number of drafts)`, and the first draft of each depth `draft`
-    more; with `at_once`, of the first depth alone.
+    more.
     """
     chain: list[tuple[float, int, int]] = []
     others: list[tuple[float, int, int]] = []
@@ -63,12 +61,11 @@ def shapes_that_pay(
             (others if rank else chain).append((negative, depth, tree))
     chain.sort()
     others.sort()
-    made = [0, *accumulate(int(not (at_once and depth)) for _, depth, _ in chain)]
     if not others:  # chains
         count = count_that_pays(
             [-negative for negative, _, _ in chain],
             samples,
-            lambda drafts: seconds(drafts) + made[drafts] * draft,
+            lambda drafts: seconds(drafts) + drafts * draft,
         )
         return [
             (1,) * sum(own == tree for _, _, own in chain[:count]) for tree in range(len(trees))
@@ -85,7 +82,7 @@ def shapes_that_pay(
     rows[:, 1:] = np.cumsum(allowed, axis=1)
     tokens += samples + chained[:, None]
     times = np.array([seconds(drafts) for drafts in range(len(chain) + len(others) + 1)])
-    taken = times[rows.astype(np.int64) + drafted[:, None]] + draft * np.array(made)[:, None]
+    taken = times[rows.astype(np.int64) + drafted[:, None]] + draft * drafted[:, None]
     first, more = np.unravel_index((tokens / taken).argmax(), tokens.shape)
     shapes: list[list[int]] = [[] for _ in trees]
     for _, _, tree in chain[:first]:
@@ -94,3 +91,61 @@ def shapes_that_pay(
         if allowed[first, at]:
             shapes[tree][depth] += 1
     return [tuple(shape) for shape in shapes]
+
+
+def blocks_that_pay(
+    trees: Sequence[Sequence[Sequence[float]]],
+    room: Sequence[int],
+    samples: int,
+    seconds: Callable[[int], float],
+    draft: float,
+) -> list[Widths]:
+    """Return the same shapes where a tree's first draft takes `draft`, and others nothing.
+
+    All drafts of a tree cost a row then, so its n likeliest are the best n. How many of each tree,
+    and of which trees, is found by dynamic programming for a speed that is reached, until no higher
+    one is (Dinkelbach, "On nonlinear fractional programming").
+    """
+    nodes = [
+        sorted(
+            (-chance, depth, rank)
+            for depth, level in enumerate(levels)
+            for rank, chance in enumerate(level)
+        )[:most]
+        for levels, most in zip(trees, room, strict=True)
+    ]
+    tokens = [np.cumsum([0.0, *(-negative for negative, _, _ in own)]) for own in nodes]
+    times = np.array([seconds(rows) for rows in range(sum(map(len, nodes)) + 1)])
+    counts, speed = [0] * len(trees), samples / times[0]
+    while True:
+        gains = [own - speed * draft * (np.arange(len(own)) > 0) for own in tokens]
+        found = _best_counts(gains, speed * times)
+        taken = times[sum(found)] + draft * sum(map(bool, found))
+        reached = (samples + sum(own[n] for own, n in zip(tokens, found, strict=True))) / taken
+        if reached <= speed * (1 + 1e-9):
+            return [_shape(own[:n]) for own, n in zip(nodes, counts, strict=True)]
+        counts, speed = found, reached
+
+
+def _best_counts(gains: Sequence[np.ndarray], costs: np.ndarray) -> list[int]:
+    """Return the numbers n with the largest sum of `gains[i][n[i]]` less `costs[sum(n)]`."""
+    best, chosen = np.zeros(1), []
+    for own in gains:
+        table = np.full((len(own), len(best) + len(own) - 1), -np.inf)
+        for count, gain in enumerate(own):
+            table[count, count : count + len(best)] = best + gain
+        chosen.append(table.argmax(axis=0))
+        best = table.max(axis=0)
+    left = int((best - costs).argmax())
+    found = []
+    for counts in reversed(chosen):
+        found.append(int(counts[left]))
+        left -= found[-1]
+    return found[::-1]
+
+
+def _shape(nodes: Sequence[tuple[float, int, int]]) -> Widths:
+    widths = [0] * (1 + max((depth for _, depth, _ in nodes), default=-1))
+    for _, depth, _ in nodes:
+        widths[depth] += 1
+    return tuple(widths)

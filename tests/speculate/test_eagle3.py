@@ -61,14 +61,17 @@ def untrained(method: str, model: Path, tmp_path_factory: pytest.TempPathFactory
 
 def drafting(model: Path, head: Path, **options: Any) -> LLM:
     """Return an engine that drafts whether it pays or not, unless told otherwise."""
-    blocks = heads.read(head)["architectures"] == ["DFlashDraftModel"]
     own = {
         name: options.pop(name) for name in ("width", "kv_cache_dtype_of_head") if name in options
     }
     if "kv_cache_dtype_of_head" in own:
         own["kv_cache_dtype"] = own.pop("kv_cache_dtype_of_head")
-    name = "dflash" if blocks else "eagle3"
-    method = {"method": name, "num_speculative_tokens": 4, "model": str(head), "adaptive": False}
+    method = {
+        "method": heads.method(head),
+        "num_speculative_tokens": 4,
+        "model": str(head),
+        "adaptive": False,
+    }
     method |= own
     return load(model, speculative_config=method | options.pop("speculation", {}), **options)
 

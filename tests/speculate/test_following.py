@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import block_heads
+import heads
+import trained_block_heads
 from counted_engines import Counted, accepted, runner_of, texts
 from engines import run, sharing
 from suffice import LLM, SamplingParams
 from suffice.cache.with_head import CacheWithHead
+from suffice.engine.block_heads import BlockHead
 from suffice.engine.heads import Head
 from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
@@ -37,6 +41,22 @@ load = sharing(threads=1, dtype="float32")
 @pytest.fixture(scope="module")
 def knowing(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(load(model), PROMPTS[:2], tmp_path_factory.mktemp("knowing"))
+
+
+@pytest.fixture(scope="module", params=["eagle3", "dflash"])
+def skilled(
+    request: pytest.FixtureRequest,
+    model: Path,
+    knowing: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A head that knows the answers to some prompts."""
+    if request.param == "eagle3":
+        return knowing
+    folder = tmp_path_factory.mktemp("skilled")
+    method = {"method": "dflash", "adaptive": False, "model": str(block_heads.make(folder, model))}
+    begun = load(model, speculative_config=method)
+    return trained_block_heads.trained(begun, model, PROMPTS[:2], folder / "head")
 
 
 @pytest.mark.parametrize("size", [1, 8])
@@ -115,9 +135,23 @@ def test_reading_without_drafts_is_a_loss(alone: bool) -> None:
     assert 3000 < spent < 1.02 * 3000
 
 
+@pytest.fixture(scope="module", params=["eagle3", "dflash"])
+def either(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A head with random weights that drafts token by token, or blocks."""
+    make = heads.make if request.param == "eagle3" else block_heads.make
+    return make(tmp_path_factory.mktemp("either"), model)
+
+
+def method_of(head: Path) -> dict[str, str]:
+    """Return the speculator of a head."""
+    return {"method": heads.method(head), "model": str(head)}
+
+
 def opened(model: Path, head: Path) -> tuple[Runner, Head]:
-    runner = runner_of(load(model, speculative_config={"method": "eagle3", "model": str(head)}))
-    assert runner.head is not None
+    runner = runner_of(load(model, speculative_config=method_of(head)))
+    assert isinstance(runner.head, Head)
     return runner, runner.head
 
 
@@ -131,7 +165,10 @@ def drafts(runner: Runner, head: Head, sequence: Text, last: int = 9) -> list[np
     cache = sequence.cache
     assert isinstance(cache, CacheWithHead)
     runner.reserve(sequence, 8)
-    found = [*head.begin([cache], [last]), *head.go_on([cache], [5])]
+    if isinstance(head, BlockHead):
+        found = head.block([cache], [last], [2])
+    else:
+        found = [*head.begin([cache], [last]), *head.go_on([cache], [5])]
     head.end([cache])
     return found
 
@@ -163,10 +200,11 @@ def test_a_late_beginning_reads_the_rows_that_it_has(
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("made", [True, False])
 def test_texts_with_a_late_beginning_are_cut_and_copied(
-    model: Path, untrained: Path, kept: int, copied: bool, made: bool
+    model: Path, either: Path, kept: int, copied: bool, made: bool
 ) -> None:
     """They go on as texts that were never longer, whether the head has made rows of them or not."""
-    runner, head = opened(model, untrained)
+    runner, head = opened(model, either)
+    pairs = not isinstance(head, BlockHead)
     text, found = PROMPTS[0][:40], []
     for longer in (True, False):
         sequence = runner.open("text", 120)
@@ -176,7 +214,7 @@ def test_texts_with_a_late_beginning_are_cut_and_copied(
             if made:
                 drafts(runner, head, sequence)
             rows = sequence.cache.reachable(kept)
-            assert kept - rows == int(made and kept > LATE)
+            assert kept - rows == int(pairs and made and kept > LATE)
             if copied:
                 sequence = runner.fork(sequence, rows)
             runner.rewind(sequence, rows)
@@ -205,21 +243,21 @@ class Whimsical(Budget):
 
 
 def whimsical(model: Path, head: Path, seed: int, **options: Any) -> LLM:
-    llm = load(model, speculative_config={"method": "eagle3", "model": str(head)}, **options)
+    llm = load(model, speculative_config=method_of(head), **options)
     llm.budget = llm.loop.budget = Whimsical(seed)
     return llm
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "options", [{}, {"max_num_seqs": 4, "kv_cache_bytes": 190_000, "growth": "bmc:rows=8"}], ids=str
+    "options", [{}, {"max_num_seqs": 4, "kv_cache_bytes": 230_000, "growth": "bmc:rows=8"}], ids=str
 )
 def test_texts_do_not_depend_on_what_is_followed(
-    model: Path, knowing: Path, seed: int, options: dict[str, Any]
+    model: Path, skilled: Path, seed: int, options: dict[str, Any]
 ) -> None:
     """Greedy tokens are those without drafts; with little memory requests wait in between."""
     plain = load(model).generate(PROMPTS[:4], GREEDY)
-    llm = whimsical(model, knowing, seed, **options)
+    llm = whimsical(model, skilled, seed, **options)
     found = llm.generate(PROMPTS[:4], GREEDY)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
     assert sum(each.speculation.num_accepted_tokens for each in found) > 0
@@ -229,11 +267,11 @@ def test_texts_do_not_depend_on_what_is_followed(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_beginnings_and_turns_that_were_followed_in_parts(
-    model: Path, knowing: Path, seed: int, tmp_path: Path
+    model: Path, skilled: Path, seed: int, tmp_path: Path
 ) -> None:
     """From other texts' rows, from disk, and in a session that takes turns back."""
     plain = load(model)
-    llm = whimsical(model, knowing, seed, prefix_dir=str(tmp_path))
+    llm = whimsical(model, skilled, seed, prefix_dir=str(tmp_path))
     llm.loop.retained.least = 8
     ahead = [*PROMPTS[0][:40], 9, 8, 7]
     params = dataclasses.replace(GREEDY, max_tokens=16)

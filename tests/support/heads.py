@@ -19,6 +19,11 @@ def read(folder: Path) -> dict[str, Any]:
     return found
 
 
+def method(head: Path) -> str:
+    """Return the name of the speculator of a head."""
+    return "dflash" if read(head)["architectures"] == ["DFlashDraftModel"] else "eagle3"
+
+
 def text_config(model: Path) -> dict[str, Any]:
     """Return the configuration of a model's text part."""
     own = read(model)

@@ -22,7 +22,7 @@ from engines import run, sharing
 from suffice import LLM, SamplingParams
 from suffice.cache.with_head import CacheWithHead
 from suffice.engine.block_heads import BlockHead
-from suffice.engine.heads import Head
+from suffice.engine.heads import Follower, Head
 from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Text
@@ -149,9 +149,9 @@ def method_of(head: Path) -> dict[str, str]:
     return {"method": heads.method(head), "model": str(head)}
 
 
-def opened(model: Path, head: Path) -> tuple[Runner, Head]:
+def opened(model: Path, head: Path) -> tuple[Runner, Follower]:
     runner = runner_of(load(model, speculative_config=method_of(head)))
-    assert isinstance(runner.head, Head)
+    assert isinstance(runner.head, Follower)
     return runner, runner.head
 
 
@@ -161,13 +161,14 @@ def read(runner: Runner, sequence: Text, tokens: list[int], follow: int) -> None
     runner.end(sequence)
 
 
-def drafts(runner: Runner, head: Head, sequence: Text, last: int = 9) -> list[np.ndarray]:
+def drafts(runner: Runner, head: Follower, sequence: Text, last: int = 9) -> list[np.ndarray]:
     cache = sequence.cache
     assert isinstance(cache, CacheWithHead)
     runner.reserve(sequence, 8)
     if isinstance(head, BlockHead):
         found = head.block([cache], [last], [2])
     else:
+        assert isinstance(head, Head)
         found = [*head.begin([cache], [last]), *head.go_on([cache], [5])]
     head.end([cache])
     return found

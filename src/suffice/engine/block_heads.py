@@ -19,14 +19,14 @@ from suffice.cache.kv import KVCache
 from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
-from suffice.engine.heads import Head
+from suffice.engine.heads import Follower
 
 if TYPE_CHECKING:
     from suffice.native import core
 
 
-class BlockHead(Head):
-    """A head that drafts up to `drafts` tokens at once; see `Head`."""
+class BlockHead(Follower):
+    """A head that drafts `drafts` tokens at once; see `Drafter`."""
 
     def __init__(
         self,

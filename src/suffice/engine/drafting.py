@@ -18,7 +18,7 @@ from suffice.decoder.weights import DecoderWeights
 from suffice.engine.assistants import Assistant
 from suffice.engine.block_heads import BlockHead
 from suffice.engine.config import Config
-from suffice.engine.heads import Head
+from suffice.engine.heads import Follower, Head
 from suffice.engine.option_values import stored_weights
 from suffice.errors import InputError
 from suffice.quant import QUANTS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from suffice.decoder.shelf import Shelf
     from suffice.engine.runner import Runner
 
-_Kind = TypeVar("_Kind", bound=Head)
+_Kind = TypeVar("_Kind", bound=Follower)
 _KEEPS_STATES = (
     " has layers that keep states, which cannot be cut back to a token before its drafts; "
     "'ngram' drafts for such a model"

@@ -1,6 +1,7 @@
 """Heads that draft for a runner's model: they read the hidden states that the model's steps leave.
 
-A `Head` is a decoder of its own with a cache of its own for each text, see `CacheWithHead`.
+A `Follower` is a decoder of its own with a cache of its own for each text, see `CacheWithHead`: a
+`Head`, or one that drafts blocks.
 """
 
 from __future__ import annotations
@@ -64,8 +65,11 @@ class Drafter:
         return np.empty((rows, count, config.drafts.hidden // count), np.float32)
 
 
-class Head(Drafter):
-    """A head with keys and values of its own, of type `dtype`; see `Drafter`."""
+class Follower(Drafter):
+    """What drafts with rows of its own for each text, keys and values of type `dtype`.
+
+    They are in the text's cache; see `CacheWithHead`.
+    """
 
     def __init__(
         self,
@@ -84,20 +88,12 @@ class Head(Drafter):
         """Return what makes the cache of a text of at most `limit` tokens; see `CacheWithHead`."""
         return partial(CacheWithHead, head=self.cache(limit, growth, arena), late=late)
 
-    def ready(self, cache: CacheWithHead) -> bool:
-        """Return whether it has followed a text long enough, and its last hidden states wait."""
-        return self.has_begun(cache) and cache.followed and 0 < cache.waiting <= cache.head.spare
-
     def has_begun(self, cache: CacheWithHead) -> bool:
         """Return whether it has read enough of a text since it began.
 
         After a late beginning its first drafts would be worse than those that it makes later on.
         """
         return not cache.since or cache.length - cache.since >= FEW_ROWS
-
-    def has_room(self, cache: CacheWithHead) -> bool:
-        """Return whether it can draft another token of a text."""
-        return bool(cache.head.spare)
 
     def cache(self, limit: int, growth: Growth, arena: core.Arena) -> KVCache:
         """Return an empty cache for its rows of a text of at most `limit` tokens."""
@@ -127,18 +123,6 @@ class Head(Drafter):
         if going:
             self._follow([cache for cache, _ in going], [found for _, found in going], outputs=0)
 
-    def begin(self, caches: Sequence[CacheWithHead], last: Sequence[int]) -> np.ndarray:
-        """Make the rows that texts lack; return logits [B, D] after the `last` token of each.
-
-        Every text is followed, and at least its last token waits.
-        """
-        rows = [each.to_follow(token) for each, token in zip(caches, last, strict=True)]
-        found = [each for each in rows if each is not None]
-        assert len(found) == len(caches), "the head follows the texts"
-        logits, own = self._follow(caches, found, outputs=1)
-        self._left = {id(cache): state for cache, state in zip(caches, own, strict=True)}
-        return logits
-
     def _follow(
         self, caches: Sequence[CacheWithHead], rows: Sequence[HeadRows], outputs: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -148,20 +132,6 @@ class Head(Drafter):
         for cache, each in zip(caches, rows, strict=True):
             cache.follow(each.tokens)
         return found
-
-    def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> np.ndarray:
-        """Run a drafted token of each text; return the logits [B, D] after it."""
-        hidden = np.stack([self._left[id(cache)] for cache in caches])
-        heads = [cache.head for cache in caches]
-        logits, own = self._step(heads, [[token] for token in tokens], hidden, 1)
-        self._left |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
-        return logits
-
-    def end(self, caches: Sequence[CacheWithHead]) -> None:
-        """Drop the rows of drafted tokens."""
-        self._left = {}
-        for cache in caches:
-            cache.drop_drafts()
 
     def _step(
         self,
@@ -186,3 +156,41 @@ class Head(Drafter):
         for head, own in zip(heads, tokens, strict=True):
             head.commit(list(range(len(own))))
         return logits, left[:, 0]
+
+
+class Head(Follower):
+    """A head that drafts token by token; see `Drafter`."""
+
+    def ready(self, cache: CacheWithHead) -> bool:
+        """Return whether it has followed a text long enough, and its last hidden states wait."""
+        return self.has_begun(cache) and cache.followed and 0 < cache.waiting <= cache.head.spare
+
+    def has_room(self, cache: CacheWithHead) -> bool:
+        """Return whether it can draft another token of a text."""
+        return bool(cache.head.spare)
+
+    def begin(self, caches: Sequence[CacheWithHead], last: Sequence[int]) -> np.ndarray:
+        """Make the rows that texts lack; return logits [B, D] after the `last` token of each.
+
+        Every text is followed, and at least its last token waits.
+        """
+        rows = [each.to_follow(token) for each, token in zip(caches, last, strict=True)]
+        found = [each for each in rows if each is not None]
+        assert len(found) == len(caches), "the head follows the texts"
+        logits, own = self._follow(caches, found, outputs=1)
+        self._left = {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        return logits
+
+    def go_on(self, caches: Sequence[CacheWithHead], tokens: Sequence[int]) -> np.ndarray:
+        """Run a drafted token of each text; return the logits [B, D] after it."""
+        hidden = np.stack([self._left[id(cache)] for cache in caches])
+        heads = [cache.head for cache in caches]
+        logits, own = self._step(heads, [[token] for token in tokens], hidden, 1)
+        self._left |= {id(cache): state for cache, state in zip(caches, own, strict=True)}
+        return logits
+
+    def end(self, caches: Sequence[CacheWithHead]) -> None:
+        """Drop the rows of drafted tokens."""
+        self._left = {}
+        for cache in caches:
+            cache.drop_drafts()

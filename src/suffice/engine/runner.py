@@ -19,7 +19,7 @@ from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.assistants import Assistant
 from suffice.engine.config import Config
-from suffice.engine.heads import Head, hand_over
+from suffice.engine.heads import Follower, hand_over
 from suffice.engine.protocol import How, Rows
 from suffice.engine.whole_prompts import WholePrompts, shown_to
 from suffice.errors import OutOfMemory, SufficeWarning
@@ -80,16 +80,16 @@ class Runner(WholePrompts):
         self.growth = machine.fitted_to_kernel(config.growth)
         self.maxima: np.ndarray | None = None  # of the last run's logits, see `LoopRunner`
         self.proposer: Proposer = NoDrafts()
-        self._head: Head | Assistant | None = None
+        self._head: Follower | Assistant | None = None
         self.pooling = Pooling(0 if model.projected else model.width)
 
     @property
-    def head(self) -> Head | Assistant | None:
+    def head(self) -> Follower | Assistant | None:
         """The head that reads the hidden states of the model's steps, if there is one."""
         return self._head
 
     @head.setter
-    def head(self, head: Head | Assistant) -> None:
+    def head(self, head: Follower | Assistant) -> None:
         self._head = head
         self._native.hand_out(head.layers)
 

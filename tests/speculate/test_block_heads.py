@@ -242,6 +242,7 @@ def nested(**changes: Any) -> dict[str, Any]:
         ({"architectures": None}, "'architectures' = None must be ['DFlashDraftModel']"),
         ({"hidden_size": 128}, "'hidden_size' = 128 must be 64, that of the model"),
         ({"vocab_size": 7}, "'vocab_size' = 7 must be 320"),
+        ({"draft_vocab_size": 160}, "'draft_vocab_size' = 160 must be 320, that of the model"),
         ({"num_target_layers": 36}, "'num_target_layers' = 36 must be 3, that of the model"),
         ({"dflash_config": None}, "'dflash_config' = None must be an object"),
         (nested(mask_token_id="left out"), "'dflash_config' lacks 'mask_token_id'"),

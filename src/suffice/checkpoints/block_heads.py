@@ -50,6 +50,8 @@ _FIELDS: Mapping[str, Any] = {
     **QWEN3_DEFAULTS,
     **_OWN,
     "sliding_window": None,
+    "draft_vocab_size": None,  # vocab_size
+    "target_hidden_size": None,  # hidden_size
     "is_causal": None,
     "dflash_config": None,
 }
@@ -138,13 +140,15 @@ def _config(
         InputError: It is a head of another model, or has sizes that the native core does not take.
     """
     width, vocab = fields["hidden_size"], fields["vocab_size"]
-    count = fields["num_target_layers"]
-    for name, given, wanted in (
-        ("hidden_size", width, target.width),
-        ("vocab_size", vocab, target.vocab),
-        ("num_target_layers", len(target.layers) if count is None else count, len(target.layers)),
+    for name, wanted in (
+        ("hidden_size", target.width),
+        ("target_hidden_size", target.width),
+        ("vocab_size", target.vocab),
+        ("draft_vocab_size", target.vocab),
+        ("num_target_layers", len(target.layers)),
     ):
-        if given != wanted:
+        given = fields[name]
+        if given is not None and given != wanted:
             raise InputError(
                 f"{where}: '{name}' = {brief(given)} must be {wanted}, that of the model that it "
                 "drafts for"

@@ -102,9 +102,9 @@ def blocks_that_pay(
 ) -> list[Widths]:
     """Return the same shapes where a tree's first draft takes `draft`, and others nothing.
 
-    All drafts of a tree cost a row then, so its n likeliest are the best n. How many of each tree,
-    and of which trees, is found by dynamic programming for a speed that is reached, until no higher
-    one is (Dinkelbach, "On nonlinear fractional programming").
+    Each draft of a tree costs a row then, so its n most likely ones are the best n. Dynamic
+    programming finds how many drafts each tree has, none or more, that gain most at a speed that is
+    reached, until no higher speed is (Dinkelbach, "On nonlinear fractional programming").
     """
     nodes = [
         sorted(

@@ -84,6 +84,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "full attention": {"layer_types": ["full_attention"] * 2, "sliding_window": None},
     "windows ahead": {"is_causal": False, "sliding_window": 5},
     "causal": {"is_causal": True},
+    "biases": {"attention_bias": True},
 }
 
 

@@ -70,6 +70,9 @@ def random_weights(config: dict[str, Any], seed: int) -> heads.Weights:
         f"{name}.weight": 2 * torch.randn(shape, generator=draw) / shape[1] ** 0.5
         for name, shape in matrices.items()
     }
+    for name, shape in matrices.items() if config["attention_bias"] else ():
+        if "self_attn" in name:
+            found[f"{name}.bias"] = 0.3 * torch.randn(shape[0], generator=draw)
     for name, count in norms.items():
         found[f"{name}.weight"] = 1 + 0.2 * torch.randn(count, generator=draw)
     return found
@@ -158,7 +161,9 @@ class Reference:
         return (found if norm is None else self._norm(found, norm)).transpose(1, 2)
 
     def _times(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return x @ self.weights[f"{name}.weight"].T
+        found = x @ self.weights[f"{name}.weight"].T
+        bias = self.weights.get(f"{name}.bias")
+        return found if bias is None else found + bias
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         weight = self.weights[f"{name}.weight"]

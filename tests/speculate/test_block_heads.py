@@ -256,6 +256,7 @@ def nested(**changes: Any) -> dict[str, Any]:
         (nested(use_swa=True), "'use_swa' = True is not supported"),
         (nested(conv_kernel_size=4), "'conv_kernel_size' = 4 is not supported"),
         (nested(causal=3), "'causal' = 3 must be true or false"),
+        ({"is_causal": 1}, "'is_causal' = 1 must be true or false"),
         (nested(output_multiplier="x"), "'output_multiplier' = 'x' must be"),
         ({"sliding_window": None}, "'sliding_window' is missing, but 'layer_types' uses it"),
         ({"num_hidden_layer": 1}, "Did you mean 'num_hidden_layers'?"),

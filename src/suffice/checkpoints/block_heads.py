@@ -120,7 +120,7 @@ def _fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
         if fields[name] is None:
             raise InputError(f"{where}: 'dflash_config' lacks '{name}'")
     for name in ("is_causal", "causal"):
-        if fields[name] not in (None, True, False):
+        if fields[name] is not None and type(fields[name]) is not bool:
             raise InputError(f"{where}: '{name}' = {brief(fields[name])} must be true or false")
     for name, default in _OWN.items():
         if fields[name] is None:

@@ -57,9 +57,8 @@ class BlockHead(Follower):
     ) -> list[np.ndarray]:
         """Return the logits of the first `depths[i]` drafts after the `last` token of each text.
 
-        `end` has to be called afterwards.
-
-        They are [depths[i], D], depth by depth. The rows that texts lack are made before.
+        They are [depths[i], D], depth by depth. The rows that texts lack are made before; those of
+        the blocks are tentative until `end`.
         """
         found = [(cache, cache.to_follow()) for cache in caches]
         own = [(cache, rows) for cache, rows in found if rows is not None]

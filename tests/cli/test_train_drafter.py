@@ -81,6 +81,7 @@ def test_a_killed_run_writes_the_same_files(model: Path, tmp_path: Path) -> None
         (["--draft-vocab", "0"], "draft_vocab=0: must be at least 1"),
         (["-o", "missing/folder"], "-o missing/folder: must be in a folder that is there"),
         (["-o", "."], "-o .: must be a new folder, or an empty one"),
+        (["--own-prompts", "-1"], "--own-prompts -1: must be at least 0"),
         (
             ["--prompts", "nothing"],
             "unknown prompts (no such file either) 'nothing'. Known: gsm8k, spec-bench, "
@@ -93,3 +94,27 @@ def test_what_is_refused(cli: Cli, model: Path, more: list[str], message: str) -
     given |= dict(zip(more[::2], more[1::2], strict=True))
     ran = cli("train-drafter", *(part for pair in given.items() for part in pair))
     assert complaint(ran) == message
+
+
+def test_own_prompts_that_are_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
+    given = ["train-drafter", "-m", str(model), "-o", "head"]
+    ran = cli(*given)
+    assert complaint(ran) == "give --prompts, or --own-prompts of at least 2"
+    ran = cli(*given, "--own-prompts", "4", "--raw")
+    expected = "--own-prompts are made up by the chat template: leave out --raw"
+    assert complaint(ran) == expected
+    ran = cli(*given, "--own-prompts", "4", "--limit", "2")
+    assert complaint(ran) == "--limit is of --prompts, which are not given"
+    plain = tiny.shallow(tmp_path / "plain")
+    (plain / "chat_template.jinja").unlink()
+    ran = cli("train-drafter", "-m", str(plain), "-o", "head", "--own-prompts", "4")
+    assert complaint(ran) == "--own-prompts 4: the model has no chat template"
+
+
+def test_prompts_that_the_model_makes_up(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """They come after those given, and a head is trained on both."""
+    given = {"-m": str(model), "--prompts": str(model / "prompts.txt"), "--limit": "2"}
+    given |= {"--own-prompts": "3", "-o": str(tmp_path / "head")}
+    ran = cli("train-drafter", *(part for pair in given.items() for part in pair), *ARGUMENTS)
+    assert ran.code == 0 and "prompts answered: 5 of 5" in ran.err
+    assert (tmp_path / "head" / "model.safetensors").is_file()

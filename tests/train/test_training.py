@@ -25,6 +25,7 @@ from suffice.errors import InputError
 from suffice.train.answers import Answers, Text
 from suffice.train.own_prompts import own_prompts
 from suffice.train.recipe import (
+    TOGETHER,
     Recipe,
     described,
     drafted_tokens,
@@ -33,7 +34,7 @@ from suffice.train.recipe import (
 )
 from trained_heads import RECIPE, training_of
 
-SHORT = Recipe(draft_vocab=96, steps=3, batch=2, rate=3e-3, epochs=5)
+SHORT = Recipe(draft_vocab=96, steps=3, batch=2, rate=3e-3, epochs=2)
 PROMPTS = [[(11 * i + 17 * number) % 190 + 3 for i in range(20)] for number in range(6)]
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 load = sharing(threads=1, dtype="float32")
@@ -196,7 +197,7 @@ def test_a_state_of_another_training_is_refused(model: Path, tmp_path: Path) -> 
     first.begin()
     for _ in first.run(100):
         pass
-    other = training_of(load(model), PROMPTS, tmp_path, dataclasses.replace(SHORT, epochs=2), 50)
+    other = training_of(load(model), PROMPTS, tmp_path, dataclasses.replace(SHORT, epochs=3), 50)
     with pytest.raises(InputError, match="is of another training: remove it, or give another -o"):
         other.begin()
 
@@ -211,10 +212,48 @@ def test_texts_held_out_are_not_trained_on() -> None:
     texts = [Text(list(range(20)), 5)] * 40 + [Text([1, 2, 3], 2), Text([1] * 20, 20)]
     training, held_out = SHORT.parted(texts)
     assert len(held_out) == 2 and sorted([*training, *held_out]) == list(range(40))
-    orders = [SHORT.order(epoch, training) for epoch in range(2)]
-    assert sorted(orders[0]) == training and orders[0] != orders[1]
     with pytest.raises(InputError, match="at least 2 are needed"):
         SHORT.parted(texts[:1])
+
+
+def test_passes_over_the_same_texts_are_neighbours() -> None:
+    """A text is run by the model once in an epoch: between its passes fewer are seen than kept."""
+    recipe = dataclasses.replace(SHORT, epochs=2, passes=3)
+    texts = list(range(100, 150))
+    batches = recipe.batches(texts)
+    seen = [text for batch in batches for text in batch]
+    assert all(0 < len(batch) <= recipe.batch for batch in batches)
+    assert len(seen) == 2 * 3 * len(texts)
+    for part in (seen[:150], seen[150:]):
+        assert sorted(part) == sorted(3 * texts)
+        for text in texts:
+            first, last = part.index(text), len(part) - 1 - part[::-1].index(text)
+            assert len({*part[first : last + 1]}) <= recipe.batch * TOGETHER
+    assert seen[:150] != seen[150:] and seen[:32] != seen[32:64]
+    assert recipe.batches(texts) == batches
+
+
+def test_the_model_runs_a_text_once_for_all_passes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suffice.train.recipe.TOGETHER", 1)
+    monkeypatch.setattr(job, "TOGETHER", 1)
+    recipe = dataclasses.replace(SHORT, epochs=1)
+    training = training_of(load(model), PROMPTS, tmp_path, recipe, 50)
+    training.begin()
+    ran: list[Text] = []
+    states = training._states
+
+    def noted(text: Text, **how: Any) -> tuple[torch.Tensor, np.ndarray]:
+        ran.append(text)
+        return states(text, **how)
+
+    monkeypatch.setattr(training, "_states", noted)
+    updates = len([*training.run(10**6)])
+    texts = [training._texts[at] for at in training._training]
+    assert updates == 3 * 3  # groups of 2, 2 and 1 of 5 texts
+    measured = [training._texts[at] for at in training._held_out]
+    assert sorted(ran) == sorted([*texts, *measured])
 
 
 def test_layers_that_are_fused() -> None:
@@ -239,7 +278,7 @@ def test_heads_of_models_of_other_forms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("draft_vocab", 0), ("steps", 0), ("batch", -1), ("epochs", 0), ("rate", 0)],
+    [("draft_vocab", 0), ("steps", 0), ("batch", -1), ("passes", 0), ("epochs", 0), ("rate", 0)],
 )
 def test_recipes_that_are_refused(field: str, value: int) -> None:
     with pytest.raises(InputError, match=f"{field}={value}: must be"):

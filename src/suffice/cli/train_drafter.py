@@ -50,7 +50,8 @@ class TrainFlags:
     steps: int = flag(4, "--steps", "Drafts in a row that the head is trained on, at most.")
     batch: int = flag(4, "--batch", "Answers in an update.")
     rate: float = flag(1e-3, "--rate", "The largest rate of updates.")
-    epochs: int = flag(2, "--epochs", "How many times each answer is seen.")
+    epochs: int = flag(2, "--epochs", "How many times the model runs each answer.")
+    passes: int = flag(3, "--passes", "Updates on each answer whenever the model has run it.")
     seed: int = flag(0, "--seed", "Of first weights, orders and drawn answers.")
     raw: bool = flag(
         False, "--no-chat-template --raw", "Run prompts as they are, without a chat template."
@@ -88,6 +89,7 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
         batch=flags.batch,
         rate=flags.rate,
         epochs=flags.epochs,
+        passes=flags.passes,
         seed=flags.seed,
     )
     given = load_prompts(flags.prompts, flags.data_dir) if flags.prompts else []
@@ -132,6 +134,8 @@ def _check(flags: TrainFlags) -> None:
         raise InputError("give --prompts, or --own-prompts of at least 2")
     if flags.raw and flags.own_prompts:
         raise InputError("--own-prompts are made up by the chat template: leave out --raw")
+    if flags.limit is not None and flags.prompts is None:
+        raise InputError("--limit is of --prompts, which are not given")
     if flags.limit is not None and flags.limit < 2:
         raise InputError(f"--limit {flags.limit}: must be at least 2")
     if flags.length < 16:

@@ -1,8 +1,9 @@
 """Training a head on a model's answers; a run that was killed goes on to the same weights.
 
-Hidden states and logits of a text come from the engine when the text is trained on, and are dropped
-then. The state (weights, moments, how far it is) is stored as a whole from time to time. An update
-depends on the state and on the texts alone, so it does not matter where a run was killed.
+Hidden states and logits of a text come from the engine when the text is trained on, which takes
+longer than an update. Those of a few texts are kept for some passes over these, and all others are
+dropped. The state (weights, moments, how far it is) is stored as a whole from time to time. An
+update depends on the state and on the texts alone, so it does not matter where a run was killed.
 
 Source: Li et al. 2025, EAGLE-3, section 3.2. As in the authors' code, a draft's loss is the cross
 entropy to the model's own distribution over the tokens that can be drafted, at rows where the
@@ -34,7 +35,14 @@ from suffice.errors import InputError
 from suffice.paths import unfinished, write_whole
 from suffice.quantize.job import LOCK
 from suffice.train.answers import Answers, Text
-from suffice.train.recipe import Recipe, described, drafted_tokens, fused_layers, head_config
+from suffice.train.recipe import (
+    TOGETHER,
+    Recipe,
+    described,
+    drafted_tokens,
+    fused_layers,
+    head_config,
+)
 from suffice.train.torch_head import TorchHead, shapes
 
 if TYPE_CHECKING:
@@ -67,6 +75,15 @@ class Progress(NamedTuple):
     done: int
     loss: float
     held_out: Measured | None
+
+
+class _States(NamedTuple):
+    """What a model says of a text: the hidden states [T - 1, H] that rows begin with, its own
+    probabilities float16 [T, D] of what can be drafted, and which rows count."""
+
+    hidden: torch.Tensor
+    wanted: torch.Tensor
+    counts: torch.Tensor
 
 
 class HeadTraining:
@@ -112,9 +129,10 @@ class HeadTraining:
             self._weights.values(), lr=recipe.rate, betas=_BETAS, weight_decay=_DECAY
         )
         self.done, self._loss = 0, 0.0
-        self._updates = recipe.epochs * math.ceil(len(self._training) / recipe.batch)
+        self._batches = recipe.batches(self._training)
+        self._kept: dict[int, _States] = {}
         self._take_up()
-        return self._updates
+        return len(self._batches)
 
     def run(self, every: int) -> Iterator[Progress]:
         """Make the updates that are left; yield after each, with a measurement after `every`.
@@ -123,12 +141,13 @@ class HeadTraining:
             InputError: The state cannot be written.
         """
         kept = time.monotonic()
-        while self.done < self._updates:
-            loss = self._update(self._batch(self.done))
+        updates = len(self._batches)
+        while self.done < updates:
+            loss = self._update(self._batches[self.done])
             self.done += 1
             before = _MEMORY if self.done > 1 else 0.0
             self._loss = before * self._loss + (1 - before) * loss
-            last = self.done == self._updates
+            last = self.done == updates
             if last or self.done % _KEPT == 0 or time.monotonic() - kept > _SECONDS:
                 self._keep()
                 kept = time.monotonic()
@@ -169,45 +188,53 @@ class HeadTraining:
             found += going
         return found[max(text.prompt - 1, 0) : -1]
 
-    def _update(self, texts: Sequence[Text]) -> float:
+    def _update(self, batch: Sequence[int]) -> float:
         """Make an update on texts; return the mean loss of first drafts."""
-        recipe, loss = self._recipe, 0.0
-        drafts = recipe.drafts(self.done, self._updates)
+        recipe, loss, updates = self._recipe, 0.0, len(self._batches)
+        texts, drafts = [self._texts[at] for at in batch], recipe.drafts(self.done, updates)
         rows = sum(len(text.tokens) - 2 for text in texts)
         weights = [recipe.decay**step for step in range(drafts)]
         self._optimizer.zero_grad()
-        for text in texts:
-            losses = self._losses_of(text, drafts)
+        for at in batch:
+            losses = self._losses_of(at, drafts)
             parts = [weight * each for weight, each in zip(weights, losses, strict=True)]
             own = torch.stack(parts).sum() / (rows * sum(weights))
             own.backward()  # type: ignore[no-untyped-call]
             loss += losses[0].item() / rows
         torch.nn.utils.clip_grad_norm_(self._weights.values(), _CLIP)
         for group in self._optimizer.param_groups:
-            group["lr"] = recipe.rate * _rate(self.done, self._updates)
+            group["lr"] = recipe.rate * _rate(self.done, updates)
         self._optimizer.step()
         return loss
 
-    def _losses_of(self, text: Text, drafts: int) -> list[torch.Tensor]:
+    def _losses_of(self, at: int, drafts: int) -> list[torch.Tensor]:
         """Return the sum of the losses of a text's rows, for each of `drafts` in a row."""
-        hidden, logits = self._states(text)
-        best = torch.from_numpy(self._by_token[logits.argmax(-1)])
-        wanted = torch.softmax(torch.from_numpy(logits[:, self.tokens]), dim=-1)
-        found = []
-        for first, drafted in enumerate(self._drafts(text, hidden, drafts), 1):
+        text, states, found = self._texts[at], self._said_of(at), []
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
+            rows = [*self._drafts(text, states.hidden, drafts)]
+        for first, drafted in enumerate(rows, 1):
             # The model's row `first` predicts what the head's first row drafts.
-            said = functional.log_softmax(drafted[: len(text.tokens) - first], dim=-1)
-            own = -(wanted[first:] * said).sum(-1)
-            found.append(own[best[first:] >= 0].sum())
+            said = functional.log_softmax(drafted[: len(text.tokens) - first].float(), dim=-1)
+            own = -(states.wanted[first:] * said).sum(-1)
+            found.append(own[states.counts[first:]].sum())
         return found
 
-    def _drafts(self, text: Text, hidden: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """Return the logits [T - 1, D] of each step of training-time test."""
+    def _said_of(self, at: int) -> _States:
+        """Return what the model says of a text; the latest texts' are kept."""
+        if at not in self._kept:
+            hidden, logits = self._states(self._texts[at])
+            counts = torch.from_numpy(self._by_token[logits.argmax(-1)] >= 0)
+            wanted = torch.softmax(torch.from_numpy(logits[:, self.tokens]), dim=-1)
+            self._kept[at] = _States(hidden, wanted.half(), counts)
+            if len(self._kept) > self._recipe.batch * TOGETHER:
+                del self._kept[next(iter(self._kept))]
+        return self._kept[at]
+
+    def _drafts(self, text: Text, hidden: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        """Yield the logits [T - 1, D] of each step of training-time test."""
         tokens = [*text.tokens[1:], *[0] * (steps - 1)]  # rows beyond the text do not count
         embedded = unpack_rows(self._runner.decoder.matrix("embed"), tokens)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
-            found = self._head.drafts(hidden, torch.from_numpy(embedded), steps)
-            return [logits.float() for logits in found]
+        return self._head.drafts(hidden, torch.from_numpy(embedded), steps)
 
     def _states(self, text: Text, *, logits: bool = True) -> tuple[torch.Tensor, np.ndarray]:
         """Run a text; return the hidden states [T - 1, H] that rows begin with, and the model's
@@ -220,13 +247,6 @@ class HeadTraining:
             self._runner.close(sequence)
         hidden = torch.from_numpy(np.concatenate([each for _, each in found])[:-1])
         return hidden, np.concatenate([own for own, _ in found])
-
-    def _batch(self, update: int) -> list[Text]:
-        recipe = self._recipe
-        each = math.ceil(len(self._training) / recipe.batch)
-        order = recipe.order(update // each, self._training)
-        first = update % each * recipe.batch
-        return [self._texts[at] for at in order[first : first + recipe.batch]]
 
     def _first_weights(self) -> dict[str, torch.Tensor]:
         """Return random matrices, norms of ones, and the model's own head for what is drafted.

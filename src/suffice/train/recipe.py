@@ -21,6 +21,7 @@ _PANEL = 16
 _HELD_OUT = 0.05  # of all texts
 _MOST_HELD_OUT = 50
 _FIRST_ALONE = 0.6  # of all updates
+TOGETHER = 16  # updates on texts whose hidden states are kept
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Recipe:
 
     `draft_vocab` tokens can be drafted. Training-time test has up to `steps` drafts in a row, each
     with `decay` times the weight of the one before. An update is made on `batch` texts; the rate of
-    AdamW rises to `rate` and falls to a tenth. All texts are seen `epochs` times, in orders drawn
-    by `seed`.
+    AdamW rises to `rate` and falls to a tenth. The model runs all texts `epochs` times, in orders
+    drawn by `seed`; what it says of some texts is used in `passes` over them, one after the other.
     """
 
     draft_vocab: int = 8192
@@ -39,10 +40,11 @@ class Recipe:
     batch: int = 4
     rate: float = 1e-3
     epochs: int = 2
+    passes: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("draft_vocab", "steps", "batch", "epochs"):
+        for name in ("draft_vocab", "steps", "batch", "epochs", "passes"):
             if (given := getattr(self, name)) < 1:
                 raise InputError(f"{name}={given}: must be at least 1")
         if not self.rate > 0:
@@ -78,10 +80,16 @@ class Recipe:
             )
         return sorted(order[count:]), sorted(order[:count])
 
-    def order(self, epoch: int, texts: Sequence[int]) -> list[int]:
-        """Return the order of texts in an epoch."""
-        order: list[int] = np.random.default_rng([self.seed, epoch + 1]).permutation(texts).tolist()
-        return order
+    def batches(self, texts: Sequence[int]) -> list[list[int]]:
+        """Return the texts of every update. Those of passes over the same texts are neighbours."""
+        draw, found = np.random.default_rng([self.seed, 1]), []
+        for _ in range(self.epochs):
+            order, size = draw.permutation(texts), self.batch * TOGETHER
+            for first in range(0, len(order), size):
+                for _ in range(self.passes):
+                    own = draw.permutation(order[first : first + size]).tolist()
+                    found += [own[at : at + self.batch] for at in range(0, len(own), self.batch)]
+        return found
 
 
 def drafted_tokens(texts: Iterable[Text], vocab: int, count: int) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.train.answers import Answers
     from suffice.train.job import HeadTraining, Measured
+    from suffice.train.recipe import Recipe
 
 _EVERY = 100  # updates between measurements
 
@@ -81,17 +82,8 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
     from suffice.quantize.job import alone
     from suffice.train.answers import TOGETHER, Answers
     from suffice.train.job import ANSWERS, HeadTraining
-    from suffice.train.recipe import Recipe
 
-    recipe = Recipe(
-        flags.draft_vocab,
-        flags.steps,
-        batch=flags.batch,
-        rate=flags.rate,
-        epochs=flags.epochs,
-        passes=flags.passes,
-        seed=flags.seed,
-    )
+    recipe = _recipe(flags)
     given = load_prompts(flags.prompts, flags.data_dir) if flags.prompts else []
     llm = LLM.of(Config.built(replace(model.options, max_num_seqs=TOGETHER)))
     torch.set_num_threads(llm.config.threads or native.cores())
@@ -121,6 +113,20 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
         raise
     training.clear()
     print(flags.output)
+
+
+def _recipe(flags: TrainFlags) -> Recipe:
+    from suffice.train.recipe import Recipe
+
+    return Recipe(
+        flags.draft_vocab,
+        flags.steps,
+        batch=flags.batch,
+        rate=flags.rate,
+        epochs=flags.epochs,
+        passes=flags.passes,
+        seed=flags.seed,
+    )
 
 
 def _check(flags: TrainFlags) -> None:

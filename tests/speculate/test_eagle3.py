@@ -1,6 +1,6 @@
 """Drafts of heads in the engine: texts are those without them, however requests run.
 
-Tests eagle3.py, dflash.py, heads.py, block_heads.py, by_head.py and with_head.py.
+Tests eagle3.py, dflash.py, heads.py, block_heads.py, by_head.py, markov.py and with_head.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import pytest
 
 import adapters
 import block_heads
+import dspark_heads
 import heads
 import tiny
 import trained_block_heads
 from engines import last_outputs, run, sharing
 from suffice import LLM, Config, SamplingParams
+from suffice.engine.block_heads import BlockHead
 from suffice.engine.request import Request
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
@@ -34,10 +36,11 @@ from trained_heads import trained
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
 DRAWN = SamplingParams(temperature=0.8, top_k=30, max_tokens=24, seed=5, ignore_eos=True)
 PROMPTS = [[(7 * i + 13 * number) % 190 + 3 for i in range(60)] for number in range(4)]
+MAKERS: dict[str, Any] = {"eagle3": heads, "dflash": block_heads, "dspark": dspark_heads}
 load = sharing(threads=1, dtype="float32")
 
 
-@pytest.fixture(scope="module", params=["eagle3", "dflash"])
+@pytest.fixture(scope="module", params=["eagle3", "dflash", "dspark"])
 def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -48,15 +51,15 @@ def head(method: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("head")
     if method == "eagle3":
         return trained(load(model), PROMPTS, folder)
-    begun = drafting(model, block_heads.make(folder / "begun", model))
-    return trained_block_heads.trained(begun, model, PROMPTS, folder / "head")
+    kind = MAKERS[method]
+    begun = drafting(model, kind.make(folder / "begun", model))
+    return trained_block_heads.trained(begun, model, PROMPTS, folder / "head", kind)
 
 
 @pytest.fixture(scope="module")
 def untrained(method: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head of the model with random weights."""
-    make = heads.make if method == "eagle3" else block_heads.make
-    return make(tmp_path_factory.mktemp("untrained"), model)
+    return MAKERS[method].make(tmp_path_factory.mktemp("untrained"), model)
 
 
 def drafting(model: Path, head: Path, **options: Any) -> LLM:
@@ -129,8 +132,7 @@ def test_ways_to_run_the_model(model: Path, head: Path, options: dict[str, Any])
 def test_families(tmp_path: Path, method: str, variant: str) -> None:
     """Windows, states, experts, joint rows, learned positions: the head is the same."""
     folder = tiny.make(tmp_path / "model", variant, tokenizer=True)
-    make = heads.make if method == "eagle3" else block_heads.make
-    own = make(tmp_path / "head", folder)
+    own = MAKERS[method].make(tmp_path / "head", folder)
     plain = load(folder).generate(PROMPTS, GREEDY)
     found = drafting(folder, own, max_num_seqs=2).generate(PROMPTS, GREEDY)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
@@ -337,6 +339,29 @@ def test_the_law_bites(
 
     honest = kind.propose
     monkeypatch.setattr(kind, "propose", propose)
+    assert statistic_of(drafting(model, head), PROMPTS[0], 1800)[0] > 2 * _CRITICAL
+
+
+@pytest.mark.parametrize("method", ["dspark"], indirect=True)
+def test_the_law_bites_where_drafts_follow_each_other(
+    model: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts count as drawn from what their rows say, without what the token before adds."""
+
+    def propose(
+        self: Any, samples: Sequence[DraftingSample], shapes: Sequence[Widths]
+    ) -> list[Tree]:
+        drawn = honest(self, samples, shapes)
+        with monkeypatch.context() as patch:
+            patch.setattr(BlockHead, "after", lambda self, token, logits: (logits, None))
+            rows = honest(self, samples, shapes)
+        return [
+            dataclasses.replace(tree, draft_probs=other.draft_probs)
+            for tree, other in zip(drawn, rows, strict=True)
+        ]
+
+    honest = ByBlock.propose
+    monkeypatch.setattr(ByBlock, "propose", propose)
     assert statistic_of(drafting(model, head), PROMPTS[0], 1800)[0] > 2 * _CRITICAL
 
 

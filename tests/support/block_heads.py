@@ -116,6 +116,17 @@ class Reference:
             x = x + self._times(gate * up, name + "mlp.down_proj")
         return self._norm(x, "norm") @ self.table.T
 
+    def after(
+        self, hidden: torch.Tensor, embed: torch.Tensor, blocks: torch.Tensor, starts: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits [A, B - 1, V] of each block's tokens [A, B] after its first one.
+
+        `embed` [V, W] has the tokens' embeddings; see `logits` for the others.
+        """
+        given = torch.full_like(blocks, MASK)
+        given[:, 0] = blocks[:, 0]
+        return self.logits(hidden, embed[given], starts)[:, 1:]
+
     def _attend(
         self, layer: int, x: torch.Tensor, text: torch.Tensor, at: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:

@@ -21,7 +21,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def method(head: Path) -> str:
     """Return the name of the speculator of a head."""
-    return "dflash" if read(head)["architectures"] == ["DFlashDraftModel"] else "eagle3"
+    return "eagle3" if read(head)["architectures"] == ["LlamaForCausalLMEagle3"] else "dflash"
 
 
 def text_config(model: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Heads of DFlash that were trained in PyTorch until they know a tiny model's answers."""
+"""Heads of DFlash and DSpark, trained in PyTorch until they know a tiny model's answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 import block_heads
 import heads
-from block_heads import BLOCK, MASK
+from block_heads import BLOCK
 from suffice import LLM, SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
 from suffice.cache.with_head import CacheWithHead
@@ -22,22 +23,28 @@ DRAWN = 200  # answers to the first prompt that are drawn, at temperature 1
 _GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 
 
-def trained(llm: LLM, model: Path, prompts: list[list[int]], folder: Path) -> Path:
+def trained(
+    llm: LLM,
+    model: Path,
+    prompts: list[list[int]],
+    folder: Path,
+    kind: ModuleType = block_heads,
+) -> Path:
     """Return the folder of a head that knows the answers of `llm`, which drafts with any head.
 
-    To the first prompt it knows those, too, that are drawn.
+    To the first prompt it knows those, too, that are drawn. `kind` makes such heads.
     """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     runner = llm.runner
     assert isinstance(runner, Runner)
-    config = block_heads.fields(model)
-    weights = block_heads.random_weights(config, 1)
+    config = kind.fields(model)
+    weights = kind.random_weights(config, 1)
     texts = [_text(llm, prompt) for prompt in prompts]
     table = _rows(runner, "embed" if runner.decoder.config.tied else "head")
     for each in weights.values():
         each.requires_grad_()
-    reference = block_heads.Reference(config, weights, table)
+    reference = kind.Reference(config, weights, table)
     optimizer = torch.optim.Adam(weights.values(), RATE)
     embed = _rows(runner, "embed")
     drawn, begins = _drawn(llm, prompts[0]), torch.full((DRAWN,), len(prompts[0]))
@@ -99,9 +106,7 @@ def _loss_of(
     starts: torch.Tensor,
 ) -> torch.Tensor:
     """Return the loss of blocks of tokens [A, B] after the text before `starts` [A]."""
-    given = torch.full_like(blocks, MASK)
-    given[:, 0] = blocks[:, 0]
-    logits = reference.logits(hidden, embed[given], starts)[:, 1:]
+    logits = reference.after(hidden, embed, blocks, starts)
     wanted = blocks[:, 1:].flatten()
     return functional.cross_entropy(logits.flatten(0, 1), wanted)
 

@@ -66,11 +66,16 @@ def match(
         elif EVERY in full:
             needed = (needed[0] // experts, *needed[1:])
         for part in members(full, experts):
-            _check_shape(where, part, stored[part], needed)
+            check_shape(where, part, stored[part], needed)
     return names
 
 
-def _check_shape(where: str, name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
+def check_shape(where: str, name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    """Refuse a stored weight of another shape than is needed.
+
+    Raises:
+        InputError: It has one.
+    """
     if tuple(found) != needed:
         raise InputError(
             f"{where}: weight '{shown(name)}' has shape {list(found)}, "

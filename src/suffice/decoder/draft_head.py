@@ -33,12 +33,14 @@ class DraftHead:
     `kept_groups` that fit a row's state best have logits; 0: all have.
 
     `block`: it was trained to draft a block of that many rows at once, the text's last token and
-    tokens `mask` after it; the logits of a row are of the token in its place. Of a token of the
-    text, every layer makes its keys and values of the fused and normalized hidden states that the
-    other model has at this token; nothing else is run for it. 0: it drafts one token at a time.
+    tokens `mask` after it; the logits of a row are of the token in its place, or `ahead`: of the
+    one after. Of a token of the text, every layer makes its keys and values of the fused and
+    normalized hidden states that the other model has at this token; nothing else is run for it. 0:
+    it drafts one token at a time.
 
     Source: Li et al. 2025, EAGLE-3, section 3.1; DeepSeek-AI 2024, DeepSeek-V3, section 2.2; Chen
-    et al. 2026, DFlash, of blocks; the rest `Gemma4AssistantForCausalLM` of transformers.
+    et al. 2026, DFlash, of blocks; Cheng et al. 2026, DSpark, of `ahead`; the rest
+    `Gemma4AssistantForCausalLM` of transformers.
     """
 
     hidden: int
@@ -54,6 +56,7 @@ class DraftHead:
     kept_groups: int = 0
     block: int = 0
     mask: int = 0
+    ahead: bool = False
 
     @staticmethod
     def pairs(head: DraftHead | None, layer: int) -> bool:

@@ -2,8 +2,9 @@
 
 A block is the text's last token, which the model has not run yet, and masks after it. Its rows see
 the head's rows of the text and, but for causal layers, each other; a mask's logits are of the token
-in its place. So they do not depend on each other's tokens. Blocks have the same number of rows
-whatever is asked of them, and are dropped once they have been run.
+in its place (DFlash), or every row's are of the token after it (DSpark). So they do not depend on
+each other's tokens, but for what `Markov` adds. Blocks have the same number of rows whatever is
+asked of them, and are dropped once they have been run.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.step_rows import StepRows
 from suffice.decoder.weights import DecoderWeights
 from suffice.engine.heads import Follower
+from suffice.speculate import DraftedTokens
+from suffice.speculate.markov import Markov
 
 if TYPE_CHECKING:
     from suffice.native import core
 
 
 class BlockHead(Follower):
-    """A head that drafts `drafts` tokens at once; see `Drafter`."""
+    """A head that drafts `drafts` tokens at once, with what `markov` adds; see `Drafter`."""
 
     def __init__(
         self,
@@ -37,8 +40,12 @@ class BlockHead(Follower):
         dtype: str,
         *,
         drafts: int,
+        markov: Markov | None = None,
     ) -> None:
-        self.rows = 1 + drafts
+        own = decoder.config.drafts
+        assert own is not None
+        self.rows = drafts if own.ahead else 1 + drafts
+        self._drafts, self._markov = drafts, markov
         super().__init__(decoder, tokens, layers, positions + self.rows, dtype)
 
     def kind(
@@ -72,7 +79,7 @@ class BlockHead(Follower):
                 cache.head,
                 [token, *masks],
                 outputs=depth,
-                after=len(masks) - depth,
+                after=self._drafts - depth,
                 exact=True,
                 counted=False,
             )
@@ -80,6 +87,13 @@ class BlockHead(Follower):
         ]
         logits = self._native.step(batch)
         return np.split(logits, np.cumsum(depths)[:-1])
+
+    def after(self, token: int, logits: np.ndarray) -> tuple[np.ndarray, DraftedTokens | None]:
+        """Return the logits of a draft after `token`, and the tokens that they are of.
+
+        `logits` are those of its row. None: they are of all tokens.
+        """
+        return (logits, None) if self._markov is None else self._markov.after(token, logits)
 
     def end(self, caches: Sequence[CacheWithHead]) -> None:
         """Drop the rows of blocks."""

@@ -23,6 +23,7 @@ from suffice.engine.option_values import stored_weights
 from suffice.errors import InputError
 from suffice.quant import QUANTS
 from suffice.speculate import DraftSetting
+from suffice.speculate.markov import Markov
 from suffice.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -110,17 +111,20 @@ class DraftModels:
         Raises:
             InputError: It cannot be used, is of another model, or has smaller blocks.
         """
-        from suffice.checkpoints.block_heads import open_block_head
+        from suffice.checkpoints.block_heads import markov_weights, open_block_head
 
         opened = open_block_head(folder, self._runner.decoder.config)
         own = opened.checkpoint.config.drafts
         assert own is not None
-        if drafts >= own.block:
+        most = own.block if own.ahead else own.block - 1
+        if drafts > most:
             raise InputError(
-                f"speculator 'dflash': num_speculative_tokens={drafts}: must be at most "
-                f"{own.block - 1}, since {folder} has blocks of {own.block} rows"
+                f"speculator 'dflash': num_speculative_tokens={drafts}: must be at most {most}, "
+                f"since {folder} has blocks of {own.block} rows"
             )
-        make = partial(BlockHead, drafts=drafts)
+        weights = markov_weights(opened)
+        markov = None if weights is None else Markov(*weights)
+        make = partial(BlockHead, drafts=drafts, markov=markov)
         return self._installed("dflash", opened, make, quantization, kv_cache_dtype)
 
     def module(self, quantization: str | None, kv_cache_dtype: str) -> Head:

@@ -163,6 +163,15 @@ class DraftBlocks(Protocol):
         """The tokens that its logits are of; None: of all."""
         ...
 
+    def after(
+        self, token: int, logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], DraftedTokens | None]:
+        """Return the logits of a draft after `token`, and the tokens that they are of.
+
+        `logits` are those that `block` gives for the draft's depth. None: as `drafted` says.
+        """
+        ...
+
     def end(self, caches: Sequence[Any]) -> None:
         """Drop the rows of blocks."""
         ...
@@ -176,7 +185,7 @@ class DraftBlocks(Protocol):
     ) -> list[NDArray[np.float32]]:
         """Make the rows that texts lack; return logits [depths[i], D] after `last` of each.
 
-        Those of a depth do not depend on what is drafted before it.
+        Those of a depth do not depend on what is drafted before it; see `after`.
         """
         ...
 

@@ -91,9 +91,12 @@ class ByBlock(_WithHead):
         depths = [len(shapes[at]) for at in last]
         blocks = self._head.block([caches[at] for at in last], [*last.values()], depths)
         for at, logits in zip(last, blocks, strict=True):
+            token = last[at]
             for row in logits:
-                if drafting.draft(at, row) is None:
+                found = drafting.draft(at, *self._head.after(token, row))
+                if found is None:
                     break
+                token = found
 
 
 def _drafted(drafting: Drafting, going: list[int], logits: np.ndarray) -> dict[int, int]:

@@ -140,13 +140,15 @@ class Drafting:
         goes_on = [sample.goes_on for sample in samples]
         return cls([sample.state for sample in samples], shapes, goes_on, drafted)
 
-    def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
-        """Add a depth to tree `at` from logits float32 [D].
+    def draft(
+        self, at: int, logits: NDArray[np.float32], drafted: DraftedTokens | None = None
+    ) -> int | None:
+        """Add a depth to tree `at` from logits float32 [D], of the tokens `drafted` if given.
 
         Returns the token whose logits the next depth needs; None if there is no next depth.
         """
         state, shape, levels = self._states[at], self._shapes[at], self._levels[at]
-        drafted = self._drafted
+        drafted = self._drafted if drafted is None else drafted
         if state.names_tokens:
             state = state.ahead([level[0] for level in levels])
             if drafted is not None:

@@ -75,14 +75,21 @@ def reference_of(
     return dspark_heads.Reference(config, weights, tables[1]), tables[0]
 
 
-@pytest.mark.parametrize("tables", [True, False])
+FORMS: dict[str, dict[str, Any]] = {
+    "DeepSpec": {"tables": True},
+    "without tables": {},
+    "LFM2.5": {"architectures": ["Lfm2DSparkDraftModel"], "rope_is_neox_style": False},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [1, 3, DRAFTS])
 @pytest.mark.parametrize("size", [5, 34, 75])
 def test_drafts_are_those_of_the_reference(
-    model: Path, tmp_path: Path, size: int, count: int, tables: bool
+    model: Path, tmp_path: Path, size: int, count: int, form: str
 ) -> None:
     """The first row is the last token, each is of the token after it and adds what it follows."""
-    folder = dspark_heads.make(tmp_path, model, tables=tables)
+    folder = dspark_heads.make(tmp_path, model, **FORMS[form])
     runner, head = parts(with_head(model, folder, count))
     sequence = runner.open("test", 120)
     runner.prefill(sequence, PROMPT[: size - 1])
@@ -172,6 +179,25 @@ def test_fields_as_specforge_writes_them(model: Path, tmp_path: Path) -> None:
     assert head.rows == DRAFTS
 
 
+def test_fields_as_liquid_ai_writes_them(model: Path, tmp_path: Path) -> None:
+    plain = dspark_heads.fields(model)
+    left_out = ("auto_map", "num_anchors", "confidence_head_with_markov", "tie_word_embeddings")
+    left_out += ("attention_bias", "use_sliding_window", "max_window_layers", "sliding_window")
+    nested = ("mask_token_id", "target_layer_ids", "num_target_layers")
+    config = {n: each for n, each in plain.items() if n not in (*left_out, *nested)}
+    config |= {
+        "architectures": ["Lfm2DSparkDraftModel"],
+        "dflash_config": {name: plain[name] for name in nested},
+        "rope_is_neox_style": False,
+    }
+    folder = heads.write(tmp_path, config, dspark_heads.random_weights(plain, 0))
+    _, head = parts(with_head(model, folder))
+    own = head.decoder.config
+    assert own.paired and own.drafts is not None
+    assert own.drafts.shared == {"embed", "head"} and own.drafts.mask == MASK
+    assert head.layers == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -182,6 +208,7 @@ def test_fields_as_specforge_writes_them(model: Path, tmp_path: Path) -> None:
         ({"markov_rank": -1}, "'markov_rank' = -1 must be a whole number from 1"),
         ({"mask_token_id": None}, "config.json: lacks 'mask_token_id'"),
         ({"target_layer_ids": [-2, 1]}, "must be layers in ascending order, of -1 to 1"),
+        ({"rope_is_neox_style": 1}, "'rope_is_neox_style' = 1 must be true or false"),
         ({"block_size": 40}, "'block_size' = 40 must be from 2 to 32"),
         ({"dflash_config": 3}, "'dflash_config' = 3 must be an object"),
         ({"dspark_config": {"markov_rank": 4}}, "'dspark_config' = {'markov_rank': 4} is not"),

@@ -98,6 +98,14 @@ class Reference(block_heads.Reference):
             found.append(int(tokens[(values + added).argmax()]))
         return found[1:], rows
 
+    def _rotated(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Rotate queries or keys [A, H, T, D]; LFM2.5's have the two entries adjacent."""
+        if self.config.get("rope_is_neox_style", True):
+            return super()._rotated(x, places)
+        halves = torch.cat((x[..., ::2], x[..., 1::2]), dim=-1)
+        one, two = super()._rotated(halves, places).chunk(2, dim=-1)
+        return torch.stack((one, two), dim=-1).flatten(-2)
+
     def _added(self, before: torch.Tensor) -> torch.Tensor:
         """Return what is added to the logits of all tokens after the tokens `before`."""
         w1, w2 = (self.weights[f"markov_head.markov_w{part}.weight"] for part in (1, 2))

@@ -6,9 +6,10 @@ model whose outputs are read. A layer of full attention sees all rows of a block
 only those before, unless `is_causal` says otherwise of all layers. As in the reference, embeddings
 are as they are stored (times `input_embedding_scale`), whatever the model does with its own.
 
-DSpark's fields are next to those of the layers, or in `dflash_config` as well (SpecForge). Rows are
+DSpark's fields are next to those of the layers, or in `dflash_config` (SpecForge, LFM2.5). Rows are
 of the token after their place, and `markov_head` adds what depends on the token before. A
-confidence head is not read.
+confidence head is not read. `rope_is_neox_style` = false: the two rows that a rotation mixes are
+adjacent.
 
 Source: `dflash/model.py` of https://github.com/z-lab/dflash, `modeling/dspark` of
 https://github.com/deepseek-ai/DeepSpec, and the loaders of vLLM, SGLang and llama.cpp.
@@ -43,6 +44,7 @@ _CLASSES = {  # and whether they are heads of DSpark
     "DFlashDraftModel": False,
     "Qwen3DSparkModel": True,  # of DeepSpec
     "DSparkDraftModel": True,  # of SpecForge
+    "Lfm2DSparkDraftModel": True,  # of Liquid AI
 }
 _LATER = {  # others that go on from DFlash
     "DFlash2DraftModel": "DFlash 2",
@@ -69,7 +71,11 @@ _FIELDS: Mapping[str, Any] = {
 _NULLABLE = ("num_key_value_heads", "block_size", "input_embedding_scale", "output_multiplier")
 _ONLY = {"use_aux_hidden_state": (True,), "use_swa": (False,), "fc_layernorm": (False,)}
 _SILENT = ("mask_token",)  # the text of `mask_token_id`
-_OF_DSPARK: Mapping[str, Any] = {"block_size": 7, "markov_rank": 0}
+_OF_DSPARK: Mapping[str, Any] = {
+    "block_size": 7,
+    "markov_rank": 0,
+    "rope_is_neox_style": True,
+}
 _ONLY_OF_DSPARK = {
     "markov_head_type": ("vanilla", None),
     "projector_type": ("dspark",),
@@ -186,8 +192,8 @@ def _fields(raw: Mapping[str, Any], where: str, *, ahead: bool) -> dict[str, Any
         if fields[name] is None:
             place = "" if ahead else "'dflash_config' "
             raise InputError(f"{where}: {place}lacks '{name}'")
-    for name in ("is_causal", "causal"):
-        if fields[name] is not None and type(fields[name]) is not bool:
+    for name in ("is_causal", "causal", "rope_is_neox_style"):
+        if type(fields.get(name)) not in (bool, type(None)):
             raise InputError(f"{where}: '{name}' = {brief(fields[name])} must be true or false")
     for name, default in own.items():
         if fields[name] is None:
@@ -243,6 +249,7 @@ def _config(
         layers=_own_layers(fields),
         activation=activation(fields, "hidden_act"),
         ropes=(read_rope(fields),),
+        paired=not fields.get("rope_is_neox_style", True),
         qk_norm=True,
         biases=frozenset("qkvo" if fields["attention_bias"] else ""),
         drafts=drafts,

@@ -127,7 +127,7 @@ def test_ways_to_run_the_model(model: Path, head: Path, options: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "variant", ["gemma3", "mistral", "qwen3-next", "olmoe", "deepseek-v3", "opt"]
+    "variant", ["gemma3", "mistral", "qwen3-next", "lfm2", "olmoe", "deepseek-v3", "opt"]
 )
 def test_families(tmp_path: Path, method: str, variant: str) -> None:
     """Windows, states, experts, joint rows, learned positions: the head is the same."""

@@ -75,12 +75,19 @@ def test_a_killed_run_writes_the_same_files(model: Path, tmp_path: Path) -> None
     ("more", "message"),
     [
         (["--limit", "1"], "--limit 1: must be at least 2"),
-        (["--length", "3"], "--length 3: must be at least 16"),
+        (["--length", "3"], "--length 3: must be from 16 to 128, the model's context"),
         (["--temp", "-1"], "--temp -1.0: must be 0 or more"),
         (["--epochs", "0"], "epochs=0: must be at least 1"),
-        (["--draft-vocab", "0"], "draft_vocab=0: must be at least 1"),
+        (["--draft-vocab", "0"], "draft_vocab=0: must be at least 16"),
         (["-o", "missing/folder"], "-o missing/folder: must be in a folder that is there"),
         (["-o", "."], "-o .: must be a new folder, or an empty one"),
+        (["--seed", "-1"], "seed=-1: must be at least 0"),
+        (["--rate", "inf"], "rate=inf: must be above 0 and at most 1"),
+        (["--length", "1000"], "--length 1000: must be from 16 to 128, the model's context"),
+        (
+            ["--length", "20", "--steps", "19"],
+            "--steps 19: must be at most 18, two less than --length",
+        ),
         (["--own-prompts", "-1"], "--own-prompts -1: must be at least 0"),
         (
             ["--prompts", "nothing"],
@@ -96,6 +103,14 @@ def test_what_is_refused(cli: Cli, model: Path, more: list[str], message: str) -
     assert complaint(ran) == message
 
 
+def test_one_prompt_is_refused_before_it_is_answered(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n")
+    given = ["-m", str(model), "--prompts", str(tmp_path / "prompts.txt"), "--length", "100"]
+    ran = cli("train-drafter", *given, "-o", str(tmp_path / "head"))
+    expected = "1 prompt: at least 2 are needed, one to train on and one to measure"
+    assert complaint(ran) == expected and not (tmp_path / "head.training").exists()
+
+
 def test_own_prompts_that_are_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
     given = ["train-drafter", "-m", str(model), "-o", "head"]
     ran = cli(*given)
@@ -108,7 +123,7 @@ def test_own_prompts_that_are_refused(cli: Cli, model: Path, tmp_path: Path) -> 
     plain = tiny.shallow(tmp_path / "plain")
     (plain / "chat_template.jinja").unlink()
     ran = cli("train-drafter", "-m", str(plain), "-o", "head", "--own-prompts", "4")
-    assert complaint(ran) == "--own-prompts 4: the model has no chat template"
+    assert complaint(ran) == "own prompts: the model has no chat template"
 
 
 def test_prompts_that_the_model_makes_up(cli: Cli, model: Path, tmp_path: Path) -> None:

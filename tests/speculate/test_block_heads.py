@@ -52,7 +52,7 @@ def cache_of(sequence: Sequence) -> CacheWithHead:
 
 
 def drafts(head: BlockHead, sequence: Sequence, last: int, depth: int | None = None) -> np.ndarray:
-    depth = head.rows - 1 if depth is None else depth
+    depth = head.block_rows - 1 if depth is None else depth
     cache = cache_of(sequence)
     (found,) = head.block([cache], [last], [depth])
     head.end([cache])

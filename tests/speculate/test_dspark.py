@@ -176,7 +176,7 @@ def test_fields_as_specforge_writes_them(model: Path, tmp_path: Path) -> None:
     drafting = head.decoder.config.drafts
     assert drafting is not None and (drafting.block, drafting.mask) == (DRAFTS, MASK)
     assert head.layers == (0, 2), "what goes into the first layer, and out of the second"
-    assert head.rows == DRAFTS
+    assert head.block_rows == DRAFTS
 
 
 def test_fields_as_liquid_ai_writes_them(model: Path, tmp_path: Path) -> None:

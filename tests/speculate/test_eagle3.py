@@ -100,7 +100,7 @@ def test_greedy_outputs_are_those_without_drafts(
     found = llm.generate(PROMPTS, params)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
     rate = accepted(found) / sum(each.speculation.steps for each in found)
-    assert rate > 1 if knows else rate < 0.5
+    assert rate > 0.8 if knows else rate < 0.4
     assert runner_of(llm).arena.used == 0, "both gave their memory back"
 
 

@@ -25,7 +25,7 @@ from suffice.errors import InputError
 from suffice.train.answers import Answers, Text
 from suffice.train.own_prompts import own_prompts
 from suffice.train.recipe import (
-    TOGETHER,
+    KEPT_UPDATES,
     Recipe,
     described,
     drafted_tokens,
@@ -82,7 +82,7 @@ def test_a_run_that_is_killed_gives_the_same_weights(
 def test_answers_go_on_after_the_last_whole_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffice.train.answers._BETWEEN", 2)
+    monkeypatch.setattr("suffice.train.answers.TOGETHER", 2)
 
     def answers(name: str) -> Answers:
         return Answers(load(model), PROMPTS[:3], tmp_path / name, 40, 0.8, seed=3, own=3)
@@ -114,11 +114,17 @@ def test_own_prompts_are_what_the_model_says_in_a_users_turn(model: Path) -> Non
         assert tokens == llm.tokenizer.encode(text, special=False)
 
 
-def test_a_template_without_a_users_text_is_refused(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shown", ["nothing of it", "{}", "before {:>0}"])
+def test_templates_in_which_no_user_can_begin_are_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
-    monkeypatch.setattr(LLM, "chat_text", lambda self, messages: "nothing of it")
-    with pytest.raises(InputError, match="the model's chat template shows no user's text"):
+    def chat_text(self: LLM, messages: list[dict[str, str]]) -> str:
+        return shown.format(
+            messages[0]["content"].upper() if ":" in shown else messages[0]["content"]
+        )
+
+    monkeypatch.setattr(LLM, "chat_text", chat_text)
+    with pytest.raises(InputError, match="must show a user's text as it is, after something else"):
         own_prompts(load(model), [0])
 
 
@@ -228,7 +234,7 @@ def test_passes_over_the_same_texts_are_neighbours() -> None:
         assert sorted(part) == sorted(3 * texts)
         for text in texts:
             first, last = part.index(text), len(part) - 1 - part[::-1].index(text)
-            assert len({*part[first : last + 1]}) <= recipe.batch * TOGETHER
+            assert len({*part[first : last + 1]}) <= recipe.batch * KEPT_UPDATES
     assert seen[:150] != seen[150:] and seen[:32] != seen[32:64]
     assert recipe.batches(texts) == batches
 
@@ -236,8 +242,8 @@ def test_passes_over_the_same_texts_are_neighbours() -> None:
 def test_the_model_runs_a_text_once_for_all_passes(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffice.train.recipe.TOGETHER", 1)
-    monkeypatch.setattr(job, "TOGETHER", 1)
+    monkeypatch.setattr("suffice.train.recipe.KEPT_UPDATES", 1)
+    monkeypatch.setattr(job, "KEPT_UPDATES", 1)
     recipe = dataclasses.replace(SHORT, epochs=1)
     training = training_of(load(model), PROMPTS, tmp_path, recipe, 50)
     training.begin()
@@ -278,7 +284,18 @@ def test_heads_of_models_of_other_forms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("draft_vocab", 0), ("steps", 0), ("batch", -1), ("passes", 0), ("epochs", 0), ("rate", 0)],
+    [
+        ("draft_vocab", 0),
+        ("steps", 0),
+        ("batch", -1),
+        ("passes", 0),
+        ("seed", -1),
+        ("draft_vocab", 15),
+        ("rate", 2.0),
+        ("rate", float("inf")),
+        ("epochs", 0),
+        ("rate", 0),
+    ],
 )
 def test_recipes_that_are_refused(field: str, value: int) -> None:
     with pytest.raises(InputError, match=f"{field}={value}: must be"):

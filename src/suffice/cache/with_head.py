@@ -101,9 +101,10 @@ class CacheWithHead(KVCache):
 
         None: there are none, or the text is lost to it. In blocks `last` has no such row.
         """
-        tokens = self._tokens[1:] if last is None else [*self._tokens[1:], last]
         if self._block:
             tokens = list(self._tokens)
+        else:
+            tokens = self._tokens[1:] if last is None else [*self._tokens[1:], last]
         if not self.followed or not self._tokens or not tokens:
             return None
         return HeadRows(tokens, np.stack(self._hidden[: len(tokens)]))

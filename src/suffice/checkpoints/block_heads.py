@@ -195,10 +195,11 @@ def _fields(raw: Mapping[str, Any], where: str, *, ahead: bool) -> dict[str, Any
     for name in ("is_causal", "causal", "rope_is_neox_style"):
         if type(fields.get(name)) not in (bool, type(None)):
             raise InputError(f"{where}: '{name}' = {brief(fields[name])} must be true or false")
+    if None not in (said := (fields["is_causal"], fields["causal"])) and said[0] != said[1]:
+        raise InputError(f"{where}: 'is_causal' = {said[0]} and 'causal' = {said[1]}")
     for name, default in own.items():
         if fields[name] is None:
             fields[name] = default
-    check_size("block_size", fields["block_size"])
     if fields.get("markov_rank"):
         check_size("markov_rank", fields["markov_rank"])
     for name in ("input_embedding_scale", "output_multiplier"):
@@ -234,10 +235,9 @@ def _config(
             f"model's embedding, here {target.embed_width}"
         )
     block, mask = drafts.block, drafts.mask
-    if not _BLOCKS[0] <= block <= _BLOCKS[1]:
-        raise InputError(
-            f"{where}: 'block_size' = {block} must be from {_BLOCKS[0]} to {_BLOCKS[1]}"
-        )
+    if type(block) is not int or not _BLOCKS[0] <= block <= _BLOCKS[1]:
+        least, most = _BLOCKS
+        raise InputError(f"{where}: 'block_size' = {brief(block)} must be from {least} to {most}")
     if type(mask) is not int or not 0 <= mask < vocab:
         raise InputError(f"{where}: 'mask_token_id' = {brief(mask)} must be a token below {vocab}")
     own = sizes(fields, head_size(fields))

@@ -97,6 +97,8 @@ def open_head(folder: str, target: DecoderConfig) -> OpenedHead:
         raise InputError(f"{path}: a head that drafts is a folder with config.json and safetensors")
     raw = read_json(path / "config.json")
     where = str(path / "config.json")
+    if "markov_rank" in raw or "dflash_config" in raw:
+        raise InputError(f"{path} is a head that drafts blocks: give it as dflash:model={folder}")
     tensors = FolderTensors(path, _CALLED)
     if "fc.weight" not in tensors.types:
         raise InputError(f"{path} is no head of EAGLE-3: it has no weight 'fc.weight'")

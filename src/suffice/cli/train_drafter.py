@@ -43,10 +43,16 @@ class TrainFlags:
     )
     data_dir: str | None = DATA_DIR()
     limit: int | None = flag(None, "--limit", "Maximum number of prompts; default: all.")
-    length: int = flag(512, "--length", "Tokens of a prompt and its answer, at most.")
+    length: int | None = flag(
+        None,
+        "--length",
+        "Tokens of a prompt and its answer, at most; default: 512, or the model's context.",
+    )
     temp: float = flag(0.0, "--temp", "Temperature of the answers; 0 takes the most likely token.")
     draft_vocab: int = flag(
-        8192, "--draft-vocab", "How many tokens can be drafted: the most frequent of the answers."
+        8192,
+        "--draft-vocab",
+        "How many tokens can be drafted, in steps of 16: the most frequent of the answers.",
     )
     steps: int = flag(4, "--steps", "Drafts in a row that the head is trained on, at most.")
     batch: int = flag(4, "--batch", "Answers in an update.")
@@ -82,20 +88,23 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
     from suffice.quantize.job import alone
     from suffice.train.answers import TOGETHER, Answers
     from suffice.train.job import ANSWERS, HeadTraining
+    from suffice.train.own_prompts import opening
 
     recipe = _recipe(flags)
     given = load_prompts(flags.prompts, flags.data_dir) if flags.prompts else []
     llm = LLM.of(Config.built(replace(model.options, max_num_seqs=TOGETHER)))
     torch.set_num_threads(llm.config.threads or native.cores())
+    assert isinstance(llm.runner, Runner)
+    length = _length(flags, llm.runner.context)
     asked = _tokens(llm, given[: flags.limit], raw=flags.raw)
-    if flags.own_prompts and not llm.tokenizer.has_chat_template:
-        raise InputError(f"--own-prompts {flags.own_prompts}: the model has no chat template")
     folder = flags.output.with_name(flags.output.name + ".training")
     answers = Answers(
-        llm, asked, folder / ANSWERS, flags.length, flags.temp, flags.seed, flags.own_prompts
+        llm, asked, folder / ANSWERS, length, flags.temp, flags.seed, flags.own_prompts
     )
-    assert isinstance(llm.runner, Runner)
-    text = json.dumps([asked, flags.own_prompts, flags.length, flags.temp])
+    if answers.count < 2:
+        raise InputError("1 prompt: at least 2 are needed, one to train on and one to measure")
+    own = [flags.own_prompts, opening(llm)] if flags.own_prompts else []
+    text = json.dumps([asked, own, length, flags.temp])
     facts = {
         "model": PurePath(model.model).name,
         "stamp": llm.runner.stamp,
@@ -129,6 +138,17 @@ def _recipe(flags: TrainFlags) -> Recipe:
     )
 
 
+def _length(flags: TrainFlags, context: int) -> int:
+    length = min(512, context) if flags.length is None else flags.length
+    if not 16 <= length <= context:
+        raise InputError(f"--length {length}: must be from 16 to {context}, the model's context")
+    if length < flags.steps + 2:
+        raise InputError(
+            f"--steps {flags.steps}: must be at most {length - 2}, two less than --length"
+        )
+    return length
+
+
 def _check(flags: TrainFlags) -> None:
     if flags.output.exists() and (not flags.output.is_dir() or any(flags.output.iterdir())):
         raise InputError(f"-o {flags.output}: must be a new folder, or an empty one")
@@ -144,8 +164,6 @@ def _check(flags: TrainFlags) -> None:
         raise InputError("--limit is of --prompts, which are not given")
     if flags.limit is not None and flags.limit < 2:
         raise InputError(f"--limit {flags.limit}: must be at least 2")
-    if flags.length < 16:
-        raise InputError(f"--length {flags.length}: must be at least 16")
     if not 0 <= flags.temp < float("inf"):
         raise InputError(f"--temp {flags.temp}: must be 0 or more")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Assistant(Drafter):
     """An assistant of a model, with the model's embedding; see `Drafter`."""
 
-    row_bytes = 0
+    row_bytes = block_rows = 0
     reads_prompts = False
 
     def kind(

@@ -44,16 +44,16 @@ class BlockHead(Follower):
     ) -> None:
         own = decoder.config.drafts
         assert own is not None
-        self.rows = drafts if own.ahead else 1 + drafts
+        self.block_rows = drafts if own.ahead else 1 + drafts
         self._drafts, self._markov = drafts, markov
-        super().__init__(decoder, tokens, layers, positions + self.rows, dtype)
+        super().__init__(decoder, tokens, layers, positions + self.block_rows, dtype)
 
     def kind(
         self, limit: int, growth: Growth, arena: core.Arena, *, late: bool
     ) -> Callable[..., KVCache]:
         """Return what makes the cache of a text of at most `limit` tokens; see `CacheWithHead`."""
-        head = self.cache(limit + self.rows, growth, arena)
-        return partial(CacheWithHead, head=head, late=late, block=self.rows)
+        head = self.cache(limit + self.block_rows, growth, arena)
+        return partial(CacheWithHead, head=head, late=late, block=self.block_rows)
 
     def ready(self, cache: CacheWithHead) -> bool:
         """Return whether it has followed a text long enough."""
@@ -73,7 +73,7 @@ class BlockHead(Follower):
             self._follow([cache for cache, _ in own], [rows for _, rows in own], outputs=0)
         drafts = self.decoder.config.drafts
         assert drafts is not None
-        masks = [drafts.mask] * (self.rows - 1)
+        masks = [drafts.mask] * (self.block_rows - 1)
         batch = [
             StepRows(
                 cache.head,

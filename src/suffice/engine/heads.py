@@ -68,8 +68,11 @@ class Drafter:
 class Follower(Drafter):
     """What drafts with rows of its own for each text, keys and values of type `dtype`.
 
-    They are in the text's cache; see `CacheWithHead`.
+    They are in the text's cache; see `CacheWithHead`. `block_rows` of them are there for drafts
+    alone.
     """
+
+    block_rows = 0
 
     def __init__(
         self,

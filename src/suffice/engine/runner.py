@@ -383,8 +383,10 @@ class Runner(WholePrompts):
         model = self.decoder.config
         types = types_of(self.config.kv_cache_dtype)
         row = token_bytes(*types, model.rows, joint=model.joint > 0, based=self._based)
-        head = self.head.row_bytes if self.head is not None else 0
-        return capacity * (row + head) + 2 * sum(int(state.bytes) for state in self._states)
+        states = 2 * sum(int(state.bytes) for state in self._states)
+        if self.head is None:
+            return capacity * row + states
+        return capacity * row + (capacity + self.head.block_rows) * self.head.row_bytes + states
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

@@ -126,7 +126,7 @@ class DraftedTokens:
         return found
 
 
-class DraftHead(Protocol):
+class HeadOfModel(Protocol):
     """A head that reads the hidden states of a model; caches are those that it has for texts."""
 
     @property
@@ -137,6 +137,14 @@ class DraftHead(Protocol):
     def ready(self, cache: Any) -> bool:
         """Return whether it can draft for a text."""
         ...
+
+    def end(self, caches: Sequence[Any]) -> None:
+        """Drop the rows of drafted tokens."""
+        ...
+
+
+class DraftHead(HeadOfModel, Protocol):
+    """A head that drafts one token after the other."""
 
     def has_room(self, cache: Any) -> bool:
         """Return whether it can draft another token of a text."""
@@ -150,18 +158,9 @@ class DraftHead(Protocol):
         """Run a drafted token of each text; return the logits [B, D] after it."""
         ...
 
-    def end(self, caches: Sequence[Any]) -> None:
-        """Drop the rows of drafted tokens."""
-        ...
 
-
-class DraftBlocks(Protocol):
-    """A head that drafts blocks from the hidden states of a model; see `DraftHead`."""
-
-    @property
-    def drafted(self) -> DraftedTokens | None:
-        """The tokens that its logits are of; None: of all."""
-        ...
+class DraftBlocks(HeadOfModel, Protocol):
+    """A head that drafts blocks."""
 
     def after(
         self, token: int, logits: NDArray[np.float32]
@@ -170,14 +169,6 @@ class DraftBlocks(Protocol):
 
         `logits` are those that `block` gives for the draft's depth. None: as `drafted` says.
         """
-        ...
-
-    def end(self, caches: Sequence[Any]) -> None:
-        """Drop the rows of blocks."""
-        ...
-
-    def ready(self, cache: Any) -> bool:
-        """Return whether it can draft for a text."""
         ...
 
     def block(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from suffice.speculate import DraftBlocks, DraftHead, DraftingSample
+from suffice.speculate import DraftBlocks, DraftHead, DraftingSample, HeadOfModel
 from suffice.speculate.tree import NO_DRAFTS, Tree, Widths
 
 if TYPE_CHECKING:
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from suffice.speculate.proposers import Drafting
 
 
-class _WithHead:
+_Head = TypeVar("_Head", bound=HeadOfModel)
+
+
+class _WithHead(Generic[_Head]):
     """What both ways have in common: for which samples the head drafts, and their last tokens."""
 
-    def __init__(self, head: Any) -> None:
+    def __init__(self, head: _Head) -> None:
         self._head = head
 
     def propose(self, samples: Sequence[DraftingSample], shapes: Sequence[Widths]) -> list[Tree]:
@@ -54,10 +57,8 @@ class _WithHead:
         sample.drafter = None
 
 
-class ByHead(_WithHead):
+class ByHead(_WithHead[DraftHead]):
     """Drafts ahead with a head, all samples together."""
-
-    _head: DraftHead
 
     def _draft(
         self,
@@ -76,10 +77,8 @@ class ByHead(_WithHead):
             logits = self._head.go_on([caches[at] for at in going], tokens)
 
 
-class ByBlock(_WithHead):
+class ByBlock(_WithHead[DraftBlocks]):
     """Drafts all depths at once with a head, all samples together."""
-
-    _head: DraftBlocks
 
     def _draft(
         self,

@@ -19,8 +19,8 @@ from suffice.train.own_prompts import own_prompts
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
-TOGETHER = 64  # prompts that are answered at once
-_BETWEEN = 256  # ... and before what they gave is written
+TOGETHER = 64  # prompts that are answered before what they gave is written
+_OF_PROMPTS = 2**30  # seeds of own prompts and of answers are apart
 
 
 class Text(NamedTuple):
@@ -82,9 +82,9 @@ class Answers:
 
     def _from(self, done: int) -> list[list[int]]:
         """Return the prompts to answer after `done`."""
-        end = min(done + _BETWEEN, self.count)
+        end = min(done + TOGETHER, self.count)
         drawn = range(max(done, len(self.prompts)), end)
-        seeds = [self.seed + at for at in drawn]
+        seeds = [self.seed + at + _OF_PROMPTS for at in drawn]
         own = own_prompts(self.llm, seeds) if seeds else []
         return [*self.prompts[done:end], *own]
 

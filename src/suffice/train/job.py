@@ -36,7 +36,7 @@ from suffice.paths import unfinished, write_whole
 from suffice.quantize.job import LOCK
 from suffice.train.answers import Answers, Text
 from suffice.train.recipe import (
-    TOGETHER,
+    KEPT_UPDATES,
     Recipe,
     described,
     drafted_tokens,
@@ -116,7 +116,7 @@ class HeadTraining:
         self._texts = self._answers.texts()
         self._training, self._held_out = recipe.parted(self._texts)
         seen = [self._texts[at] for at in self._training]
-        count = min(recipe.draft_vocab, model.vocab) // 16 * 16 or model.vocab
+        count = min(recipe.draft_vocab, model.vocab) // 16 * 16
         self.tokens = drafted_tokens(seen, model.vocab, count)
         self.config = head_config(model, len(self.tokens))
         self._by_token = np.full(model.vocab, -1, np.int64)
@@ -226,7 +226,7 @@ class HeadTraining:
             counts = torch.from_numpy(self._by_token[logits.argmax(-1)] >= 0)
             wanted = torch.softmax(torch.from_numpy(logits[:, self.tokens]), dim=-1)
             self._kept[at] = _States(hidden, wanted.half(), counts)
-            if len(self._kept) > self._recipe.batch * TOGETHER:
+            if len(self._kept) > self._recipe.batch * KEPT_UPDATES:
                 del self._kept[next(iter(self._kept))]
         return self._kept[at]
 

@@ -25,13 +25,13 @@ def own_prompts(llm: LLM, seeds: Sequence[int]) -> list[list[int]]:
     """Return the tokens of a conversation that begins with a prompt of the model's, for each seed.
 
     Raises:
-        InputError: The model's chat template shows no user's text.
+        InputError: The model has no chat template that `opening` takes.
     """
     params = [
         SamplingParams(temperature=1.0, top_p=_TOP_P, max_tokens=_LENGTH, seed=seed % 2**31)
         for seed in seeds
     ]
-    found = llm.generate([_beginning(llm)] * len(seeds), params, use_tqdm=False)
+    found = llm.generate([opening(llm)] * len(seeds), params, use_tqdm=False)
     for output in found:
         if output.error is not None:
             raise InputError(output.error)
@@ -42,9 +42,19 @@ def _asking(llm: LLM, text: str) -> list[int]:
     return llm.chat_tokens([{"role": "user", "content": text}])
 
 
-def _beginning(llm: LLM) -> list[int]:
-    """Return the tokens of a conversation up to where a user's text begins."""
+def opening(llm: LLM) -> list[int]:
+    """Return the tokens of a conversation up to where a user's text begins.
+
+    Raises:
+        InputError: The model has no chat template, or one that does not show that text as it is
+            after something else.
+    """
+    if not llm.tokenizer.has_chat_template:
+        raise InputError("own prompts: the model has no chat template")
     before, place, _ = llm.chat_text([{"role": "user", "content": _PLACE}]).partition(_PLACE)
-    if not place:
-        raise InputError("the model's chat template shows no user's text")
+    if not before or not place:
+        raise InputError(
+            "own prompts: the model's chat template must show a user's text as it is, after "
+            "something else"
+        )
     return llm.tokenizer.encode(before, special=False)

@@ -21,7 +21,7 @@ _PANEL = 16
 _HELD_OUT = 0.05  # of all texts
 _MOST_HELD_OUT = 50
 _FIRST_ALONE = 0.6  # of all updates
-TOGETHER = 16  # updates on texts whose hidden states are kept
+KEPT_UPDATES = 16  # of the latest, whose texts' hidden states are kept
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,12 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("draft_vocab", "steps", "batch", "epochs", "passes"):
-            if (given := getattr(self, name)) < 1:
-                raise InputError(f"{name}={given}: must be at least 1")
-        if not self.rate > 0:
-            raise InputError(f"rate={self.rate}: must be above 0")
+        least = {"draft_vocab": _PANEL, "steps": 1, "batch": 1, "epochs": 1, "passes": 1, "seed": 0}
+        for name, bound in least.items():
+            if (given := getattr(self, name)) < bound:
+                raise InputError(f"{name}={given}: must be at least {bound}")
+        if not 0 < self.rate <= 1:
+            raise InputError(f"rate={self.rate}: must be above 0 and at most 1")
 
     def drafts(self, update: int, updates: int) -> int:
         """Return how many drafts in a row an update of `updates` trains: one at first, then more.
@@ -75,8 +76,8 @@ class Recipe:
         count = min(max(round(_HELD_OUT * len(order)), 1), _MOST_HELD_OUT)
         if len(order) < 2:
             raise InputError(
-                f"{len(order)} answers of more than a token: at least 2 are needed, one to train "
-                "on and one to measure"
+                f"answers that are long enough: {len(order)}, but at least 2 are needed, one to "
+                "train on and one to measure"
             )
         return sorted(order[count:]), sorted(order[:count])
 
@@ -84,7 +85,7 @@ class Recipe:
         """Return the texts of every update. Those of passes over the same texts are neighbours."""
         draw, found = np.random.default_rng([self.seed, 1]), []
         for _ in range(self.epochs):
-            order, size = draw.permutation(texts), self.batch * TOGETHER
+            order, size = draw.permutation(texts), self.batch * KEPT_UPDATES
             for first in range(0, len(order), size):
                 for _ in range(self.passes):
                     own = draw.permutation(order[first : first + size]).tolist()

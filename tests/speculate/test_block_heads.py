@@ -300,6 +300,29 @@ def test_more_drafts_than_a_block_has(model: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_head_of_eagle3_is_another(model: Path, tmp_path: Path) -> None:
+    folder = block_heads.make(tmp_path, model)
+    with pytest.raises(InputError) as error:
+        load(model, speculative_config={"method": "eagle3", "model": str(folder)})
+    message = f"{folder} is a head that drafts blocks: give it as dflash:model={folder}"
+    assert str(error.value) == message
+
+
+def test_fields_that_contradict_each_other(model: Path, tmp_path: Path) -> None:
+    plain = block_heads.fields(model)
+    changes = {"is_causal": True, "dflash_config": plain["dflash_config"] | {"causal": False}}
+    folder = heads.write(tmp_path, plain | changes, block_heads.random_weights(plain, 0))
+    with pytest.raises(InputError, match="'is_causal' = True and 'causal' = False"):
+        with_head(model, folder)
+
+
+def test_a_block_s_room_counts_as_memory(model: Path, tmp_path: Path) -> None:
+    """A request is let in by what its cache takes, with the head's rows of a block behind it."""
+    folder = block_heads.make(tmp_path, model)
+    (large, head), (small, _) = (parts(with_head(model, folder, each)) for each in (BLOCK - 1, 1))
+    assert large.bytes_of(40) - small.bytes_of(40) == (BLOCK - 2) * head.row_bytes > 0
+
+
 def test_a_model_whose_embedding_has_another_width(tmp_path: Path) -> None:
     folder = tiny.make(tmp_path / "model", "opt-post", tokenizer=True)
     head = block_heads.make(tmp_path / "head", folder)

@@ -280,7 +280,7 @@ NO_MODELS: Any = None  # they need none
 
 
 def test_every_method_is_tested() -> None:
-    # test_models_that_draft.py, test_eagle3.py (dflash, too) and test_mtp.py
+    # test_models_that_draft.py, test_drafts_of_heads.py (dflash, too) and test_mtp.py
     elsewhere = {"none", "draft_model", "self", "dflash", "eagle3", "mtp"}
     assert set(SPECULATORS.names()) == elsewhere | set(FROM_TEXT)
 

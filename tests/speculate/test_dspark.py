@@ -1,6 +1,6 @@
 """Heads of DSpark: what they draft next to PyTorch, their files, and the law of drawn texts.
 
-Tests markov.py and block_heads.py of both folders; test_eagle3.py has their texts.
+Tests markov.py and block_heads.py of both folders; test_drafts_of_heads.py has their texts.
 """
 
 from __future__ import annotations

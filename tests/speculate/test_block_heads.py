@@ -17,46 +17,17 @@ from safetensors.torch import load_file
 import block_heads
 import heads
 import tiny
+from block_engines import cache_of, drafts, load, parts, refusal_of, with_head
 from block_heads import BLOCK, MASK
-from engines import sharing
 from oracle import assert_matches
-from suffice import LLM
 from suffice.backends.cpu.linear import unpack_rows
-from suffice.cache.with_head import CacheWithHead
 from suffice.decoder.step_rows import StepRows
-from suffice.engine.block_heads import BlockHead
 from suffice.engine.protocol import Rows
-from suffice.engine.runner import Runner, Sequence
+from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.speculate import Tree
 
 PROMPT = [(7 * i + 13) % 190 + 3 for i in range(75)]
-load = sharing(threads=2, dtype="float32")
-
-
-def with_head(model: Path, head: Path, drafts: int = BLOCK - 1, **options: Any) -> LLM:
-    speculator = {"method": "dflash", "model": str(head), "adaptive": False, "quantization": "file"}
-    speculator["num_speculative_tokens"] = drafts
-    return load(model, speculative_config=speculator, **options)
-
-
-def parts(llm: LLM) -> tuple[Runner, BlockHead]:
-    runner = llm.runner
-    assert isinstance(runner, Runner) and isinstance(runner.head, BlockHead)
-    return runner, runner.head
-
-
-def cache_of(sequence: Sequence) -> CacheWithHead:
-    assert isinstance(sequence.cache, CacheWithHead)
-    return sequence.cache
-
-
-def drafts(head: BlockHead, sequence: Sequence, last: int, depth: int | None = None) -> np.ndarray:
-    depth = head.block_rows - 1 if depth is None else depth
-    cache = cache_of(sequence)
-    (found,) = head.block([cache], [last], [depth])
-    head.end([cache])
-    return found
 
 
 def embedded(runner: Runner, tokens: list[int]) -> torch.Tensor:
@@ -267,10 +238,7 @@ def test_heads_that_are_refused(
 ) -> None:
     plain = block_heads.fields(model)
     folder = heads.write(tmp_path, plain | changes, block_heads.random_weights(plain, 0))
-    with pytest.raises(InputError) as error:
-        with_head(model, folder)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert message in refusal_of(model, folder)
 
 
 def test_weights_and_folders_that_are_refused(model: Path, tmp_path: Path) -> None:
@@ -283,18 +251,14 @@ def test_weights_and_folders_that_are_refused(model: Path, tmp_path: Path) -> No
         with_head(model, folder)
     file = tmp_path / "head.gguf"
     file.write_bytes(b"GGUF")
-    with pytest.raises(InputError) as error:
-        with_head(model, file)
-    assert str(error.value) == (
+    assert refusal_of(model, file) == (
         f"{file}: a head that drafts blocks is a folder with config.json and safetensors"
     )
 
 
 def test_more_drafts_than_a_block_has(model: Path, tmp_path: Path) -> None:
     folder = block_heads.make(tmp_path, model)
-    with pytest.raises(InputError) as error:
-        with_head(model, folder, BLOCK)
-    assert str(error.value) == (
+    assert refusal_of(model, folder, BLOCK) == (
         f"speculator 'dflash': num_speculative_tokens={BLOCK}: must be at most {BLOCK - 1}, since "
         f"{folder} has blocks of {BLOCK} rows"
     )

@@ -18,13 +18,12 @@ from safetensors.torch import load_file
 
 import dspark_heads
 import heads
+from block_engines import cache_of, drafts, parts, refusal_of, with_head
 from block_heads import MASK
 from dspark_heads import DRAFTS, RANK
-from engines import sharing
 from oracle import assert_matches
-from suffice import LLM, SamplingParams
+from suffice import SamplingParams
 from suffice.backends.cpu.linear import unpack_rows
-from suffice.cache.with_head import CacheWithHead
 from suffice.engine.block_heads import BlockHead
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
@@ -35,19 +34,6 @@ from suffice.speculate.markov import MOST_LIKELY, Markov, _most_likely
 
 PROMPT = [(7 * i + 13) % 190 + 3 for i in range(75)]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-load = sharing(threads=2, dtype="float32")
-
-
-def with_head(model: Path, head: Path, drafts: int = DRAFTS, **options: Any) -> LLM:
-    speculator = {"method": "dflash", "model": str(head), "adaptive": False, "quantization": "file"}
-    speculator["num_speculative_tokens"] = drafts
-    return load(model, speculative_config=speculator, **options)
-
-
-def parts(llm: LLM) -> tuple[Runner, BlockHead]:
-    runner = llm.runner
-    assert isinstance(runner, Runner) and isinstance(runner.head, BlockHead)
-    return runner, runner.head
 
 
 def proposed(head: BlockHead, sequence: Any, text: Sequence[int], count: int) -> Tree:
@@ -93,11 +79,9 @@ def test_drafts_are_those_of_the_reference(
     runner, head = parts(with_head(model, folder, count))
     sequence = runner.open("test", 120)
     runner.prefill(sequence, PROMPT[: size - 1])
-    assert isinstance(sequence.cache, CacheWithHead)
-    hidden = torch.from_numpy(np.stack(sequence.cache._hidden))
+    hidden = torch.from_numpy(np.stack(cache_of(sequence)._hidden))
     last = PROMPT[size - 1]
-    (ours,) = head.block([sequence.cache], [last], [count])
-    head.end([sequence.cache])
+    ours = drafts(head, sequence, last, count)
     (exact, embed), (same, narrow) = (
         reference_of(runner, folder, dtype) for dtype in (torch.float64, torch.float32)
     )
@@ -221,10 +205,7 @@ def test_heads_that_are_refused(
 ) -> None:
     plain = dspark_heads.fields(model)
     folder = heads.write(tmp_path, plain | changes, dspark_heads.random_weights(plain, 0))
-    with pytest.raises(InputError) as error:
-        with_head(model, folder)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert message in refusal_of(model, folder)
 
 
 def test_weights_that_are_refused(model: Path, tmp_path: Path) -> None:
@@ -241,9 +222,7 @@ def test_weights_that_are_refused(model: Path, tmp_path: Path) -> None:
 
 def test_more_drafts_than_a_block_has(model: Path, tmp_path: Path) -> None:
     folder = dspark_heads.make(tmp_path, model)
-    with pytest.raises(InputError) as error:
-        with_head(model, folder, DRAFTS + 1)
-    assert str(error.value) == (
+    assert refusal_of(model, folder, DRAFTS + 1) == (
         f"speculator 'dflash': num_speculative_tokens={DRAFTS + 1}: must be at most {DRAFTS}, "
         f"since {folder} has blocks of {DRAFTS} rows"
     )

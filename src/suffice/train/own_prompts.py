@@ -1,4 +1,4 @@
-"""Prompts that a chat model makes up itself: drafts are trained on more than anyone has collected.
+"""Prompts that a chat model makes up itself, so that none need to be collected.
 
 Source: Xu et al. 2024, "Magpie: Alignment Data Synthesis from Scratch by Prompting Aligned LLMs
 with Nothing": after the start of a user's turn, a model that was trained on conversations says what
@@ -35,11 +35,8 @@ def own_prompts(llm: LLM, seeds: Sequence[int]) -> list[list[int]]:
     for output in found:
         if output.error is not None:
             raise InputError(output.error)
-    return [_asking(llm, output.outputs[0].text.strip()) for output in found]
-
-
-def _asking(llm: LLM, text: str) -> list[int]:
-    return llm.chat_tokens([{"role": "user", "content": text}])
+    asked = [output.outputs[0].text.strip() for output in found]
+    return [llm.chat_tokens([{"role": "user", "content": text}]) for text in asked]
 
 
 def opening(llm: LLM) -> list[int]:

@@ -4,11 +4,12 @@
     ... --sizes 1 8 --categories qa humaneval --limit 8          these alone
     ... --quick                                                  tiny sizes, into build/
 
-The prompts of a category are decoded in batches of a size, without drafts and by each setting, one
-after the other. Times are those of whole batches, prompts included; on a shared machine, `--clock
-cpu --threads 1` counts processor time, for the engine's budget too. Each cell is stored as soon as
-it is measured; it is measured again if more prompts are asked for. The benchmark fails if greedy
-tokens differ from those without drafts.
+The prompts of a category are decoded, as many at once as a size says: the next begins where one
+ends. They are decoded without drafts and by each setting, one after the other, and again in the
+opposite order. Times include prompts; on a shared machine, `--clock cpu --threads 1` counts
+processor time, for the engine's budget too. Each cell is stored as soon as it is measured; it is
+measured again if more prompts are asked for. The benchmark fails if greedy tokens differ from those
+without drafts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.speculate.speed import (
 from benchmarks.speculate.step_cost import CLOCKS
 from suffice import LLM, SamplingParams
 from suffice.decoder.shelf import Shelf
+from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
@@ -78,12 +80,12 @@ class Timed:
 
 
 def decoded(
-    llm: LLM, timed: Timed, batch: Sequence[Question], temperature: float, most: int
+    llm: LLM, timed: Timed, asked: Sequence[Question], temperature: float, most: int
 ) -> tuple[list[tuple[int, ...]], dict[str, float]]:
-    """Decode a batch; return the texts and sums. Requests that sample have no seeds."""
+    """Decode prompts; return the texts and sums. Requests that sample have no seeds."""
     params = SamplingParams(temperature=temperature, max_tokens=most)
     before, began = timed.seconds, timed.clock()
-    outputs = llm.generate([question.tokens for question in batch], params, use_tqdm=False)
+    outputs = llm.generate([question.tokens for question in asked], params, use_tqdm=False)
     seconds = timed.clock() - began
     return [each.outputs[0].token_ids for each in outputs], {
         "tokens": sum(len(each.outputs[0].token_ids) for each in outputs),
@@ -95,18 +97,19 @@ def decoded(
 
 
 def measured(
-    llms: dict[str, tuple[LLM, Timed]], asked: Sequence[Question], size: int, flags: Any, at: float
+    llms: dict[str, tuple[LLM, Timed]], asked: Sequence[Question], at: float, most: int
 ) -> dict[str, Cell]:
-    """Return each setting's cell: batches of a size, at a temperature, in every way in turn."""
-    cells: dict[str, Cell] = {name: {"prompts": len(asked), "same": 0} for name in llms}
-    for first in range(0, len(asked), size):
-        batch, plain = asked[first : first + size], None
-        for name, (llm, timed) in llms.items():
-            texts, sums = decoded(llm, timed, batch, at, flags.max_tokens)
-            plain = texts if plain is None else plain
+    """Return each setting's cell of prompts at a temperature."""
+    cells: dict[str, Cell] = {name: {"prompts": len(asked), "same": len(asked)} for name in llms}
+    plain: list[tuple[int, ...]] = []
+    for order in ([*llms], [*llms][::-1]):
+        for name in order:
+            texts, sums = decoded(*llms[name], asked, at, most)
+            plain = plain or texts
             for key, value in sums.items():
                 cells[name][key] = cells[name].get(key, 0) + value
-            cells[name]["same"] += sum(a == b for a, b in zip(texts, plain, strict=True))
+            same = sum(a == b for a, b in zip(texts, plain, strict=True))
+            cells[name]["same"] = min(cells[name]["same"], same)
     return cells
 
 
@@ -116,7 +119,8 @@ def table(store: CellStore) -> str:
     about = (
         f"{config['model']}, {config['weights']} weights, {config['kv_cache_dtype']} keys and "
         f"values, {config['threads']} threads ({config['clock']} time), up to "
-        f"{config['max_tokens']} tokens. A cell is the tokens per second over those without "
+        f"{config['max_tokens']} tokens. A row says how many texts are decoded at a time: the next "
+        "prompt begins where a text ends. A cell is the tokens per second over those without "
         "drafts; in brackets the tokens of a decode step of a request, and the share of the time "
         "in which drafts were made."
     )
@@ -144,7 +148,7 @@ def _figures(cell: Cell, plain: float) -> str:
 
 def options() -> argparse.Namespace:
     """Return the parsed flags."""
-    given = {"quantization": "none", "kv_cache_dtype": "bfloat16", "limit": 8, "max_tokens": 128}
+    given = {"quantization": "none", "kv_cache_dtype": "bfloat16", "limit": 24, "max_tokens": 128}
     parser = of_prompts(__doc__, **given)
     parser.add_argument("--settings", nargs="+", required=True)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8])
@@ -153,18 +157,17 @@ def options() -> argparse.Namespace:
         flags.limit, flags.max_tokens, flags.sizes = 2, 8, [2]
     check_prompts(flags)
     check_sizes(flags)
+    for setting in flags.settings:
+        parsed(setting)
     if flags.clock == "cpu" and flags.threads != 1:
         raise InputError("--clock cpu: counts the time of one thread: give --threads 1 with it")
     flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
     return flags
 
 
-def measure(flags: argparse.Namespace) -> CellStore:
-    """Measure missing cells; return all."""
-    for setting in flags.settings:
-        parsed(setting)
-    base = wanted(flags)
-    llms: dict[str, tuple[LLM, Timed]] = {}
+def engines(flags: argparse.Namespace, base: Config, size: int) -> dict[str, tuple[LLM, Timed]]:
+    """Return an engine for each setting that decodes `size` texts at once, on the same weights."""
+    found: dict[str, tuple[LLM, Timed]] = {}
     shelf = Shelf()
     for setting in dict.fromkeys([PLAIN, *flags.settings]):
         speculator, growth = parsed(setting)
@@ -174,22 +177,29 @@ def measure(flags: argparse.Namespace) -> CellStore:
             kv_cache_dtype=base.kv_cache_dtype,
             threads=base.threads,
             max_model_len=base.max_model_len,
-            max_num_seqs=max(flags.sizes),
+            max_num_seqs=size,
             speculative_config=speculator,
             growth=growth or base.growth,
         )
         llm = LLM.from_parts(*load(own, shelf))
-        llms[setting] = llm, Timed(llm, CLOCKS[flags.clock])
-    llm = llms[PLAIN][0]
-    shown = shown_of(flags, llm.config, flags.quantization)
-    store = CellStore(flags.out, named(NAME, flags), shown, record.facts(), table)
-    store.read()
-    for category, asked in prompts_of(flags, llm.tokenizer).items():
-        for size in flags.sizes:
+        found[setting] = llm, Timed(llm, CLOCKS[flags.clock])
+    return found
+
+
+def measure(flags: argparse.Namespace) -> CellStore:
+    """Measure missing cells; return all."""
+    base = wanted(flags)
+    for size in flags.sizes:
+        llms = engines(flags, base, size)
+        llm = llms[PLAIN][0]
+        shown = shown_of(flags, llm.config, flags.quantization, flags.settings)
+        store = CellStore(flags.out, named(NAME, flags), shown, record.facts(), table)
+        store.read()
+        for category, asked in prompts_of(flags, llm.tokenizer).items():
             for temperature in flags.temperatures:
                 place = f"{category}, {size} at temperature {temperature:g}"
                 if any(missing(store, place, name, len(asked)) for name in llms):
-                    cells = measured(llms, asked, size, flags, temperature)
+                    cells = measured(llms, asked, temperature, flags.max_tokens)
                     for name, cell in cells.items():
                         store.keep(place, name, cell, [])
     store.write()

@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ from benchmarks.speculate.cells import (
 )
 from benchmarks.speculate.peers import LABELS, PEERS, LookUp
 from suffice import LLM
+from suffice.checkpoints.files import fingerprint
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
@@ -295,11 +296,23 @@ def wanted(flags: argparse.Namespace) -> Config:
     )
 
 
-def shown_of(flags: argparse.Namespace, config: Config, weights: str) -> dict[str, Any]:
-    """Return what a result says of the engine; cells of other engines are measured again."""
+def shown_of(
+    flags: argparse.Namespace, config: Config, weights: str, settings: Iterable[str]
+) -> dict[str, Any]:
+    """Return what a result says of the engine and of the heads of its settings' drafts.
+
+    A head trained again has another fingerprint: its cells do not mix with those of the last one.
+    """
     whole = settings_of(config)
     shown = {name: whole[name] for name in ("model", "kv_cache_dtype", "threads", "max_model_len")}
-    return shown | {"weights": weights, "max_tokens": flags.max_tokens, "clock": flags.clock}
+    folders = {getattr(parsed(setting)[0], "model", None) for setting in settings} - {None}
+    heads = {each: fingerprint(Path(each)) for each in sorted(folders) if Path(each).is_dir()}
+    return shown | {
+        "weights": weights,
+        "max_tokens": flags.max_tokens,
+        "clock": flags.clock,
+        **({"heads": heads} if heads else {}),
+    }
 
 
 def named(script: str, flags: argparse.Namespace) -> str:
@@ -316,7 +329,7 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellSt
     for setting in flags.settings:
         parsed(setting)
     config, base, tokenizer = load(wanted(flags))
-    shown = shown_of(flags, config, flags.quantization)
+    shown = shown_of(flags, config, flags.quantization, flags.settings)
     store = CellStore(flags.out, named(NAME, flags), shown, facts, table)
     store.read()
     asked = prompts_of(flags, tokenizer)

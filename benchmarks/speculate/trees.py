@@ -192,10 +192,6 @@ def options() -> argparse.Namespace:
 def measure(flags: argparse.Namespace) -> CellStore:
     """Measure missing cells; return all."""
     config, base, tokenizer = load(wanted(flags))
-    shown = shown_of(flags, config, flags.quantization)
-    name = named(NAME, flags)
-    store = CellStore(flags.out, name, shown, record.facts(), trees_report.table)
-    store.read()
     asked, recent = prompts_of(flags, tokenizer), DEEP_RECENT if flags.deep else RECENT
     ways = {
         family: [
@@ -208,6 +204,10 @@ def measure(flags: argparse.Namespace) -> CellStore:
     if not flags.no_rates:
         ways[COUNTED] = [counted]
     settings = list(dict.fromkeys([PLAIN, *(way for family in ways.values() for way in family)]))
+    shown = shown_of(flags, config, flags.quantization, settings)
+    name = named(NAME, flags)
+    store = CellStore(flags.out, name, shown, record.facts(), trees_report.table)
+    store.read()
     llms, prompts = engines(config, base, tokenizer, settings)
     counting = None
     if COUNTED in ways:

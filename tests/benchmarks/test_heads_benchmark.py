@@ -55,6 +55,22 @@ def test_batches(monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path) -> N
     assert "| humaneval, 2 at temperature 1 | 3 |" in drawn
 
 
+def test_figures_of_two_heads_do_not_mix(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    model: Path,
+    asked: Path,
+) -> None:
+    """A head that is trained again has other figures, in the same folder too."""
+    setting = f"eagle3:model={heads.make(asked / 'head', model)}"
+    more = ["--settings", setting, "--categories", "humaneval", "--limit", "1"]
+    monkeypatch.setattr(sys, "argv", arguments("batches", model, asked, *more, "--sizes", "1"))
+    assert batches.main() == 0 == batches.main()
+    heads.make(asked / "head", model, seed=1)
+    assert batches.main() == 2
+    assert "give another folder with --out" in capsys.readouterr().err
+
+
 def test_trees_of_a_head(monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path) -> None:
     """Prompts are run by its own engine, for the hidden states."""
     head = heads.make(asked / "head", model)

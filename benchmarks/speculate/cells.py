@@ -51,7 +51,7 @@ REPEATED = 4  # length of the runs of tokens that count as repeated
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of the benchmark: its first turn, in the model's chat template."""
+    """A prompt of the benchmark: its first turn, in the model's chat template if it has one."""
 
     ident: int | str
     tokens: list[int]
@@ -75,8 +75,7 @@ def questions(
         place = each.category if each.category in found else CONVERSATION
         if place not in found:
             raise InputError(f"{folder}: {name} has no category '{place}'")
-        message = {"role": "user", "content": each.turns[0]}
-        tokens = tokenizer.chat([message], add_generation_prompt=True)
+        tokens = _prompt(each.turns[0], tokenizer)
         if len(tokens) <= longest:
             found[place].append(Question(each.ident, tokens))
     return {
@@ -93,13 +92,14 @@ def programs(folder: Path, tokenizer: Tokenizer, limit: int, longest: int) -> li
         InputError: The file is missing, or is another.
     """
     prompts = load_prompts(str(folder / HUMANEVAL))
-    asked = [
-        Question(
-            number, tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)
-        )
-        for number, text in enumerate(prompts)
-    ]
+    asked = [Question(number, _prompt(text, tokenizer)) for number, text in enumerate(prompts)]
     return [each for each in asked if len(each.tokens) <= longest][:limit]
+
+
+def _prompt(text: str, tokenizer: Tokenizer) -> list[int]:
+    if not tokenizer.has_chat_template:
+        return tokenizer.encode(text)
+    return tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)
 
 
 def continued(text: str, tokenizer: Tokenizer, depth: int, limit: int) -> list[Question]:

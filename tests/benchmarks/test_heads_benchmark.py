@@ -12,6 +12,7 @@ import pytest
 import heads
 import tiny
 from benchmarks.speculate import batches, cells, trees
+from ruler_reader import Letters
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,15 @@ def test_batches(monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path) -> N
     assert cell["prompts"] == cell["same"] == 3
     assert 0 < cell["drafting"] < cell["seconds"] and cell["steps"] > 0
     assert "| humaneval, 2 at temperature 1 | 3 |" in drawn
+
+
+def test_prompts_of_a_model_without_a_chat_template(asked: Path) -> None:
+    """They are given as they are, as `run` gives them."""
+    plain, chat = (cells.programs(asked, Letters(template), 1, 200) for template in (False, True))
+    assert plain[0].tokens == Letters(template=False).encode("def f0():")
+    assert plain[0].tokens != chat[0].tokens
+    (first, *_) = cells.questions("spec-bench", asked, Letters(template=False), 1, 200)["qa"]
+    assert first.tokens == Letters(template=False).encode("a b c")
 
 
 def test_figures_of_two_heads_do_not_mix(

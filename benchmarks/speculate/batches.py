@@ -165,10 +165,11 @@ def options() -> argparse.Namespace:
     return flags
 
 
-def engines(flags: argparse.Namespace, base: Config, size: int) -> dict[str, tuple[LLM, Timed]]:
-    """Return an engine for each setting that decodes `size` texts at once, on the same weights."""
+def engines(
+    flags: argparse.Namespace, base: Config, size: int, shelf: Shelf
+) -> dict[str, tuple[LLM, Timed]]:
+    """Return an engine for each setting that decodes `size` texts at once, on a shelf's weights."""
     found: dict[str, tuple[LLM, Timed]] = {}
-    shelf = Shelf()
     for setting in dict.fromkeys([PLAIN, *flags.settings]):
         speculator, growth = parsed(setting)
         own = base.create(
@@ -188,9 +189,9 @@ def engines(flags: argparse.Namespace, base: Config, size: int) -> dict[str, tup
 
 def measure(flags: argparse.Namespace) -> CellStore:
     """Measure missing cells; return all."""
-    base = wanted(flags)
+    base, shelf = wanted(flags), Shelf()
     for size in flags.sizes:
-        llms = engines(flags, base, size)
+        llms = engines(flags, base, size, shelf)
         llm = llms[PLAIN][0]
         shown = shown_of(flags, llm.config, flags.quantization, flags.settings)
         store = CellStore(flags.out, named(NAME, flags), shown, record.facts(), table)

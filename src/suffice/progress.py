@@ -65,21 +65,32 @@ def counting_bar() -> rich.progress.Progress:
     return progress_bar(*columns, TimeRemainingColumn())
 
 
-def counted(what: str, total: int, steps: Iterable[T], before: int = 0) -> Iterator[T]:
+def counted(
+    what: str,
+    total: int,
+    steps: Iterable[T],
+    before: int = 0,
+    done_after: Callable[[T], int] | None = None,
+) -> Iterator[T]:
     """Yield steps of long work, and show how many of `total` are done and the time that is left.
 
-    `before` of them were done by an earlier run. A terminal gets a bar, another standard error a
-    line from time to time.
+    `before` of them were done by an earlier run. `done_after` gives how many are done after a step;
+    without it, each step is one. A terminal gets a bar, another standard error a line from time to
+    time.
     """
+    counts = (
+        (step, done_after(step)) if done_after else (step, done)
+        for done, step in enumerate(steps, before + 1)
+    )
     if sys.stderr.isatty():
         with counting_bar() as bar:
             line = bar.add_task(what, total=total, completed=before)
-            for step in steps:
+            for step, done in counts:
                 yield step
-                bar.update(line, advance=1)
+                bar.update(line, completed=done)
         return
     began = shown = time.monotonic()
-    for done, step in enumerate(steps, before + 1):
+    for step, done in counts:
         yield step
         now = time.monotonic()
         if now - shown >= EVERY or done == total:

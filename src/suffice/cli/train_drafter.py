@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -177,16 +176,9 @@ def _tokens(llm: LLM, prompts: list[str], *, raw: bool) -> list[list[int]]:
 
 def _answer(answers: Answers) -> None:
     steps = answers.run()
-    before, total = next(steps), answers.count
-    for _ in counted("prompts answered", total, _singly(steps, before), before):
+    before = next(steps)
+    for _ in counted("prompts answered", answers.count, steps, before, lambda answered: answered):
         pass
-
-
-def _singly(steps: Iterator[int], before: int) -> Iterator[int]:
-    """Yield every number up to each of `steps`."""
-    for done in steps:
-        yield from range(before + 1, done + 1)
-        before = done
 
 
 def _train(training: HeadTraining) -> None:

@@ -43,6 +43,7 @@ def test_a_killed_run_writes_the_same_files(model: Path, tmp_path: Path) -> None
     )
     assert whole.stdout == f"{tmp_path / 'whole'}\n"
     assert "tokens a step" in whole.stderr and "held out" in whole.stderr
+    assert "drafts after the first are trained from update" in whole.stderr
     draw, kills = random.Random(1), 0
     while kills < 3:
         process = subprocess.Popen(

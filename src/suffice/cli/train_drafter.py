@@ -183,7 +183,9 @@ def _answer(answers: Answers) -> None:
 
 def _train(training: HeadTraining) -> None:
     total = training.begin()
-    before = training.done
+    before, others = training.done, training.others_from
+    if before < others < total:
+        print(f"drafts after the first are trained from update {others} on", file=sys.stderr)
     for step in counted("updates", total, training.run(_EVERY), before):
         if step.held_out is not None:
             what = f"update {step.done}: loss {step.loss:.3f}; held out"

@@ -134,6 +134,13 @@ class HeadTraining:
         self._take_up()
         return len(self._batches)
 
+    @property
+    def others_from(self) -> int:
+        """The number of updates after which drafts after the first are trained too."""
+        updates = len(self._batches)
+        one = (self._recipe.drafts(at, updates) == 1 for at in range(updates))
+        return sum(one)
+
     def run(self, every: int) -> Iterator[Progress]:
         """Make the updates that are left; yield after each, with a measurement after `every`.
 

@@ -20,7 +20,7 @@ from suffice.engine.load import load
 from suffice.engine.loop import Loop
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
-from suffice.eval.prompts import load_prompts
+from suffice.eval.prompts import load_prompts, prompt_tokens
 from suffice.eval.questions import questions_in
 from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
@@ -75,7 +75,7 @@ def questions(
         place = each.category if each.category in found else CONVERSATION
         if place not in found:
             raise InputError(f"{folder}: {name} has no category '{place}'")
-        tokens = _prompt(each.turns[0], tokenizer)
+        tokens = prompt_tokens(each.turns[0], tokenizer)
         if len(tokens) <= longest:
             found[place].append(Question(each.ident, tokens))
     return {
@@ -92,14 +92,10 @@ def programs(folder: Path, tokenizer: Tokenizer, limit: int, longest: int) -> li
         InputError: The file is missing, or is another.
     """
     prompts = load_prompts(str(folder / HUMANEVAL))
-    asked = [Question(number, _prompt(text, tokenizer)) for number, text in enumerate(prompts)]
+    asked = [
+        Question(number, prompt_tokens(text, tokenizer)) for number, text in enumerate(prompts)
+    ]
     return [each for each in asked if len(each.tokens) <= longest][:limit]
-
-
-def _prompt(text: str, tokenizer: Tokenizer) -> list[int]:
-    if not tokenizer.has_chat_template:
-        return tokenizer.encode(text)
-    return tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)
 
 
 def continued(text: str, tokenizer: Tokenizer, depth: int, limit: int) -> list[Question]:

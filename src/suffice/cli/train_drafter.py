@@ -16,7 +16,6 @@ from suffice.errors import InputError
 from suffice.progress import counted
 
 if TYPE_CHECKING:
-    from suffice.engine.llm import LLM
     from suffice.train.answers import Answers
     from suffice.train.job import HeadTraining, Measured
     from suffice.train.recipe import Recipe
@@ -83,7 +82,7 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
     from suffice.engine.config import Config
     from suffice.engine.llm import LLM
     from suffice.engine.runner import Runner
-    from suffice.eval.prompts import load_prompts
+    from suffice.eval.prompts import load_prompts, prompt_tokens
     from suffice.quantize.job import alone
     from suffice.train.answers import TOGETHER, Answers
     from suffice.train.job import ANSWERS, HeadTraining
@@ -95,7 +94,9 @@ def run(*, flags: TrainFlags, model: SourceFlags) -> None:
     torch.set_num_threads(llm.config.threads or native.cores())
     assert isinstance(llm.runner, Runner)
     length = _length(flags, llm.runner.context)
-    asked = _tokens(llm, given[: flags.limit], raw=flags.raw)
+    asked = [
+        prompt_tokens(each, llm.tokenizer, chat=not flags.raw) for each in given[: flags.limit]
+    ]
     folder = flags.output.with_name(flags.output.name + ".training")
     answers = Answers(
         llm, asked, folder / ANSWERS, length, flags.temp, flags.seed, flags.own_prompts
@@ -167,13 +168,6 @@ def _check(flags: TrainFlags) -> None:
         raise InputError(f"--temp {flags.temp}: must be 0 or more")
 
 
-def _tokens(llm: LLM, prompts: list[str], *, raw: bool) -> list[list[int]]:
-    """Return prompts as tokens, by the model's chat template if it has one."""
-    if raw or not llm.tokenizer.has_chat_template:
-        return [llm.tokenizer.encode(prompt) for prompt in prompts]
-    return [llm.chat_tokens([{"role": "user", "content": prompt}]) for prompt in prompts]
-
-
 def _answer(answers: Answers) -> None:
     steps = answers.run()
     before = next(steps)
@@ -185,7 +179,7 @@ def _train(training: HeadTraining) -> None:
     total = training.begin()
     before, others = training.done, training.others_from
     if before < others < total:
-        print(f"drafts after the first are trained from update {others} on", file=sys.stderr)
+        print(f"drafts after the first are trained from update {others + 1} on", file=sys.stderr)
     for step in counted("updates", total, training.run(_EVERY), before):
         if step.held_out is not None:
             what = f"update {step.done}: loss {step.loss:.3f}; held out"

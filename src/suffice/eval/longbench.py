@@ -33,6 +33,7 @@ from suffice.errors import InputError, unknown
 from suffice.eval import longbench_scores as scores
 from suffice.eval.answers import Score, answered, mean_of, score_of
 from suffice.eval.longbench_prompts import prompt_of
+from suffice.eval.prompts import prompt_tokens
 from suffice.eval.task_data import Row, load_rows
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Sample:
         task = TASKS[self.task]
         whole = tokenizer.encode(self.prompt, special=False)
         room, kept, text = length - task.new_tokens, len(whole), self.prompt
-        while len(tokens := _templated(tokenizer, text, task.chat)) > room:
+        while len(tokens := prompt_tokens(text, tokenizer, chat=task.chat)) > room:
             kept -= len(tokens) - room
             if kept < 2:
                 raise InputError(f"--length={length}: leaves no room for prompts of {self.task}")
@@ -297,9 +298,3 @@ def _without_middle(tokenizer: Tokenizer, tokens: list[int], kept: int) -> str:
     """Return the text of the first and the last half of `kept` tokens."""
     half = kept // 2
     return tokenizer.decode(tokens[:half]) + tokenizer.decode(tokens[-half:])
-
-
-def _templated(tokenizer: Tokenizer, text: str, chat: bool) -> list[int]:
-    if not chat or not tokenizer.has_chat_template:
-        return tokenizer.encode(text)
-    return tokenizer.chat([{"role": "user", "content": text}], add_generation_prompt=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suffice.errors import InputError, check_text, unknown
 from suffice.eval.questions import QUESTION_SETS, question_of, questions_in
 from suffice.eval.texts import Corpus, fetched, file_in, json_value, read
+
+if TYPE_CHECKING:
+    from suffice.engine.protocol import Tokenizer
 
 FIELDS = ("prompt", "question")
 CONVERSATIONS = ("turns", "messages")
@@ -41,6 +45,17 @@ def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
     if not path.exists() and path.name == name and not path.suffix:
         raise unknown("prompts (no such file either)", name, (*PROMPTS, *QUESTION_SETS))
     return list(_prompts(path))
+
+
+def prompt_tokens(prompt: str, tokenizer: Tokenizer, *, chat: bool = True) -> list[int]:
+    """Return a prompt's tokens: with `chat`, by the model's chat template if it has one.
+
+    Raises:
+        InputError: The template refuses the prompt.
+    """
+    if not chat or not tokenizer.has_chat_template:
+        return tokenizer.encode(prompt)
+    return tokenizer.chat([{"role": "user", "content": prompt}], add_generation_prompt=True)
 
 
 def _prompts(path: Path) -> Iterator[str]:

@@ -138,8 +138,7 @@ class HeadTraining:
     def others_from(self) -> int:
         """The number of updates after which drafts after the first are trained too."""
         updates = len(self._batches)
-        one = (self._recipe.drafts(at, updates) == 1 for at in range(updates))
-        return sum(one)
+        return sum(self._recipe.drafts(at, updates) == 1 for at in range(updates))
 
     def run(self, every: int) -> Iterator[Progress]:
         """Make the updates that are left; yield after each, with a measurement after `every`.
